@@ -18,7 +18,7 @@ pub const WATCHED: &[&str] = &[
     "syncer-server/src/invites/",
     "syncer-server/src/actor/handle.rs",
     "sdk/core/src/wire/mod.rs",
-    "sdk/core/src/wire/scan.rs",
+    "sdk/core/src/wire/codec.rs",
     "sdk/core/src/diloco/sessions/rate_limit.rs",
 ];
 

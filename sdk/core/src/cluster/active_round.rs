@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::statistics::Measured;
-use super::terms::LeaderTerms;
-use super::{GatewayId, Notice, Offer, Reply, UpdateWeight};
+use super::{GatewayId, LeaderTerms, Notice, Offer, Reply, UpdateWeight};
 use crate::diloco::{Decision, Launch, MergeEntry, MergeError, MergeFailure, MergeJob, PartialSum, Rounds};
 use crate::wire::{Fate, LearnerId, Millis, Refusal, Round, Serial};
 

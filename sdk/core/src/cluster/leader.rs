@@ -4,12 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::active_round::{ActiveRound, Ended};
-use super::membership::GatewayMembership;
-use super::phase::{LeaderPhase, Leading, Step};
-use super::retention::Retention;
-use super::statistics::Measured;
-use super::terms::LeaderTerms;
-use super::{AdminCommands, LeaderOutput, Notice, Record, Reply, state_bytes, state_of};
+use super::statistics::{GatewayMembership, Measured, Retention};
+use super::{AdminCommands, LeaderOutput, LeaderTerms, Notice, Record, Reply, state_bytes, state_of};
 use crate::diloco::{FragmentState, Launch, Rounds, checksum, cohort};
 use crate::wire::{LearnerId, Millis, Round, Version};
 
@@ -400,4 +396,45 @@ impl FragmentLeader {
 fn merged((seq, record): (u64, &Record)) -> Option<(u64, u64)> {
     let Record::Merged { state, .. } = record else { return None };
     Some((seq, *state))
+}
+
+/// Phase of this owner for its fragment.
+#[derive(Debug)]
+pub(super) enum LeaderPhase {
+    /// Not leading; another owner may lead.
+    Away,
+    /// Reading the tape.
+    Reading,
+    /// Loading the state after the record of this number, with the known checksum.
+    Loading(u64, u64),
+    /// Waiting for the initial state of a fragment without a merge.
+    Beginning,
+    /// Leading.
+    Leading(Box<Leading>),
+    /// The last round is over.
+    Over,
+}
+
+/// Data of a fragment while this owner leads it.
+#[derive(Debug)]
+pub(super) struct Leading {
+    pub(super) rounds: Rounds,
+    pub(super) step: Step,
+    /// Start of the lead.
+    pub(super) since: Millis,
+    /// True if the current round is the last one.
+    pub(super) is_last: bool,
+}
+
+/// Current step of a leading owner.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Idle since this time.
+    Resting(Millis),
+    /// In a round.
+    Working(Box<ActiveRound>),
+    /// Storing the merged state, before its record is appended.
+    Storing(Arc<Vec<u8>>, Record),
+    /// Appending a record.
+    Appending(Record),
 }

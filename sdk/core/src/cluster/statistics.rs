@@ -1,12 +1,13 @@
-//! Measurements of an owner's rounds, which decide when rounds begin and end.
+//! Measurements of an owner's rounds, which decide when rounds begin and end: the learners of each gateway, times,
+//! the schedule clock of the fragment, and the states that stay in storage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
-use super::clock::FragmentClock;
 use super::{GatewayId, LeaderTerms, Record};
 use crate::diloco::syncer::Paces;
-use crate::diloco::{OuterSpec, Timing, average};
-use crate::wire::Millis;
+use crate::diloco::{ClaimReference, MergeEntry, OuterSpec, TURN_MS_MAX, Timing, average};
+use crate::wire::{LearnerId, Millis};
 
 /// A launch counts as held up if it is late by more than one turn divided by this number. Constant of ours.
 const HELD_UP_TURNS: u64 = 4;
@@ -161,14 +162,140 @@ fn place(terms: &LeaderTerms) -> f64 {
     f64::from(terms.rounds.fragment.0) / f64::from(terms.fragments.max(1))
 }
 
+/// Schedule clock of one fragment without a ledger. It counts the fragment's merged tokens, as far as the schedule
+/// credits them.
+#[derive(Debug, Default)]
+pub(super) struct FragmentClock {
+    /// Tokens credited to the schedule.
+    tokens: u64,
+    /// Usual tokens of one learner in a merge; 0 while unknown.
+    usual_tokens: u64,
+    /// Merged time of each learner, in milliseconds, and its early tokens.
+    learners: BTreeMap<LearnerId, (u64, u64)>,
+}
+
+impl FragmentClock {
+    /// Counts one more merge. A cluster has no suspected learners because it checks no single updates.
+    pub(super) fn count(&mut self, merge: &MergeEntry) {
+        let yardstick = ClaimReference::of(self.usual_tokens, merge.parts.iter());
+        self.usual_tokens = yardstick.usual_tokens;
+        for part in &merge.parts {
+            let (merged_ms, early) = self.learners.entry(part.learner).or_default();
+            *merged_ms = merged_ms.saturating_add(part.after_ms.unwrap_or(0).min(TURN_MS_MAX));
+            let counted = yardstick.counted(part, *merged_ms, *early);
+            *early = early.saturating_add(part.tokens) - counted;
+            self.tokens = self.tokens.saturating_add(counted);
+        }
+    }
+
+    /// Returns true if the clock has counted any merge.
+    pub(super) fn has_begun(&self) -> bool {
+        !self.learners.is_empty()
+    }
+
+    /// Returns the tokens credited to the schedule.
+    pub(super) fn schedule_tokens(&self) -> u64 {
+        self.tokens
+    }
+}
+
+/// Connected learners by gateway.
+#[derive(Debug, Default)]
+pub(super) struct GatewayMembership(BTreeMap<GatewayId, Crowd>);
+
+#[derive(Debug)]
+struct Crowd {
+    /// Time of the gateway's last report.
+    said: Millis,
+    learners: BTreeSet<LearnerId>,
+    /// True if a learner waits for the end of a round.
+    waits: bool,
+}
+
+impl GatewayMembership {
+    /// Records a gateway's report. Returns the learners that were connected before and no longer are at any gateway.
+    pub(super) fn note(
+        &mut self,
+        now: Millis,
+        gateway: GatewayId,
+        learners: BTreeSet<LearnerId>,
+        waits: bool,
+    ) -> Vec<LearnerId> {
+        let before = self.0.insert(gateway, Crowd { said: now, learners, waits });
+        let before = before.map(|crowd| crowd.learners).unwrap_or_default();
+        let is_there = |learner: &LearnerId| self.0.values().any(|crowd| crowd.learners.contains(learner));
+        before.into_iter().filter(|learner| !is_there(learner)).collect()
+    }
+
+    /// Removes and returns the gateways that have not reported for `patience_ms`.
+    pub(super) fn forget_silent(&mut self, now: Millis, patience_ms: u64) -> Vec<GatewayId> {
+        let silent = self.0.extract_if(.., |_, crowd| now.since(crowd.said) >= patience_ms);
+        silent.map(|(gateway, _)| gateway).collect()
+    }
+
+    /// Returns all connected learners.
+    pub(super) fn everybody(&self) -> BTreeSet<LearnerId> {
+        self.0.values().flat_map(|crowd| &crowd.learners).copied().collect()
+    }
+
+    /// Returns true if any learner waits for the end of a round.
+    pub(super) fn waits(&self) -> bool {
+        self.0.values().any(|crowd| crowd.waits)
+    }
+}
+
+/// Maximum number of keys cleared at once that may hold leftovers.
+const CLEARED_MAX: u64 = 64;
+
+/// Keys of the newest states, oldest first.
+#[derive(Debug)]
+pub(super) struct Retention {
+    keys: VecDeque<u64>,
+    /// Maximum number of retained states, at least 1.
+    max: usize,
+}
+
+impl Retention {
+    /// Creates an empty list that retains `max` states.
+    pub(super) fn new(max: usize) -> Self {
+        Self { keys: VecDeque::new(), max: max.max(1) }
+    }
+
+    /// Restores the list from the `keys` of all states so far, in order. Returns older keys that may still hold states,
+    /// to be deleted.
+    pub(super) fn recall(&mut self, keys: &[u64]) -> Option<Range<u64>> {
+        let first = keys.len().saturating_sub(self.max);
+        self.keys = keys[first..].iter().copied().collect();
+        let oldest = *self.keys.front().filter(|_| first > 0)?;
+        Some(oldest.saturating_sub(CLEARED_MAX).max(1)..oldest)
+    }
+
+    /// Adds a state. Returns the keys to delete: the oldest state beyond the maximum, and states stored after it that
+    /// never reached the tape.
+    pub(super) fn add(&mut self, key: u64) -> Vec<Range<u64>> {
+        self.keys.push_back(key);
+        if self.keys.len() <= self.max {
+            return Vec::new();
+        }
+        let (Some(gone), Some(&oldest)) = (self.keys.pop_front(), self.keys.front()) else {
+            return Vec::new();
+        };
+        // Any number of abandoned rounds may lie between; they stored nothing.
+        let left = (gone + 1).max(oldest.saturating_sub(CLEARED_MAX));
+        vec![gone..gone + 1, left..oldest]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cluster::ProcessId;
-    use crate::diloco::Fragments;
     use crate::diloco::syncer::SyncerConfig;
+    use crate::diloco::{BookTerms, Books, Fragments, LeasePool, Ledger, Part};
+    use crate::rng::Rng;
+    use crate::testing;
     use crate::testing::{layout, spec};
-    use crate::wire::FragmentId;
+    use crate::wire::{FragmentId, Identity};
 
     fn terms() -> LeaderTerms {
         let spec = spec();
@@ -237,5 +364,74 @@ mod tests {
         assert_eq!(places(0), [400; 4]);
         assert_eq!(places(100), [400; 4]);
         assert_eq!(places(5_000), [200, 300, 400, 500]);
+    }
+
+    /// Returns a random plausible part of a learner in a merge.
+    fn part(rng: &mut Rng, learner: LearnerId, is_shown: bool) -> Part {
+        let (usual, is_ahead) = (50 + u64::from(rng.below(20)), learner.0 > 3 && rng.below(2) > 0);
+        let tokens = if is_ahead { 40 * usual } else { usual };
+        Part { after_ms: Some(500), is_shown, ..testing::part(learner, tokens) }
+    }
+
+    /// Goal: an owner and the books of a gateway credit the same tokens to the schedule, whatever learners claim. The
+    /// books also count the merged time of other fragments; this test has only one fragment.
+    #[test]
+    fn an_owner_counts_as_the_books_do() {
+        let (context, lease_ms, lease_idle_ms_max) = (4, 1_000, 500);
+        let terms = BookTerms { context, lease_ms, lease_idle_ms_max, identities_max: 9, strangers_max: 9 };
+        let mut books = Books::new(terms, LeasePool::new(vec![10_000]).unwrap(), Ledger::new(vec![7]));
+        let (mut rng, mut clock) = (Rng::new(5), FragmentClock::default());
+        let learners = [1, 2, 3, 4, 5].map(|i| books.enrol(&Identity([i; 32]), "a", "cpu", None).0);
+        let (mut most, mut paid) = (0, 0);
+        for turn in 0..300 {
+            let parts = learners.map(|learner| part(&mut rng, learner, learner.0 == 4 && turn > 200));
+            let parts: Vec<Part> = parts.into_iter().filter(|_| rng.below(4) > 0).collect();
+            let Some(&first) = parts.first() else { continue };
+            let merge = MergeEntry { parts, ..testing::merge(FragmentId(0), first) };
+            clock.count(&merge);
+            books.note_merge(merge.clone());
+            merge.settled().for_each(|settled| books.settle(&settled));
+            let ledger = books.ledger();
+            let early = ledger.clock_tokens() - ledger.schedule_tokens();
+            (most, paid) = (early.max(most), paid.max(most.saturating_sub(early)));
+            assert_eq!(clock.schedule_tokens(), ledger.schedule_tokens(), "{turn}");
+        }
+        assert!(most > 10_000 && paid > 10_000, "nothing was early, or all of it stayed so: {most} {paid}");
+    }
+
+    #[test]
+    fn who_goes_to_another_gateway_is_not_gone() {
+        let mut crowds = GatewayMembership::default();
+        let mut say = |now, gateway, learners: &[u32], waits| {
+            let learners = learners.iter().copied().map(LearnerId).collect();
+            let gone = crowds.note(Millis(now), GatewayId(gateway), learners, waits);
+            (gone, crowds.waits(), crowds.everybody().len())
+        };
+        assert_eq!(say(0, 1, &[1, 2, 3], false), (vec![], false, 3));
+        assert_eq!(say(5, 2, &[2, 4], true), (vec![], true, 4));
+        assert_eq!(say(10, 1, &[3], false), (vec![LearnerId(1)], true, 3), "2 is at the other one");
+        assert_eq!(say(12, 2, &[4], false), (vec![LearnerId(2)], false, 2));
+        assert_eq!(crowds.forget_silent(Millis(19), 10), []);
+        assert_eq!(crowds.forget_silent(Millis(20), 10), [GatewayId(1)]);
+        assert_eq!(crowds.everybody(), [LearnerId(4)].into());
+    }
+
+    #[test]
+    fn the_newest_stay_and_nothing_is_left_between() {
+        let mut kept = Retention::new(2);
+        assert_eq!((kept.add(2), kept.add(5)), (vec![], vec![]));
+        assert_eq!(kept.add(6), [2..3, 3..5], "3 and 4 may have been stored for records that never came");
+        assert_eq!(kept.add(7), [5..6, 6..6]);
+        assert_eq!(kept.add(9_000), [6..7, 7..7]);
+        assert_eq!(
+            kept.add(9_001),
+            [7..8, 8_936..9_000],
+            "of many rounds without a merge the last ones count"
+        );
+        assert_eq!(kept.recall(&[100, 103]), None, "nobody had more than stay");
+        assert_eq!(kept.recall(&[100, 103, 107]), Some(39..103));
+        assert_eq!(kept.add(108), [103..104, 104..107]);
+        assert_eq!(kept.recall(&[3, 4, 5]), Some(1..4), "there is no key 0");
+        assert_eq!(Retention::new(0).add(9), [], "one always stays");
     }
 }

@@ -2,14 +2,17 @@
 //!
 //! Parameters are one flat vector: the tensors of a [`Layout`], one after another, row-major. A fragment is a list of
 //! [`Segment`]s of that vector.
+//!
+//! An expert is merged by the tokens that are believed to have been routed to it, not by all tokens of a learner.
+//! Experts are found by tensor names as in Mixtral and other models: `….experts.3.w1.weight` belongs to expert 3 of its
+//! layer.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
+use crate::wire::{FragmentId, LayoutHash, MergeClass, Mixture, Model, Tensor};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-
-use super::experts::{FragmentExpert, expert_of};
-use crate::wire::{FragmentId, LayoutHash, MergeClass, Model, Tensor};
 
 /// Tensors of a model, in the order of the flat parameter vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -282,5 +285,237 @@ fn hash(layout: &Layout, parts: &[Vec<Segment>]) -> LayoutHash {
     LayoutHash(u64::from_be_bytes(digest[..8].try_into().expect("SHA-256 has 32 bytes")))
 }
 
+/// One expert with tensors in a fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentExpert {
+    /// Index in the layout, in the order of first tensors, from 0.
+    pub index: u32,
+    /// Index of its layer among the layers with experts, from 0.
+    pub layer: u32,
+}
+
+/// Merge weights of updates for one expert.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExpertWeights {
+    /// Weight of each update, by learner; 0 if no token was routed.
+    pub weights: Vec<f64>,
+    /// Weight of missing updates, which count as zeros.
+    pub absent: f64,
+}
+
+/// Returns the names of a tensor's layer and expert, if it belongs to an expert.
+pub(super) fn expert_of(tensor: &str) -> Option<(&str, &str)> {
+    const MARK: &str = ".experts.";
+    let start = tensor.find(MARK)?;
+    let number = start + MARK.len();
+    let len = tensor[number..].find('.')?;
+    let is_number = len > 0 && tensor[number..][..len].bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| (&tensor[..start], &tensor[..number + len]))
+}
+
+/// Returns the counted tokens for each expert of a fragment, `[experts]`. The update claims `claimed` tokens, of
+/// which `counted` count, and reports `seen` tokens for its experts, `[experts]` or nothing. `mixture` is `None`
+/// for a model that does not declare its experts.
+///
+/// A token is routed at most once to an expert, and to `per_token` experts of a layer. So at most `counted` tokens
+/// are believed for an expert, and at most `counted · per_token` for all experts of a layer. An update without a
+/// report counts as evenly routed.
+pub(super) fn believed(
+    experts: &[FragmentExpert],
+    mixture: Option<Mixture>,
+    seen: &[u64],
+    claimed: u64,
+    counted: u64,
+) -> Vec<u64> {
+    let part = |of: u64, times: u64, over: u64| {
+        (u128::from(of) * u128::from(times) / u128::from(over.max(1))).min(u128::from(counted)) as u64
+    };
+    if seen.len() != experts.len() {
+        let even = mixture.map_or(counted, |mixture| {
+            part(counted, mixture.per_token.into(), mixture.count.into()).max(u64::from(counted > 0))
+        });
+        return vec![even; experts.len()];
+    }
+    let mut believed: Vec<u64> =
+        seen.iter().map(|&seen| part(seen.min(claimed), counted.min(claimed), claimed)).collect();
+    let Some(mixture) = mixture else { return believed };
+    let most = counted.saturating_mul(mixture.per_token.into());
+    let mut start = 0;
+    // Experts of a layer are adjacent.
+    for layer in experts.chunk_by(|a, b| a.layer == b.layer) {
+        let of_layer = &mut believed[start..start + layer.len()];
+        let sum = of_layer.iter().fold(0_u64, |sum, seen| sum.saturating_add(*seen));
+        if sum > most {
+            of_layer.iter_mut().for_each(|seen| *seen = part(*seen, most, sum));
+        }
+        start += layer.len();
+    }
+    believed
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    //! Tests of the split: each parameter once, balanced fragments, and whole experts.
+
+    use super::*;
+    use crate::model::{ExpertSpec, ModelSpec, Preset, layout};
+    use proptest::prelude::*;
+
+    fn tensor(name: &str, rows: u32, cols: u32) -> Tensor {
+        Tensor { name: name.into(), rows, cols, merge: MergeClass::Radial }
+    }
+
+    fn sizes(fragments: &Fragments) -> Vec<usize> {
+        fragments.ids().map(|p| fragments.len(p)).collect()
+    }
+
+    #[test]
+    fn refuses_what_is_no_layout() {
+        assert_eq!(Layout::new(vec![]), Err(LayoutError::Empty));
+        let empty = Layout::new(vec![tensor("a", 0, 3)]);
+        assert_eq!(empty, Err(LayoutError::EmptyTensor { name: "a".into() }));
+        let twice = Layout::new(vec![tensor("a", 1, 1), tensor("a", 1, 1)]);
+        assert_eq!(twice, Err(LayoutError::Duplicate { name: "a".into() }));
+        assert_eq!(Layout::new(vec![tensor("a", 1 << 16, 1 << 16)]), Err(LayoutError::TooLarge));
+    }
+
+    #[test]
+    fn cuts_a_large_tensor_at_rows() {
+        let layout = Layout::new(vec![tensor("big", 10, 7), tensor("small", 1, 5)]).unwrap();
+        let fragments = Fragments::plan(&layout, NonZeroU16::new(3).unwrap());
+        let starts: Vec<u32> = fragments.parts.iter().flatten().map(|s| s.start).collect();
+        assert!(starts.iter().filter(|s| **s < 70).all(|s| s % 7 == 0), "{starts:?}");
+        assert_eq!(sizes(&fragments).iter().sum::<usize>(), 75);
+    }
+
+    /// Goal: an expert that fits a fragment lies in one fragment, and exactly its segments name it.
+    #[test]
+    fn an_expert_stays_together() {
+        let experts = Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 0.0 });
+        let layout = layout(&ModelSpec { experts, ..Preset::Tiny.model(256) }).unwrap();
+        let fragments = Fragments::plan(&layout, NonZeroU16::new(6).unwrap());
+        let mut found = Vec::new();
+        for p in fragments.ids() {
+            let experts = fragments.experts(p);
+            for (at, expert) in experts.iter().enumerate() {
+                let is_its = |segment: &&Segment| segment.expert == Some(at as u16);
+                let starts = fragments.segments(p).unwrap().iter().filter(is_its).map(|s| s.start);
+                let names =
+                    starts.map(|start| layout.offsets().find(|o| o.0 == start).unwrap().1.name.clone());
+                let names: Vec<String> = names.collect();
+                let stem =
+                    format!("model.layers.{}.block_sparse_moe.experts.{}", expert.layer, expert.index % 4);
+                assert_eq!(names, ["w1", "w3", "w2"].map(|name| format!("{stem}.{name}.weight")));
+                found.push(expert.index);
+            }
+            let count = fragments.segments(p).unwrap().iter().filter(|s| s.expert.is_some()).count();
+            assert_eq!(count, 3 * experts.len());
+        }
+        found.sort_unstable();
+        assert_eq!(found, (0..8).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn hash_tells_layouts_and_splits_apart() {
+        let plan = |rows, count| {
+            let layout = Layout::new(vec![tensor("a", rows, 8), tensor("b", 64, 8)]).unwrap();
+            Fragments::plan(&layout, NonZeroU16::new(count).unwrap()).hash()
+        };
+        assert_eq!(plan(64, 4), plan(64, 4));
+        assert_ne!(plan(64, 4), plan(65, 4));
+        assert_ne!(plan(64, 4), plan(64, 5));
+    }
+
+    proptest! {
+        #[test]
+        fn covers_each_parameter_once_and_evenly(
+            shapes in prop::collection::vec((1_u32..200, 1_u32..64), 1..30),
+            count in 1_u16..32,
+        ) {
+            let tensors = shapes.iter().enumerate().map(|(i, &(r, c))| tensor(&i.to_string(), r, c));
+            let layout = Layout::new(tensors.collect()).unwrap();
+            let fragments = Fragments::plan(&layout, NonZeroU16::new(count).unwrap());
+
+            let mut seen = vec![0_u32; layout.len()];
+            for segment in fragments.parts.iter().flatten() {
+                for value in &mut seen[segment.range()] {
+                    *value += 1;
+                }
+            }
+            prop_assert!(seen.iter().all(|&times| times == 1));
+
+            // Greedy never exceeds the mean by more than one piece, and a piece is at most
+            // the mean or one row.
+            let mean = layout.len().div_ceil(usize::from(count));
+            let row = shapes.iter().map(|s| s.1 as usize).max().unwrap();
+            prop_assert!(sizes(&fragments).into_iter().max().unwrap() <= mean + mean.max(row));
+        }
+
+        #[test]
+        fn scatter_undoes_gather(rows in 1_u32..50, cols in 1_u32..50, count in 1_u16..9) {
+            let layout = Layout::new(vec![tensor("a", rows, cols), tensor("b", 3, 5)]).unwrap();
+            let fragments = Fragments::plan(&layout, NonZeroU16::new(count).unwrap());
+            let flat: Vec<f32> = (0_u16..).map(f32::from).take(layout.len()).collect();
+            let mut back = vec![-1.0; flat.len()];
+            for p in fragments.ids() {
+                fragments.scatter(p, &fragments.gather(p, &flat), &mut back);
+            }
+            prop_assert_eq!(back, flat);
+        }
+    }
+
+    const MIXTURE: Mixture = Mixture { count: 4, per_token: 2 };
+
+    fn experts(layers: &[u32]) -> Vec<FragmentExpert> {
+        layers.iter().zip(0..).map(|(&layer, index)| FragmentExpert { index, layer }).collect()
+    }
+
+    #[test]
+    fn experts_are_known_by_the_names_of_their_tensors() {
+        let layer = "model.layers.1.block_sparse_moe";
+        let expert = "model.layers.1.block_sparse_moe.experts.12";
+        assert_eq!(expert_of(&format!("{expert}.w2.weight")), Some((layer, expert)));
+        assert_eq!(expert_of("model.layers.1.block_sparse_moe.gate.weight"), None);
+        assert_eq!(expert_of("model.experts.weight"), None);
+        assert_eq!(expert_of("model.experts.all.weight"), None);
+        assert_eq!(expert_of("model.experts.3"), None, "no tensor of one");
+    }
+
+    #[test]
+    fn what_an_expert_saw_counts_as_far_as_its_update_does() {
+        let two = experts(&[0, 1]);
+        let check = |seen: &[u64], counted, expected: &[u64]| {
+            assert_eq!(believed(&two, Some(MIXTURE), seen, 100, counted), expected, "{seen:?} {counted}");
+        };
+        check(&[30, 0], 100, &[30, 0]);
+        check(&[30, 0], 50, &[15, 0]);
+        check(&[u64::MAX, 7], 100, &[100, 7]);
+        check(&[], 100, &[50, 50]);
+        check(&[], 1, &[1, 1]);
+        assert_eq!(believed(&two, None, &[], 100, 80), [80, 80], "nothing is known of the model");
+    }
+
+    proptest! {
+        /// For any claim, an expert counts no more tokens than its update, and a layer no more than these times the
+        /// experts of one token.
+        #[test]
+        fn a_liar_is_believed_no_more_than_it_could_have_trained(
+            seen in prop::collection::vec(prop_oneof![0_u64..1_000, Just(u64::MAX)], 6),
+            claimed in prop_oneof![1_u64..500, Just(u64::MAX)],
+            counted in 1_u64..500,
+        ) {
+            let experts = experts(&[0, 0, 0, 3, 3, 3]);
+            let found = believed(&experts, Some(MIXTURE), &seen, claimed, counted);
+            prop_assert!(found.iter().all(|&seen| seen <= counted), "{found:?}");
+            for layer in found.chunks(3) {
+                prop_assert!(layer.iter().sum::<u64>() <= 2 * counted, "{found:?}");
+            }
+        }
+
+        #[test]
+        fn who_is_honest_is_believed(seen in prop::collection::vec(0_u64..=100, 2), tokens in 100_u64..500) {
+            let found = believed(&experts(&[0, 0]), Some(MIXTURE), &seen, tokens, tokens);
+            prop_assert_eq!(found, seen);
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! Decoupled DiLoCo as pure state machines. No I/O, clock, randomness, async, threads or hash maps.
 
-pub use crate::wire::{ConnId, FragmentId, LearnerId, LeaseId, Millis, Round, RunId, Serial, Version};
+pub use crate::wire::{
+    ConnId, FragmentId, LearnerId, LeaseId, MergeClass, Millis, Round, RunId, Serial, Tensor, Version,
+};
 
 mod accounting;
 mod block;
@@ -8,7 +10,6 @@ mod claim_reference;
 mod correction;
 mod downlink;
 mod entry;
-mod experts;
 mod fragment;
 pub mod halves;
 pub mod learner;
@@ -30,13 +31,11 @@ pub mod tape;
 mod weighted_median;
 mod window;
 
-pub use crate::wire::{MergeClass, Tensor};
 pub use accounting::{Account, FateCounts, LeaseError, LeasePool, Ledger};
 pub use correction::{KEPT_BYTES, kept};
 pub use downlink::DownlinkPolicy;
 pub use entry::{Entry, MergeEntry, Part, RemadeEntry, Suspicion};
-pub use experts::{ExpertWeights, FragmentExpert};
-pub use fragment::{Fragments, Layout, LayoutError, Segment};
+pub use fragment::{ExpertWeights, FragmentExpert, Fragments, Layout, LayoutError, Segment};
 pub use merge::{
     FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, PartialSum, SumError,
     SumPlan, Weighted,

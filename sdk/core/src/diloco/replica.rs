@@ -258,4 +258,349 @@ pub fn all_finite(fragment: FragmentId, values: &[f32]) -> Result<(), ReplicaErr
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    //! Tests of a learner's Θ̂: the updates that it codes, and the progress that it keeps.
+
+    use std::num::NonZeroU16;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::diloco::{
+        FragmentState, Layout, LearnerId, MergeClass, MergeJob, MergeRule, OuterSpec, Round, Tensor, Version,
+        Weighted,
+    };
+    use crate::wire::{Code, ExchangeSpec};
+
+    const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: false };
+    const RESIDUE: ApplyPolicy = ApplyPolicy::Keep { residue: true };
+    const P0: FragmentId = FragmentId(0);
+
+    fn codec(code: Code) -> Codec {
+        Codec::new(&ExchangeSpec { fragments: 2, sync_every: 1, block: 8, code, apply: KEEP }).unwrap()
+    }
+
+    fn fragments(count: u16) -> Arc<Fragments> {
+        let tensor = |name: &str, rows, merge| Tensor { name: name.into(), rows, cols: 5, merge };
+        let tensors = vec![tensor("embedding", 11, MergeClass::Mean), tensor("w", 9, MergeClass::Radial)];
+        Arc::new(Fragments::plan(&Layout::new(tensors).unwrap(), NonZeroU16::new(count).unwrap()))
+    }
+
+    /// Applies a change that does or does not include the last coded update.
+    fn apply(
+        replica: &mut Replica,
+        p: FragmentId,
+        body: &[u8],
+        included: bool,
+        theta: &mut [f32],
+    ) -> Result<(), ReplicaError> {
+        if included {
+            replica.include(p, theta)?;
+        }
+        replica.apply(p, body, theta)
+    }
+
+    /// Loads a whole Θ̂ that does or does not include it.
+    fn load(
+        replica: &mut Replica,
+        p: FragmentId,
+        values: &[f32],
+        keep: bool,
+        included: bool,
+        theta: &mut [f32],
+    ) -> Result<(), ReplicaError> {
+        if included {
+            replica.include(p, theta)?;
+        }
+        replica.load(p, values, keep, theta)
+    }
+
+    /// Creates a replica of one value, with Θ̂ = 10.
+    fn single(policy: ApplyPolicy, code: Code) -> (Replica, Vec<f32>) {
+        let tensor = Tensor { name: "w".into(), rows: 1, cols: 1, merge: MergeClass::Mean };
+        let layout = Layout::new(vec![tensor]).unwrap();
+        let mut replica =
+            Replica::new(Arc::new(Fragments::plan(&layout, NonZeroU16::MIN)), codec(code), policy);
+        let mut theta = vec![0.0];
+        load(&mut replica, P0, &[10.0], false, false, &mut theta).unwrap();
+        assert_eq!((theta[0], replica.hat()[0]), (10.0, 10.0));
+        (replica, theta)
+    }
+
+    /// The learner reports θ = 8, trains on to 7, and gets Θ̂ = 9; `expected` is θ after that.
+    fn check(policy: ApplyPolicy, included: bool, expected: f32) {
+        let (mut replica, mut theta) = single(policy, Code::F32);
+        theta[0] = 8.0;
+        assert_eq!(replica.encode(P0, &theta).unwrap(), 2.0_f32.to_le_bytes());
+        theta[0] = 7.0;
+        let mut whole = (replica.clone(), theta.clone());
+        apply(&mut replica, P0, &(-1.0_f32).to_le_bytes(), included, &mut theta).unwrap();
+        assert_eq!((theta[0], replica.hat()[0]), (expected, 9.0), "{policy:?}, included: {included}");
+
+        load(&mut whole.0, P0, &[9.0], true, included, &mut whole.1).unwrap();
+        assert_eq!((whole.1[0], whole.0.hat()[0]), (expected, 9.0), "load {policy:?}, included: {included}");
+    }
+
+    #[test]
+    fn applies_by_the_policy() {
+        check(KEEP, true, 9.0 - 1.0);
+        check(KEEP, false, 9.0 - 3.0);
+        check(RESIDUE, true, 9.0 - 1.0);
+        check(RESIDUE, false, 9.0 - 3.0);
+        check(ApplyPolicy::Overwrite, true, 9.0);
+        check(ApplyPolicy::Overwrite, false, 9.0);
+        check(ApplyPolicy::Blend { alpha: 0.5 }, true, 9.0 - 0.5);
+        check(ApplyPolicy::Blend { alpha: 0.5 }, false, 9.0 - 1.5);
+    }
+
+    #[test]
+    fn keeps_what_rounding_took_if_asked() {
+        // Two values share a scale, so that the smaller is rounded to 0.
+        let theta_after = |policy| {
+            let tensor = Tensor { name: "w".into(), rows: 1, cols: 2, merge: MergeClass::Mean };
+            let layout = Layout::new(vec![tensor]).unwrap();
+            let plan = Arc::new(Fragments::plan(&layout, NonZeroU16::MIN));
+            let mut replica = Replica::new(plan, codec(Code::Int4), policy);
+            let mut theta = vec![-7.0, -0.25];
+            let body = replica.encode(P0, &theta).unwrap();
+            assert_eq!(
+                replica.codec.decode(replica.fragments.segments(P0).unwrap(), &body).unwrap(),
+                [7.0, 0.0]
+            );
+            let mut back = body.clone();
+            back[4] = 0x09; // −7, 0: the merged change takes all of the update
+            apply(&mut replica, P0, &back, true, &mut theta).unwrap();
+            theta
+        };
+        assert_eq!(theta_after(KEEP), [-7.0, 0.0]);
+        assert_eq!(theta_after(RESIDUE), [-7.0, -0.25]);
+    }
+
+    /// Progress of 2 is reported at Θ̂ = 10 with θ = 8. While it is on its way, the learner trains on and receives
+    /// other changes.
+    #[test]
+    fn an_update_outlasts_other_changes() {
+        let (mut replica, mut theta) = single(RESIDUE, Code::F32);
+        let change = |by: f32| by.to_le_bytes();
+        theta[0] = 8.0;
+        replica.encode(P0, &theta).unwrap();
+        theta[0] = 7.5;
+        apply(&mut replica, P0, &change(1.0), false, &mut theta).unwrap();
+        assert_eq!((replica.hat()[0], theta[0]), (11.0, 8.5));
+        theta[0] -= 0.25;
+        load(&mut replica, P0, &[14.0], true, false, &mut theta).unwrap();
+        assert_eq!((replica.hat()[0], theta[0]), (14.0, 11.25));
+        let mut whole = (replica.clone(), theta.clone());
+        // This change includes 2 of the progress of 2.75.
+        apply(&mut replica, P0, &change(-3.0), true, &mut theta).unwrap();
+        assert_eq!((replica.hat()[0], theta[0]), (11.0, 10.25));
+        let again = apply(&mut replica, P0, &change(0.0), true, &mut theta);
+        assert_eq!(again, Err(ReplicaError::NothingReported { fragment: P0 }));
+
+        load(&mut whole.0, P0, &[11.0], true, true, &mut whole.1).unwrap();
+        assert_eq!((whole.0.hat()[0], whole.1[0]), (11.0, 10.25));
+        let again = load(&mut whole.0, P0, &[11.0], true, true, &mut whole.1);
+        assert_eq!(again, Err(ReplicaError::NothingReported { fragment: P0 }));
+    }
+
+    /// Goal: a learner that fetches Θ̂ may learn only afterwards that its update is part of it.
+    #[test]
+    fn an_update_may_be_included_after_its_change() {
+        let (mut replica, mut theta) = single(RESIDUE, Code::F32);
+        theta[0] = 8.0;
+        replica.encode(P0, &theta).unwrap();
+        theta[0] = 7.5;
+        replica.load(P0, &[14.0], true, &mut theta).unwrap();
+        replica.include(P0, &mut theta).unwrap();
+        assert_eq!(theta, [13.5], "0.5 of the progress are not in Θ̂");
+        assert_eq!(replica.include(P0, &mut theta), Err(ReplicaError::NothingReported { fragment: P0 }));
+    }
+
+    /// A position is valid for the next change only, and so is progress that is dropped.
+    #[test]
+    fn a_report_that_no_longer_fits_is_forgotten() {
+        for policy in [KEEP, ApplyPolicy::Blend { alpha: 0.5 }] {
+            let (mut replica, mut theta) = single(policy, Code::F32);
+            theta[0] = 8.0;
+            replica.encode(P0, &theta).unwrap();
+            apply(&mut replica, P0, &1.0_f32.to_le_bytes(), false, &mut theta).unwrap();
+            let before = theta.clone();
+            replica.include(P0, &mut theta).unwrap();
+            assert_eq!(theta, before);
+        }
+        let (mut replica, mut theta) = single(RESIDUE, Code::F32);
+        replica.encode(P0, &theta).unwrap();
+        load(&mut replica, P0, &[1.0], false, false, &mut theta).unwrap();
+        let late = apply(&mut replica, P0, &1.0_f32.to_le_bytes(), true, &mut theta);
+        assert_eq!(late, Err(ReplicaError::NothingReported { fragment: P0 }));
+    }
+
+    #[test]
+    fn what_is_held_fits_in_16_bits() {
+        let (mut replica, mut theta) = single(RESIDUE, Code::F32);
+        load(&mut replica, P0, &[10.001], false, false, &mut theta).unwrap();
+        assert_eq!((replica.hat()[0], theta[0]), (10.0, 10.0));
+        apply(&mut replica, P0, &0.01_f32.to_le_bytes(), false, &mut theta).unwrap();
+        assert_eq!((replica.hat()[0], theta[0]), (10.0078125, 10.0078125));
+        assert_eq!(replica.digest(P0), halves::digest(&[10.0078125]));
+    }
+
+    #[test]
+    fn a_joiner_takes_all() {
+        let (mut replica, mut theta) = single(KEEP, Code::F32);
+        theta[0] = 8.0;
+        load(&mut replica, P0, &[5.0], false, false, &mut theta).unwrap();
+        assert_eq!((theta[0], replica.hat()[0]), (5.0, 5.0));
+    }
+
+    #[test]
+    fn refuses_and_changes_nothing() {
+        let (replica, theta) = single(RESIDUE, Code::F32);
+        type Act<'a> = &'a dyn Fn(&mut Replica, &mut Vec<f32>) -> Result<(), ReplicaError>;
+        let check = |expected: ReplicaError, act: Act| {
+            let (mut replica, mut after) = (replica.clone(), theta.clone());
+            assert_eq!(act(&mut replica, &mut after), Err(expected));
+            assert_eq!((&replica.hat, &after), (&vec![10.0], &theta));
+        };
+        let p = FragmentId(1);
+        let body = 1.0_f32.to_le_bytes();
+        check(ReplicaError::Fragment { fragment: p, count: 1 }, &|r, t| apply(r, p, &body, false, t));
+        check(ReplicaError::Fragment { fragment: p, count: 1 }, &|r, t| load(r, p, &[1.0], false, false, t));
+        check(ReplicaError::Length { expected: 1, actual: 0 }, &|r, _| apply(r, P0, &body, false, &mut []));
+        check(ReplicaError::Length { expected: 1, actual: 2 }, &|r, t| {
+            load(r, P0, &[1.0; 2], true, false, t)
+        });
+        check(ReplicaError::NotFinite { fragment: P0, index: 0 }, &|r, t| {
+            load(r, P0, &[f32::NAN], true, false, t)
+        });
+        check(ReplicaError::Fragment { fragment: p, count: 1 }, &|r, t| r.include(p, t));
+        check(ReplicaError::NothingReported { fragment: P0 }, &|r, t| r.include(P0, t));
+        let short = QuantError::Length { expected: 4, actual: 3 };
+        check(ReplicaError::Body(short), &|r, t| apply(r, P0, &body[..3], false, t));
+        for bad in [f32::NAN, f32::INFINITY] {
+            check(ReplicaError::NotFinite { fragment: P0, index: 0 }, &|r, _| r.encode(P0, &[bad]).map(drop));
+        }
+    }
+
+    /// A syncer with two learners, some of which are merged in each round.
+    struct World {
+        fragments: Arc<Fragments>,
+        codec: Codec,
+        outer: OuterSpec,
+        states: Vec<Option<FragmentState>>,
+        learners: Vec<(Replica, Vec<f32>)>,
+        seed: u64,
+    }
+
+    impl World {
+        fn new(seed: u64, policy: ApplyPolicy, code: Code, outer: OuterSpec, learners: usize) -> Self {
+            let (fragments, codec) = (fragments(2), codec(code));
+            let replica = Replica::new(Arc::clone(&fragments), codec, policy);
+            let mut learners = vec![(replica, vec![0.0; 100]); learners];
+            let state = |p| {
+                let values: Vec<f32> = (0..fragments.len(p)).map(|i| i as f32 / 64.0).collect();
+                for (replica, theta) in &mut learners {
+                    load(replica, p, &values, false, false, theta).unwrap();
+                }
+                Some(FragmentState::new(values))
+            };
+            let states = fragments.ids().map(state).collect();
+            Self { fragments, codec, outer, states, learners, seed }
+        }
+
+        /// Returns a multiple of 2⁻⁸ of at most 1/16 in size.
+        fn noise(&mut self) -> f32 {
+            self.seed =
+                self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((self.seed >> 59) as f32 - 16.0) / 256.0
+        }
+
+        fn train(&mut self) {
+            for learner in 0..self.learners.len() {
+                for i in 0..100 {
+                    self.learners[learner].1[i] += self.noise();
+                }
+            }
+        }
+
+        /// Trains, reports, trains on, merges the updates of the learners in `included`, and applies the change.
+        fn round(&mut self, fragment: FragmentId, included: &[bool], train_on: bool) {
+            self.train();
+            let (codec, segments) = (self.codec, self.fragments.segments(fragment).unwrap().to_vec());
+            let update = |(i, (replica, theta)): (u32, &mut (Replica, Vec<f32>))| Weighted {
+                learner: LearnerId(i),
+                weight: 1.0,
+                experts: Vec::new(),
+                steps: 1,
+                body: codec.check(&segments, replica.encode(fragment, theta).unwrap()).unwrap(),
+            };
+            let updates: Vec<Weighted> = (0..).zip(&mut self.learners).map(update).collect();
+            if train_on {
+                self.train();
+            }
+            let slot = usize::from(fragment.0);
+            let job = MergeJob {
+                round: Round(0),
+                fragment,
+                state: self.states[slot].take().unwrap(),
+                absent: 0.0,
+                absent_experts: Vec::new(),
+                updates: updates
+                    .into_iter()
+                    .zip(included)
+                    .filter(|(_, included)| **included)
+                    .map(|(u, _)| u)
+                    .collect(),
+                segments,
+                codec: self.codec,
+                rule: MergeRule::Radial,
+                radii: Vec::new(),
+                outer: self.outer,
+                next: Version(1),
+            };
+            let outcome = job.run().unwrap();
+            for ((replica, theta), included) in self.learners.iter_mut().zip(included) {
+                apply(replica, fragment, &outcome.body, *included, theta).unwrap();
+            }
+            self.states[slot] = Some(outcome.state);
+        }
+    }
+
+    #[test]
+    fn alone_with_full_steps_a_learner_is_the_master() {
+        for policy in [KEEP, RESIDUE, ApplyPolicy::Overwrite, ApplyPolicy::Blend { alpha: 0.5 }] {
+            // All values are multiples of 2⁻⁸ below 2³, so no sum is rounded, not even to 16 bits.
+            let mut world = World::new(1, policy, Code::F32, OuterSpec { lr: 1.0, momentum: 0.0 }, 1);
+            for _ in 0..50 {
+                for p in world.fragments.ids() {
+                    world.round(p, &[true], false);
+                    let state = world.states[usize::from(p.0)].as_ref().unwrap();
+                    assert_eq!(world.fragments.gather(p, &world.learners[0].1), *state.theta, "{policy:?}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn learners_and_syncer_hold_the_same_bits(
+            seed in any::<u64>(),
+            policy in prop_oneof![Just(KEEP), Just(RESIDUE), Just(ApplyPolicy::Overwrite)],
+            code in prop_oneof![Just(Code::Int4), Just(Code::E3m0), Just(Code::F32)],
+            rounds in prop::collection::vec((0_u16..2, 1_u8..4), 1..60),
+        ) {
+            let mut world = World::new(seed, policy, code, OuterSpec::default(), 2);
+            for (p, included) in rounds {
+                world.round(FragmentId(p), &[included & 1 != 0, included & 2 != 0], true);
+                for p in world.fragments.ids() {
+                    let hat: Vec<u32> =
+                        world.states[usize::from(p.0)].as_ref().unwrap().hat.iter().map(|v| v.to_bits()).collect();
+                    for (replica, _) in &world.learners {
+                        let held = world.fragments.gather(p, replica.hat());
+                        prop_assert_eq!(held.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), hat.clone());
+                    }
+                }
+            }
+        }
+    }
+}

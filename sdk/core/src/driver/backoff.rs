@@ -1,5 +1,6 @@
-//! Backoff: the wait before the next attempt.
+//! Backoff: the wait before the next attempt, also after lost devices and failed downloads.
 
+use super::DriverConfig;
 use crate::rng::Rng;
 
 /// Connection time that undoes one doubling, in milliseconds. If a syncer is killed every few seconds, learners return
@@ -61,6 +62,90 @@ impl Backoff {
     }
 }
 
+/// Number of losses without a merged update in between after which a learner gives up.
+const LOSSES_MAX: u32 = 8;
+
+/// Counts losses, because a device that is lost again and again is useless.
+#[derive(Clone, Debug)]
+pub(super) struct Losses {
+    /// Losses since an update was merged.
+    count: u32,
+    backoff: Backoff,
+}
+
+impl Losses {
+    /// Returns a count of zero; `seed` spreads the attempts.
+    pub(super) fn new(waits: Doubling, seed: u64) -> Self {
+        Self { count: 0, backoff: Backoff::new(waits, seed) }
+    }
+
+    /// Counts a loss and returns the wait before the next attempt, in milliseconds, or `None` to give up.
+    pub(super) fn lose(&mut self) -> Option<u64> {
+        let healthy_ms = if self.count == 0 { u64::MAX } else { 0 };
+        self.count += 1;
+        (self.count < LOSSES_MAX).then(|| self.backoff.next_ms(healthy_ms))
+    }
+
+    /// Resets the count, because a merged update shows that the device works.
+    pub(super) fn merged(&mut self) {
+        self.count = 0;
+    }
+}
+
+/// Consecutive failed downloads while the member lacks data for training.
+#[derive(Debug)]
+pub(super) struct Stall {
+    /// Start of the stall, in microseconds. `None` while no download fails.
+    since_us: Option<u64>,
+    /// Reason of the last failure.
+    reason: String,
+    /// Time limit for a stall, in milliseconds. `None` sets no limit.
+    ms_max: Option<u64>,
+    /// Time limit for a stall once the member has trained.
+    again_ms_max: Option<u64>,
+}
+
+impl Stall {
+    pub(super) fn new(config: &DriverConfig) -> Self {
+        let DriverConfig { contact_ms_max, reconnect_ms_max, .. } = *config;
+        Self { since_us: None, reason: String::new(), ms_max: contact_ms_max, again_ms_max: reconnect_ms_max }
+    }
+
+    /// Begins or continues a stall: a download failed, and none of its bytes arrived.
+    pub(super) fn begin(&mut self, now_us: u64, reason: &str) {
+        self.since_us.get_or_insert(now_us);
+        reason.clone_into(&mut self.reason);
+    }
+
+    /// Ends a stall, because bytes of a download arrived. A lost connection does not end it, since downloads may fail
+    /// after the next one too.
+    pub(super) fn end(&mut self) {
+        self.since_us = None;
+    }
+
+    /// Ends a stall, because the member has all data for training.
+    pub(super) fn complete(&mut self) {
+        self.end();
+        self.ms_max = self.again_ms_max;
+    }
+
+    /// Returns the reason for failing downloads, if any fail.
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.since_us.map(|_| &*self.reason)
+    }
+
+    /// Returns the length of a stall in milliseconds and its reason, if it exceeds the limit.
+    pub(super) fn too_long(&self, now_us: u64) -> Option<(u64, String)> {
+        let waited_ms = now_us.saturating_sub(self.since_us?) / 1_000;
+        (waited_ms >= self.ms_max?).then(|| (waited_ms, self.reason.clone()))
+    }
+
+    /// Returns the time at which a stall exceeds the limit, in microseconds.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        Some(self.since_us?.saturating_add(self.ms_max?.saturating_mul(1_000)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +186,21 @@ mod tests {
         };
         assert_eq!(waits(1), waits(1));
         assert_ne!(waits(1), waits(2));
+    }
+
+    #[test]
+    fn gives_up_unless_an_update_was_merged_in_between() {
+        let mut losses = Losses::new(Waits::default().losses, 1);
+        for _ in 0..3 {
+            for ceiling_ms in [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000] {
+                let wait_ms = losses.lose().unwrap();
+                assert!((ceiling_ms / 2..=ceiling_ms).contains(&wait_ms), "{wait_ms} of {ceiling_ms}");
+            }
+            losses.merged();
+        }
+        for _ in 1..LOSSES_MAX {
+            assert!(losses.lose().is_some());
+        }
+        assert_eq!(losses.lose(), None);
     }
 }

@@ -1,14 +1,13 @@
-//! Bodies of the larger messages, and the types of their fields.
+//! Bodies of the larger messages, the types of their fields, and the WebSocket close codes of both sides.
 
 use std::fmt;
 
+use super::{
+    FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, RunId, RunSpec, Serial, Share, Signature,
+    VERSION, Version,
+};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-
-use super::{
-    CloseCode, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, RunId, RunSpec, Serial, Share,
-    Signature, VERSION, Version,
-};
 
 /// Opening message of the syncer. The learner signs [`Self::text`], so that a recorded `Hello` cannot be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -293,5 +292,158 @@ impl Bye {
     #[must_use]
     pub fn new(code: CloseCode, reason: impl Into<String>) -> Self {
         Self { code, reason: reason.into(), wait_ms: 0 }
+    }
+}
+
+/// Reason for the end of a connection. The numbers are on the wire: never reorder them, never reuse one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "u16", try_from = "u16")]
+#[repr(u16)]
+pub enum CloseCode {
+    /// The learner leaves politely, or the run is complete.
+    Done = 4000,
+    /// The syncer shuts down; come back later.
+    Restart = 4001,
+    /// The bytes are not a valid message.
+    Malformed = 4002,
+    /// The peer speaks another version.
+    Version = 4003,
+    /// The message belongs to another run.
+    WrongRun = 4004,
+    /// The learner holds another parameter layout.
+    Layout = 4005,
+    /// A message or frame is larger than the limit.
+    TooLarge = 4006,
+    /// A message that makes no sense in this state.
+    Protocol = 4007,
+    /// Another connection with the same identity took over.
+    Replaced = 4008,
+    /// The peer was silent for too long.
+    Silent = 4009,
+    /// The syncer has reached its maximum number of learners.
+    Full = 4010,
+    /// The peer reads too slowly, and its queue is full.
+    SlowReader = 4011,
+    /// Too many updates of the learner were refused.
+    Untrusted = 4012,
+    /// The run requires an invite, and the learner shows none or a wrong one.
+    Invite = 4013,
+    /// The owner of the run dropped this learner; it may come back after the time in `Bye`.
+    Dropped = 4014,
+    /// `Hello` is not signed with the key that it names, or that key is invalid.
+    Identity = 4015,
+    /// The owner of the run banned this learner.
+    Banned = 4016,
+}
+
+impl From<CloseCode> for u16 {
+    fn from(code: CloseCode) -> Self {
+        code as Self
+    }
+}
+
+impl TryFrom<u16> for CloseCode {
+    type Error = UnknownCloseCode;
+
+    fn try_from(code: u16) -> Result<Self, Self::Error> {
+        use CloseCode as C;
+        [
+            C::Done,
+            C::Restart,
+            C::Malformed,
+            C::Version,
+            C::WrongRun,
+            C::Layout,
+            C::TooLarge,
+            C::Protocol,
+            C::Replaced,
+            C::Silent,
+            C::Full,
+            C::SlowReader,
+            C::Untrusted,
+            C::Invite,
+            C::Dropped,
+            C::Identity,
+            C::Banned,
+        ]
+        .into_iter()
+        .find(|known| *known as u16 == code)
+        .ok_or(UnknownCloseCode(code))
+    }
+}
+
+/// A close code that this version does not define.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("close code {0} is not a close code of this protocol")]
+pub struct UnknownCloseCode(pub u16);
+
+/// Kind of device. The text in `Hello` begins with its name; the rest is free text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DeviceKind {
+    /// A browser page, with any kind of computation.
+    Browser,
+    /// A GPU.
+    Gpu,
+    /// A CPU.
+    Cpu,
+    /// A device whose text begins with none of these names.
+    Other,
+}
+
+impl DeviceKind {
+    /// All kinds with a name.
+    pub const NAMED: [Self; 3] = [Self::Browser, Self::Gpu, Self::Cpu];
+
+    /// First word of the text in `Hello`.
+    #[must_use]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Browser => "browser",
+            Self::Gpu => "gpu",
+            Self::Cpu => "cpu",
+            Self::Other => "other",
+        }
+    }
+
+    /// Returns the text for a device of this kind: its name and `details`, which may be empty.
+    #[must_use]
+    pub fn describe(self, details: &str) -> String {
+        match details {
+            "" => self.name().to_owned(),
+            _ => format!("{}, {details}", self.name()),
+        }
+    }
+
+    /// Returns the kind that the first word of `device` names.
+    #[must_use]
+    pub fn of(device: &str) -> Self {
+        let first = device.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+        Self::NAMED.into_iter().find(|kind| first.eq_ignore_ascii_case(kind.name())).unwrap_or(Self::Other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_described_device_is_of_its_kind() {
+        for kind in DeviceKind::NAMED {
+            for details in ["", "2 threads", "NVIDIA L4", "WebGPU, Apple M2", "gpu or cpu"] {
+                let device = kind.describe(details);
+                assert_eq!(DeviceKind::of(&device), kind, "{device}");
+            }
+        }
+    }
+
+    /// Engines describe themselves by the name and a space.
+    #[test]
+    fn the_first_word_decides() {
+        let check = |device, kind| assert_eq!(DeviceKind::of(device), kind, "{device}");
+        check("cpu avx512 2 threads", DeviceKind::Cpu);
+        check("GPU llvmpipe vulkan", DeviceKind::Gpu);
+        check("gpus", DeviceKind::Other);
+        check("by hand", DeviceKind::Other);
+        check("", DeviceKind::Other);
     }
 }

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::codec::decode;
-use super::header::{Header, split};
+use super::codec::{Header, decode, split};
 use super::{BODY_BYTES_MAX, CHUNK_BYTES, DecodeError, HEADER_BYTES, Message, PARTIALS_MAX, Tag};
 
 /// Bytes in front of the payload of a chunk: header, message number, index, total bytes.

@@ -2,46 +2,34 @@
 
 mod bodies;
 mod chunk;
-mod close;
 mod codec;
-mod device;
-mod error;
 mod frozen;
-mod header;
 pub mod http;
 mod ids;
 mod messages;
-mod pack;
-mod parts;
-mod scan;
 mod spec;
 mod table;
-mod tag;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use bodies::{
-    Bye, Challenge, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Progress, Refusal, Update,
-    Welcome,
+    Bye, Challenge, CloseCode, DeviceKind, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged,
+    Progress, Refusal, UnknownCloseCode, Update, Welcome,
 };
 pub use chunk::{Assembler, frames};
-pub use close::{CloseCode, UnknownCloseCode};
-pub use codec::{decode, encode};
-pub use device::DeviceKind;
-pub use error::{BodyFault, DecodeError};
-pub use frozen::{FrozenForm, UnknownForm};
-pub use header::MAGIC;
+pub use codec::{BodyFault, DecodeError, MAGIC, decode, encode};
+pub use frozen::{
+    FROZEN_PART_BYTES, FROZEN_PART_BYTES_MAX, FROZEN_PARTS_MAX, Frozen, FrozenForm, PartsError, UnknownForm,
+};
 pub use ids::{
     ConnId, Fingerprint, FingerprintError, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId,
     Round, RunId, Serial, Share, ShareError, Signature, Version,
 };
-pub use messages::Message;
-pub use parts::{FROZEN_PART_BYTES, FROZEN_PART_BYTES_MAX, FROZEN_PARTS_MAX, Frozen, PartsError};
+pub use messages::{Class, Message, Sender, Tag};
 pub use spec::{
     ARCHITECTURE_BYTES_MAX, ARCHITECTURE_NAME_BYTES_MAX, ApplyPolicy, Architecture, Code, DataSpec,
     ExchangeSpec, InnerSpec, MergeClass, Mixture, Model, RunSpec, ShardSpec, TENSOR_NAME_BYTES_MAX, Tensor,
 };
-pub use tag::{Class, Sender, Tag};
 
 pub use crate::text::{CLOSE_REASON_BYTES_MAX, clip};
 pub use crate::time::Millis;

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! and its body on the wire is the MessagePack array of the fields in this order. `run` is an expression over the row's
-//! own fields. `tag.rs` derives numbers and limits from the rows, `messages.rs` the messages and their bytes. A new
+//! own fields. `messages.rs` derives numbers, limits, messages and their bytes from the rows. A new
 //! message needs a row here, a row in `WIRE.md` and a sample in `tests`; the tests name missing ones.
 
 /// Passes all rows to the macro `$then`.

@@ -1,10 +1,10 @@
 //! Pool of training windows. Each window is leased once in an epoch, unless its lease is lost.
 
-use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::lease_index::{Held, Holdings};
-use super::window_range::Piece;
+use crate::diloco::speed::SPEED_SLACK;
 use crate::wire::{LearnerId, LeaseGrant, LeaseId, Millis};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// State of all windows: free, leased or done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -248,5 +248,440 @@ impl LeasePool {
     }
 }
 
+/// One lease.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Held {
+    pub(super) learner: LearnerId,
+    pub(super) piece: Piece,
+    pub(super) done: u32,
+    /// Expiry; unknown after a restart, which grants the full time again.
+    #[serde(skip)]
+    pub(super) expires: Option<Millis>,
+}
+
+/// All active leases. Serialises as the plain map of leases.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "BTreeMap<LeaseId, Held>")]
+pub(super) struct Holdings {
+    held: BTreeMap<LeaseId, Held>,
+    by_learner: BTreeMap<LearnerId, BTreeSet<LeaseId>>,
+    /// Number of leases on each shard.
+    by_shard: BTreeMap<u32, u32>,
+    expiries: BTreeSet<(Millis, LeaseId)>,
+    /// Leases with unknown expiry.
+    undated: BTreeSet<LeaseId>,
+}
+
+impl Serialize for Holdings {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.held.serialize(serializer)
+    }
+}
+
+impl From<BTreeMap<LeaseId, Held>> for Holdings {
+    fn from(held: BTreeMap<LeaseId, Held>) -> Self {
+        let mut holdings = Self::default();
+        held.into_iter().for_each(|(lease, held)| holdings.insert(lease, held));
+        holdings
+    }
+}
+
+impl Holdings {
+    /// Adds `lease`, which must be new.
+    pub(super) fn insert(&mut self, lease: LeaseId, held: Held) {
+        self.by_learner.entry(held.learner).or_default().insert(lease);
+        *self.by_shard.entry(held.piece.shard).or_default() += 1;
+        self.date(lease, held.expires);
+        self.held.insert(lease, held);
+    }
+
+    /// Removes `lease`.
+    pub(super) fn remove(&mut self, lease: LeaseId) -> Option<Held> {
+        let held = self.held.remove(&lease)?;
+        if let Some(leases) = self.by_learner.get_mut(&held.learner) {
+            leases.remove(&lease);
+            if leases.is_empty() {
+                self.by_learner.remove(&held.learner);
+            }
+        }
+        if let Some(count) = self.by_shard.get_mut(&held.piece.shard) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_shard.remove(&held.piece.shard);
+            }
+        }
+        self.undate(lease, held.expires);
+        Some(held)
+    }
+
+    /// Returns the lease with this number.
+    pub(super) fn get(&self, lease: LeaseId) -> Option<&Held> {
+        self.held.get(&lease)
+    }
+
+    /// Sets the finished windows of `lease`, and extends it until `expires`.
+    pub(super) fn progress(&mut self, lease: LeaseId, done: u32, expires: Millis) {
+        if let Some(held) = self.held.get_mut(&lease) {
+            held.done = done;
+        }
+        self.allow(lease, Some(expires));
+    }
+
+    /// Sets the expiry of `lease`, or makes it unknown.
+    pub(super) fn allow(&mut self, lease: LeaseId, expires: Option<Millis>) {
+        let Some(held) = self.held.get_mut(&lease).filter(|held| held.expires != expires) else { return };
+        let before = std::mem::replace(&mut held.expires, expires);
+        self.undate(lease, before);
+        self.date(lease, expires);
+    }
+
+    /// Sets the expiry of all leases with unknown expiry to `fresh`.
+    pub(super) fn allow_undated(&mut self, fresh: Millis) {
+        for lease in std::mem::take(&mut self.undated) {
+            if let Some(held) = self.held.get_mut(&lease) {
+                held.expires = Some(fresh);
+            }
+            self.date(lease, Some(fresh));
+        }
+    }
+
+    /// Makes the expiry of all leases unknown.
+    pub(super) fn forget_dates(&mut self) {
+        self.expiries.clear();
+        for (&lease, held) in &mut self.held {
+            held.expires = None;
+            self.undated.insert(lease);
+        }
+    }
+
+    /// Returns the leases that have expired at `now`, by number.
+    pub(super) fn expired(&self, now: Millis) -> Vec<LeaseId> {
+        let expired = self.expiries.range(..=(now, LeaseId(u64::MAX))).map(|(_, lease)| *lease);
+        let mut expired: Vec<_> = expired.collect();
+        expired.sort_unstable();
+        expired
+    }
+
+    /// Returns the time at which the next lease expires.
+    pub(super) fn deadline(&self) -> Option<Millis> {
+        self.expiries.first().map(|(at, _)| *at)
+    }
+
+    /// Returns the leases of `learner`, by number.
+    pub(super) fn of(&self, learner: LearnerId) -> impl DoubleEndedIterator<Item = (LeaseId, &Held)> {
+        let leases = self.by_learner.get(&learner).into_iter().flatten();
+        leases.filter_map(|&lease| Some((lease, self.held.get(&lease)?)))
+    }
+
+    /// Returns true if `learner` holds a lease.
+    pub(super) fn has(&self, learner: LearnerId) -> bool {
+        self.by_learner.contains_key(&learner)
+    }
+
+    /// Returns the number of leases on `shard`.
+    pub(super) fn on_shard(&self, shard: u32) -> u32 {
+        self.by_shard.get(&shard).copied().unwrap_or(0)
+    }
+
+    fn date(&mut self, lease: LeaseId, expires: Option<Millis>) {
+        match expires {
+            Some(at) => self.expiries.insert((at, lease)),
+            None => self.undated.insert(lease),
+        };
+    }
+
+    fn undate(&mut self, lease: LeaseId, expires: Option<Millis>) {
+        match expires {
+            Some(at) => self.expiries.remove(&(at, lease)),
+            None => self.undated.remove(&lease),
+        };
+    }
+}
+
+/// Steps in the first lease of a learner, whose speed is not known yet.
+const FIRST_LEASE_STEPS: u32 = 256;
+
+/// Speed of a learner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    /// Claimed time of one step, in milliseconds; 0 without a claim.
+    pub step_ms: f64,
+    /// Shortest believed time of one step, in milliseconds, above 0.
+    pub step_ms_least: f64,
+    /// Windows in one step, at least 1.
+    pub batch: u32,
+}
+
+impl Speed {
+    /// Returns the steps that one lease of `lease_ms` should last.
+    pub(super) fn lease_steps(&self, lease_ms: u64) -> u32 {
+        if self.step_ms == 0.0 {
+            return FIRST_LEASE_STEPS;
+        }
+        ((lease_ms as f64 / self.step_ms.max(self.step_ms_least)) as u32).max(1)
+    }
+}
+
+/// Leased windows that each learner cannot have trained on yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Supplies(BTreeMap<LearnerId, Supply>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Supply {
+    /// Steps that the stock lasts.
+    steps: f64,
+    /// Windows in one step.
+    batch: u32,
+    /// Time of this measurement.
+    at: Millis,
+}
+
+impl Supplies {
+    /// Returns true if `learner` can have trained on enough of its leased windows to get more, regardless of its
+    /// reports. A learner that reports leases as done faster than it can train has to wait.
+    pub(super) fn may_lease(
+        &mut self,
+        now: Millis,
+        learner: LearnerId,
+        speed: &Speed,
+        lease_ms: u64,
+    ) -> bool {
+        let supply = self.0.entry(learner).or_default();
+        let trained = SPEED_SLACK * now.since(supply.at) as f64 / speed.step_ms_least;
+        *supply = Supply { steps: (supply.steps - trained).max(0.0), batch: speed.batch, at: now };
+        supply.steps <= f64::from(FIRST_LEASE_STEPS).max(lease_ms as f64 / speed.step_ms_least)
+    }
+
+    /// Adds `windows` leased to `learner`.
+    pub(super) fn add(&mut self, learner: LearnerId, windows: u32) {
+        let supply = self.0.entry(learner).or_default();
+        supply.steps += f64::from(windows) / f64::from(supply.batch.max(1));
+    }
+
+    /// Removes `windows` that `learner` returned.
+    pub(super) fn take_back(&mut self, learner: LearnerId, windows: u32) {
+        if let Some(supply) = self.0.get_mut(&learner) {
+            supply.steps = (supply.steps - f64::from(windows) / f64::from(supply.batch.max(1))).max(0.0);
+        }
+    }
+
+    /// Forgets `learner`.
+    pub(super) fn forget(&mut self, learner: LearnerId) {
+        self.0.remove(&learner);
+    }
+}
+
+/// Consecutive windows of one shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Piece {
+    pub(super) epoch: u32,
+    pub(super) shard: u32,
+    pub(super) start: u32,
+    pub(super) windows: u32,
+}
+
+impl Piece {
+    /// Returns the range as a lease with this number.
+    pub(super) fn grant(self, lease: LeaseId) -> LeaseGrant {
+        let Self { epoch, shard, start, windows } = self;
+        LeaseGrant { lease, epoch, shard, start, windows }
+    }
+
+    /// Returns a range of one window of `shard`.
+    #[cfg(test)]
+    pub(super) fn of_shard(shard: u32) -> Self {
+        Self { epoch: 0, shard, start: 0, windows: 1 }
+    }
+
+    /// Returns the index after the last window.
+    fn end(&self) -> u64 {
+        u64::from(self.start) + u64::from(self.windows)
+    }
+
+    /// Returns true if the range contains all of `part`.
+    pub(super) fn holds(&self, part: &Self) -> bool {
+        (self.epoch, self.shard) == (part.epoch, part.shard)
+            && self.start <= part.start
+            && part.end() <= self.end()
+    }
+
+    /// Returns the ranges before and after `part`, which lies inside; either may be empty.
+    pub(super) fn without(&self, part: &Self) -> [Self; 2] {
+        let before = Self { windows: part.start - self.start, ..*self };
+        let start = part.start + part.windows;
+        [before, Self { start, windows: self.start + self.windows - start, ..*self }]
+    }
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::rng::Rng;
+
+    const ANNE: LearnerId = LearnerId(1);
+    const BERT: LearnerId = LearnerId(2);
+    const END: Millis = Millis(100);
+
+    fn windows(grant: LeaseGrant) -> impl Iterator<Item = (u32, u32, u32)> {
+        (grant.start..grant.start + grant.windows).map(move |w| (grant.epoch, grant.shard, w))
+    }
+
+    #[test]
+    fn grants_each_window_once_an_epoch() {
+        let mut pool = LeasePool::new(vec![7, 0, 5]).unwrap();
+        assert_eq!(pool.epoch(), 0);
+        let mut seen = BTreeSet::new();
+        while seen.len() < 24 {
+            for window in windows(pool.grant(ANNE, 3, 1, END)) {
+                assert!(seen.insert(window), "{window:?} granted twice");
+            }
+        }
+        assert_eq!(seen.iter().filter(|(epoch, ..)| *epoch == 0).count(), 12);
+        assert_eq!(pool.epoch(), 1);
+        assert_eq!(pool.regranted_windows(), 0);
+    }
+
+    #[test]
+    fn a_lost_lease_goes_to_another_without_its_done_part() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        let lost = pool.grant(ANNE, 10, 1, END);
+        pool.progress(ANNE, lost.lease, 4, END);
+        assert_eq!(pool.expire(Millis(99), END), vec![]);
+        let back = pool.expire(Millis(100), END);
+        assert_eq!(back, vec![Returned { learner: ANNE, lease: lost.lease, windows: 6 }]);
+
+        let again = pool.grant(BERT, 4, 1, END);
+        assert_eq!((again.start, again.windows), (4, 4));
+        let rest = pool.grant(BERT, 4, 1, END);
+        assert_eq!((rest.start, rest.windows), (8, 2));
+        assert_eq!(pool.regranted_windows(), 6);
+        assert_eq!(pool.grant(BERT, 4, 1, END).start, 10);
+    }
+
+    #[test]
+    fn what_came_back_in_pieces_too_small_waits_for_another() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        let [small, large] = [2, 5].map(|windows| pool.grant(ANNE, windows, 1, END));
+        assert_eq!(pool.release(ANNE).len(), 2);
+        let grant = pool.grant(BERT, 4, 3, END);
+        assert_eq!((grant.start, grant.windows), (large.start, 4));
+        assert_eq!(pool.grant(BERT, 4, 3, END).start, 7, "nothing that came back is large enough");
+        let [first, second] = [4, 4].map(|windows| pool.grant(BERT, windows, 1, END));
+        assert_eq!((first.start, first.windows), (small.start, 2));
+        assert_eq!((second.start, second.windows), (large.start + 4, 1));
+    }
+
+    /// A tape names the first piece, or a piece from the middle.
+    #[test]
+    fn a_grant_of_a_tape_may_be_any_part_of_what_came_back() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        pool.grant(ANNE, 10, 1, END);
+        pool.release(ANNE);
+        let grant =
+            |lease, start, windows| LeaseGrant { lease: LeaseId(lease), epoch: 0, shard: 0, start, windows };
+        assert_eq!(pool.regrant(BERT, grant(5, 4, 3)), Ok(()));
+        assert_eq!(pool.regrant(BERT, grant(6, 5, 3)), Err(LeaseError::OutOfTurn { lease: LeaseId(6) }));
+        assert_eq!(pool.regrant(BERT, grant(6, 7, 3)), Ok(()));
+        assert_eq!(pool.regrant(BERT, grant(7, 0, 4)), Ok(()));
+        assert_eq!(pool.grant(BERT, 4, 1, END).start, 10, "all is out again");
+    }
+
+    #[test]
+    fn only_its_own_leases_are_withdrawn_from_a_learner() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        let [first, second, other] = [ANNE, ANNE, BERT].map(|learner| pool.grant(learner, 10, 1, END));
+        pool.progress(ANNE, second.lease, 3, END);
+        let back = pool.withdraw(ANNE, &[second.lease, other.lease, LeaseId(77)]);
+        assert_eq!(back, vec![Returned { learner: ANNE, lease: second.lease, windows: 7 }]);
+        assert_eq!((pool.leases(ANNE), pool.leases(BERT)), (vec![first.lease], vec![other.lease]));
+    }
+
+    #[test]
+    fn a_stranger_cannot_finish_a_lease() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        let grant = pool.grant(ANNE, 10, 1, END);
+        pool.progress(BERT, grant.lease, 10, Millis(1_000));
+        assert_eq!(pool.remaining(ANNE), 10);
+        assert_eq!(pool.deadline(), Some(END));
+        pool.progress(ANNE, grant.lease, u32::MAX, END);
+        assert_eq!(pool.remaining(ANNE), 0);
+        assert_eq!(pool.deadline(), None);
+    }
+
+    #[test]
+    fn a_number_from_before_a_restart_is_not_given_again() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        let snapshot = pool.clone();
+        let lost = pool.grant(ANNE, 10, 1, END);
+        let mut pool = snapshot;
+        pool.reopen(LeaseId(1 << 32));
+        let grant = pool.grant(ANNE, 10, 1, END);
+        assert_eq!((grant.lease, grant.start), (LeaseId(1 << 32), lost.start));
+        pool.reopen(LeaseId(5));
+        assert_eq!(pool.expire(END, Millis(150)), [], "its time starts anew");
+        assert_eq!(pool.deadline(), Some(Millis(150)));
+        assert_eq!(pool.grant(ANNE, 10, 1, END).lease, LeaseId((1 << 32) + 1));
+    }
+
+    #[test]
+    fn a_grant_of_a_tape_keeps_its_number_which_is_not_given_again() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        let lease = LeaseId(7);
+        let grant = LeaseGrant { lease, epoch: 0, shard: 0, start: 0, windows: 10 };
+        assert_eq!(pool.regrant(ANNE, grant), Ok(()));
+        let again = LeaseGrant { start: 10, ..grant };
+        assert_eq!(pool.regrant(BERT, again), Err(LeaseError::OutOfTurn { lease }));
+        assert_eq!(pool.grant(BERT, 10, 1, END).lease, LeaseId(8));
+    }
+
+    #[test]
+    fn learners_spread_over_shards_and_stay() {
+        let mut pool = LeasePool::new(vec![100, 100]).unwrap();
+        assert_eq!(pool.grant(ANNE, 5, 1, END).shard, 0);
+        assert_eq!(pool.grant(BERT, 5, 1, END).shard, 1);
+        assert_eq!(pool.grant(ANNE, 5, 1, END).shard, 0);
+        assert_eq!(pool.grant(BERT, 5, 1, END).shard, 1);
+    }
+
+    #[test]
+    fn no_windows_is_an_error() {
+        assert_eq!(LeasePool::new(vec![]), Err(LeaseError::NoWindows));
+        assert_eq!(LeasePool::new(vec![0, 0]), Err(LeaseError::NoWindows));
+    }
+
+    /// Goal: each lookup equals a search through all leases.
+    #[test]
+    fn all_that_is_looked_up_follows_from_the_leases() {
+        let mut rng = Rng::new(3);
+        let mut holdings = Holdings::default();
+        for turn in 0..4_000_u64 {
+            let lease = LeaseId(rng.below(1 + turn as u32).into());
+            let expires = (rng.below(4) > 0).then(|| Millis(u64::from(rng.below(50))));
+            match rng.below(6) {
+                0 | 1 => {
+                    let piece = Piece::of_shard(rng.below(4));
+                    let learner = LearnerId(rng.below(9));
+                    holdings.insert(LeaseId(10_000 + turn), Held { learner, piece, done: 0, expires });
+                }
+                2 => drop(holdings.remove(LeaseId(10_000 + lease.0))),
+                3 => holdings.allow(LeaseId(10_000 + lease.0), expires),
+                4 => holdings.progress(LeaseId(10_000 + lease.0), 1, Millis(7)),
+                _ if turn % 50 == 0 => holdings.allow_undated(Millis(30)),
+                _ => {}
+            }
+            assert_eq!(holdings, Holdings::from(holdings.held.clone()), "{turn}");
+            let at = Millis(u64::from(rng.below(50)));
+            let is_over = |held: &Held| held.expires.is_some_and(|expires| expires <= at);
+            let over: Vec<_> =
+                holdings.held.iter().filter(|(_, held)| is_over(held)).map(|(lease, _)| *lease).collect();
+            assert_eq!(holdings.expired(at), over, "{turn}");
+            let first = holdings.held.values().filter_map(|held| held.expires).min();
+            assert_eq!(holdings.deadline(), first, "{turn}");
+        }
+        assert!(holdings.held.len() > 100);
+        holdings.forget_dates();
+        assert_eq!(holdings, Holdings::from(holdings.held.clone()));
+    }
+}

@@ -4,39 +4,31 @@
 //! statistics. It knows nothing of connections, leases or other fragments. Inputs are values ([`Launch`],
 //! [`SenderInfo`]), and so are results ([`Merge`] and [`super::UpdateOutcome`] among them). The rounds of a fragment
 //! can therefore run in a process of their own.
+//!
+//! Pending answers are updated as answers arrive and learners join or leave. The round is examined after each message,
+//! which must not cost a pass over all invited learners.
 
 mod admit;
-mod ask;
-mod collecting;
-mod events;
 mod merge;
 mod norm_stats;
-mod pending;
-mod recompute;
-mod verify;
 mod weighting;
+
+pub use admit::{Verified, Verifier};
+pub use merge::{Merge, Paced, Remade};
+pub use weighting::Influence;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-pub use events::{Answered, Quorum, Verdict};
-pub use merge::{Merge, Paced};
-pub use recompute::Remade;
-pub use verify::{Verified, Verifier};
-pub use weighting::Influence;
-
 use super::{
     CheckedBody, Codec, Decision, FragmentExpert, FragmentState, Launch, MergeRule, QuorumPolicy, RoundView,
     Segment, SenderInfo, SenderTrust, Timing,
 };
-use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Mixture, Serial, Version};
+use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Mixture, Round, Serial, Version};
 use admit::Admitted;
-use collecting::Collecting;
-use merge::Merging;
+use merge::{Merging, Remaking};
 use norm_stats::NormStats;
-use pending::Waiting;
-use recompute::Remaking;
 
 /// Settings of the rounds of a fragment.
 #[derive(Clone, Debug)]
@@ -375,6 +367,163 @@ impl Rounds {
 /// Returns true if a learner has had a whole round to answer: it was asked by the launch of the previous round.
 fn is_overdue(asked: Option<&Millis>, launched_before: Option<Millis>) -> bool {
     asked.zip(launched_before).is_some_and(|(&at, launched)| at <= launched)
+}
+
+impl Rounds {
+    /// Returns true if `learner` may be asked ahead of the next round: it has no open question and no unsettled update.
+    /// A learner that answered without an update is not asked again before that round.
+    #[must_use]
+    pub fn may_ask_ahead(&self, learner: LearnerId) -> bool {
+        self.terms.is_additive
+            && self.is_idle()
+            && !self.asked.contains_key(&learner)
+            && !self.early.contains_key(&learner)
+            && !self.passed.contains(&learner)
+    }
+
+    /// Notes that `learner` is asked ahead of the next round.
+    pub fn ask_ahead(&mut self, now: Millis, learner: LearnerId) {
+        self.asked.entry(learner).or_insert(now);
+    }
+
+    /// Notes that `learner` is back, and returns true if the round under way waits for its answer. The caller then asks
+    /// it, again if necessary.
+    pub fn ask_again(&mut self, now: Millis, learner: LearnerId) -> bool {
+        let Some(open) = self.collecting_mut().filter(|open| open.awaits(learner)) else { return false };
+        open.waiting.begin(learner, is_overdue(Some(&now), open.launched_before));
+        self.asked.insert(learner, now);
+        true
+    }
+
+    /// Notes that `learner` has no update; `None` if it was not asked or no round waits for it.
+    pub fn pass(&mut self, now: Millis, learner: LearnerId) -> Option<Answered> {
+        let asked = self.asked.remove(&learner)?;
+        let Some(open) = self.collecting_mut().filter(|open| open.awaits(learner)) else {
+            self.passed.insert(learner);
+            return None;
+        };
+        open.answer(learner);
+        Some(Answered { round: Some(open.round), tokens: 0, after_ms: Some(now.since(asked)) })
+    }
+
+    /// Returns true if `learner` was asked and has not answered yet.
+    pub(crate) fn is_asked(&self, learner: LearnerId) -> bool {
+        self.asked.contains_key(&learner)
+    }
+
+    /// Drops the questions to all learners that are not in `those`.
+    pub fn unask_all_but(&mut self, those: &BTreeSet<LearnerId>) {
+        self.asked.retain(|learner, _| those.contains(learner));
+        self.passed.retain(|learner| those.contains(learner));
+    }
+
+    /// Drops all questions to `learner`, whose connection is gone. The round stops waiting for it.
+    pub fn unask(&mut self, learner: LearnerId) {
+        if let Some(open) = self.collecting_mut() {
+            open.waiting.end(learner);
+        }
+        self.asked.remove(&learner);
+        self.passed.remove(&learner);
+    }
+}
+
+/// A round that collects updates relative to the current version.
+#[derive(Debug)]
+struct Collecting {
+    round: Round,
+    launched: Millis,
+    /// Launch of the previous round. A learner asked by then has had a whole round to answer.
+    launched_before: Option<Millis>,
+    invited: BTreeSet<LearnerId>,
+    answered: BTreeSet<LearnerId>,
+    waiting: Waiting,
+    taken: BTreeMap<LearnerId, PendingUpdate>,
+    quorum_at: Option<Millis>,
+    /// Set for the last round of a finishing run, which waits for every learner.
+    last_of: Option<u32>,
+    /// The last decision that was reported.
+    said: Option<Decision>,
+}
+
+impl Collecting {
+    fn awaits(&self, learner: LearnerId) -> bool {
+        self.invited.contains(&learner) && !self.answered.contains(&learner)
+    }
+
+    fn answer(&mut self, learner: LearnerId) {
+        self.answered.insert(learner);
+        self.waiting.end(learner);
+    }
+}
+
+/// An answer that was admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// Its round; `None` if it waits for the next one.
+    pub round: Option<Round>,
+    /// Tokens of the update that count; 0 for an answer without an update.
+    pub tokens: u64,
+    /// Time since the question, in milliseconds, if there was one.
+    pub after_ms: Option<u64>,
+}
+
+/// A round that has just reached its quorum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quorum {
+    /// The round.
+    pub round: Round,
+    /// Updates received so far.
+    pub updates: u32,
+    /// Time since the round was launched, in milliseconds.
+    pub after_ms: u64,
+}
+
+/// Decision about the round under way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
+    /// The round.
+    pub round: Round,
+    /// The decision.
+    pub decision: Decision,
+    /// Whether the kind of decision differs from the previous one.
+    pub is_new: bool,
+}
+
+/// Invited learners that are connected and have not answered.
+#[derive(Debug, Default)]
+struct Waiting {
+    pending: BTreeSet<LearnerId>,
+    /// Those of them that were asked for an earlier round already.
+    overdue: BTreeSet<LearnerId>,
+}
+
+impl Waiting {
+    /// Starts waiting for `learner`.
+    fn begin(&mut self, learner: LearnerId, is_overdue: bool) {
+        self.pending.insert(learner);
+        if is_overdue {
+            self.overdue.insert(learner);
+        } else {
+            self.overdue.remove(&learner);
+        }
+    }
+
+    /// Stops waiting for `learner`, which answered or left.
+    fn end(&mut self, learner: LearnerId) {
+        if self.pending.remove(&learner) {
+            self.overdue.remove(&learner);
+        }
+    }
+
+    /// Returns the number of pending answers.
+    fn pending(&self) -> u32 {
+        self.pending.len() as u32
+    }
+
+    /// Returns the number of pending answers that an earlier round already asked for.
+    fn overdue(&self) -> u32 {
+        self.overdue.len() as u32
+    }
 }
 
 #[cfg(test)]

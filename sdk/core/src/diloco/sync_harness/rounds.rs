@@ -1,11 +1,12 @@
-//! Invited learners of a round, and its patience.
+//! Learners of a round: its cohort, pace and patience, and learners that are paused, slowed down, dropped or suspected.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::diloco::QuorumPolicy;
-use crate::wire::Fate;
+use crate::diloco::syncer::{ContributionVerdict, DROP_MS_MAX, Input, Recovery, Trust};
+use crate::diloco::{Entry, Ledger, QuorumPolicy, Suspicion};
+use crate::wire::{CloseCode, Fate, Hello, LearnerId, LearnerState, Share, Signature};
 
 /// With six learners, two in each round, a turn of all three fragments is as long as a turn of all learners. Still
 /// each learner is asked for each fragment.
@@ -80,4 +81,364 @@ fn patience_grows_with_the_time_that_answers_take() {
     // 20 s, two rounds at a time, the first of which are abandoned.
     assert!(merged > 4, "{merged} merges, {status:?}");
     assert!(status.rounds_abandoned - given_up < 6, "{status:?}");
+}
+
+const STEPS: u32 = 300;
+
+/// Returns the last clock that the learner received.
+fn told(pair: &Pair) -> u64 {
+    pair.islands[0].core.heard_tokens()
+}
+
+/// Returns the outer momentum of the last merge.
+fn momentum(pair: &Pair) -> f64 {
+    let merge = |entry: &Entry| match entry {
+        Entry::Merged(merge) => Some(merge.outer.momentum),
+        _ => None,
+    };
+    pair.tape.entries().iter().rev().find_map(merge).unwrap().into()
+}
+
+/// Goal: one of five learners with inflated claims moves the rates and the outer momentum as two others would, until
+/// its updates show that it trains.
+#[test]
+fn who_claims_much_does_not_rush_the_schedule() {
+    // The momentum rises over the whole test. The ratio refers to `total_tokens`, which is 1 here.
+    let momentum_warmup_ratio = f64::from(5 * STEPS) * STEP_TOKENS as f64 * 2.0;
+    let config = SyncerConfig { momentum_warmup_ratio, ..SyncerConfig::default() };
+    let run = |lies: bool| {
+        let mut pair = Pair::with(&[1.0; 5], config);
+        pair.rusher = lies.then_some(pair.islands[4].conn);
+        pair.steps(STEPS);
+        pair
+    };
+    let (honest, mut lied) = (run(false), run(true));
+    let share = |pair: &Pair| told(pair) as f64 / (5 * u64::from(STEPS) * STEP_TOKENS) as f64;
+    assert!((0.9..=1.0).contains(&share(&honest)), "{}", share(&honest));
+    assert!((1.0..1.3).contains(&share(&lied)), "{}", share(&lied));
+    let all = lied.syncer.ledger().clock_tokens();
+    assert!(all > 2 * told(&lied), "nobody was rushed: {all}");
+    let rushed = momentum(&lied) / momentum(&honest);
+    assert!((1.0..1.3).contains(&rushed), "{rushed}");
+
+    lied.disconnect(0);
+    let schedule = lied.syncer.ledger().schedule_tokens();
+    lied.connect(0);
+    assert_eq!(told(&lied), schedule, "who comes is told the same");
+
+    let learner = lied.syncer.ledger().find(&Identity([5; 32])).unwrap();
+    lied.syncer(Input::ContributionVerdict { learner, regard: ContributionVerdict::Proven });
+    lied.steps(STEPS);
+    assert!(told(&lied) > 3 * told(&honest), "what it trained counts in the end: {}", told(&lied));
+}
+
+/// Runs `before`, then ten seconds with steps of [`STEP_MS`]. Returns the number of merged updates of the only learner
+/// in these seconds.
+fn merged_after(before: impl FnOnce(&mut Pair)) -> u64 {
+    let mut pair = Pair::new(&[1.0]);
+    before(&mut pair);
+    let merged = |pair: &Pair| pair.merged().values().sum::<u64>();
+    let first = merged(&pair);
+    pair.step_ms.clear();
+    pair.steps(1_000);
+    merged(&pair) - first
+}
+
+/// Runs a hundred steps of three seconds each.
+fn slow(pair: &mut Pair) {
+    pair.step_ms.insert(0, 3_000);
+    pair.steps(30_000);
+    assert!(pair.merged()[&1] >= 8, "its pace is known: {:?}", pair.merged());
+}
+
+/// Goal: rounds adapt at once to a machine that speeds up because its cores are free again.
+#[test]
+fn a_learner_that_speeds_up_is_followed() {
+    let (newcomer, faster) = (merged_after(|_| {}), merged_after(slow));
+    assert!(10 * faster >= 8 * newcomer, "{faster} of {newcomer} updates");
+}
+
+/// Goal: a learner that returns as a new process gets its present pace. Its former pace and its absence do not count.
+#[test]
+fn a_learner_that_comes_back_faster_is_followed() {
+    let back = merged_after(|pair| {
+        slow(pair);
+        pair.disconnect(0);
+        pair.steps(6_000);
+        pair.islands[0].core = process(1, 1_000);
+        (pair.islands[0].replica, pair.islands[0].leases) = (None, Vec::new());
+        pair.connect(0);
+    });
+    let newcomer = merged_after(|_| {});
+    assert!(10 * back >= 8 * newcomer, "{back} of {newcomer} updates");
+}
+
+#[test]
+fn a_held_run_launches_and_leases_nothing() {
+    let mut pair = Pair::new(&[1.0, 3.0]);
+    pair.steps(50);
+    pair.syncer(Input::Hold(true));
+    // Rounds in flight end.
+    pair.steps(50);
+    let (events, status) = (pair.events.len(), pair.syncer.status());
+    let leased = |pair: &Pair| pair.islands.iter().map(|island| island.leases.len()).collect::<Vec<_>>();
+    let leases = leased(&pair);
+    assert!(status.paused && status.rounds_open == 0 && status.rounds > 0);
+    pair.steps(500);
+    let later = pair.syncer.status();
+    assert_eq!((later.rounds, later.tokens_trained), (status.rounds, status.tokens_trained));
+    assert_eq!((leased(&pair), &pair.events[events..]), (leases, &[][..]));
+    assert!(pair.islands.iter().all(|island| island.core.state() == LearnerState::Held));
+
+    // The pause holds after a restart, and returning learners are told.
+    let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
+    pair.disconnect(0);
+    pair.disconnect(1);
+    pair.restart((record, states), SyncerConfig::default(), 0);
+    pair.connect(0);
+    pair.connect(1);
+    pair.steps(50);
+    let later = pair.syncer.status();
+    assert_eq!((later.paused, later.rounds, later.live), (true, status.rounds, 2));
+    assert!(pair.islands.iter().all(|island| island.core.state() == LearnerState::Held));
+
+    pair.syncer(Input::Hold(false));
+    pair.steps(100);
+    let later = pair.syncer.status();
+    assert!(!later.paused && later.rounds > status.rounds + 40, "{} → {}", status.rounds, later.rounds);
+    assert!(pair.islands.iter().all(|island| island.core.can_train()));
+}
+
+#[test]
+fn a_welcome_tells_the_account_so_far() {
+    let mut pair = Pair::new(&[1.0]);
+    pair.steps(100);
+    let account =
+        pair.syncer.learners().next().map(|learner| (learner.tokens_trained, learner.tokens_merged));
+    let hello = Hello {
+        run: None,
+        layout: None,
+        identity: Identity([1; 32]),
+        signature: Signature::NONE,
+        name: String::new(),
+        device: String::new(),
+        invite: None,
+    };
+    pair.syncer.handle(pair.now, Input::Message(ConnId(9), Message::Hello(hello)));
+    let welcome = std::iter::from_fn(|| pair.syncer.poll()).find_map(|output| match output {
+        syncer::Output::Send(ConnId(9), Message::Welcome(welcome)) => Some(welcome),
+        _ => None,
+    });
+    let told = welcome.map(|welcome| (welcome.tokens_trained, welcome.tokens_merged));
+    assert_eq!(told, account);
+    assert!(told > Some((100, 100)), "{told:?}");
+}
+
+const FIRST: LearnerId = LearnerId(1);
+
+fn share(ratio: f64) -> Share {
+    Share::new(ratio).unwrap()
+}
+
+impl Pair {
+    fn pace(&mut self, ratio: f64) {
+        self.syncer(Input::Pace { learner: FIRST, share: share(ratio) });
+    }
+
+    fn send_away(&mut self, wait_ms: u32) {
+        self.syncer(Input::Drop { learner: FIRST, wait_ms });
+    }
+
+    fn returns_ms(&self) -> Option<u64> {
+        self.syncer.returns(self.now, FIRST).map(|at| at.since(self.now))
+    }
+
+    fn shares(&self) -> Vec<f64> {
+        self.islands.iter().map(|island| island.core.share().ratio()).collect()
+    }
+}
+
+#[test]
+fn a_pace_reaches_its_learner_alone_and_outlives_the_connection() {
+    let mut pair = Pair::new(&[1.0, 3.0]);
+    pair.pace(0.25);
+    assert_eq!(pair.shares(), [0.25, 1.0]);
+    let shown: Vec<_> = pair.syncer.learners().map(|learner| learner.share).collect();
+    assert_eq!(shown, [share(0.25), Share::FULL]);
+
+    // Sent once: the learner keeps its share, and gets a change when it returns.
+    let events = pair.events.len();
+    pair.pace(0.25);
+    assert_eq!(pair.events.len(), events);
+    pair.disconnect(0);
+    assert_eq!(pair.shares(), [0.25, 1.0]);
+    pair.pace(0.5);
+    assert_eq!(pair.shares(), [0.25, 1.0]);
+    pair.connect(0);
+    assert_eq!(pair.shares(), [0.5, 1.0]);
+    pair.pace(1.0);
+    assert_eq!(pair.shares(), [1.0, 1.0]);
+    let said = pair.events.iter().filter(|event| matches!(event, Event::Paced { learner: FIRST, .. }));
+    assert_eq!(said.count(), 3);
+}
+
+#[test]
+fn who_is_sent_away_returns_in_time_and_is_merged_again() {
+    let mut pair = Pair::new(&[1.0, 3.0]);
+    pair.steps(50);
+    let others = pair.merged()[&2];
+    pair.send_away(2_000);
+    assert!(!pair.islands[0].connected);
+    let bye = pair.islands[0].goodbye.clone().unwrap();
+    assert_eq!((bye.code, bye.wait_ms), (CloseCode::Dropped, 2_000));
+    let told = bye.reason;
+    let merged = pair.merged()[&1];
+
+    // Too early: the same answer with the remaining time. The connection has no session.
+    pair.steps(50);
+    assert_eq!(pair.returns_ms(), Some(1_500));
+    pair.connect(0);
+    let again = Bye { wait_ms: 1_500, ..Bye::new(CloseCode::Dropped, told) };
+    assert_eq!((pair.islands[0].connected, &pair.islands[0].goodbye), (false, &Some(again)));
+    assert_eq!((pair.syncer.status().connected, pair.syncer.status().live), (1, 1));
+
+    // It trains on by itself while the others are merged, and its progress is merged after its return.
+    pair.steps(151);
+    assert!(pair.islands[0].core.can_train());
+    assert_eq!((pair.merged()[&1], pair.returns_ms()), (merged, None));
+    assert!(pair.merged()[&2] > others + 20);
+    pair.connect(0);
+    pair.steps(50);
+    assert!(pair.merged()[&1] > merged && pair.syncer.status().live == 2);
+    assert!(pair.syncer.status().participation > 0.95, "{}", pair.syncer.status().participation);
+}
+
+#[test]
+fn an_owner_can_change_its_mind() {
+    let mut pair = Pair::new(&[1.0, 3.0]);
+    pair.send_away(5_000);
+    pair.send_away(0);
+    assert_eq!(pair.returns_ms(), None);
+    pair.connect(0);
+    assert_eq!(pair.syncer.status().connected, 2);
+    // Without a restriction, or for an unknown learner, there is no effect.
+    let events = pair.events.len();
+    pair.send_away(0);
+    let nobody = LearnerId(99);
+    pair.syncer(Input::Pace { learner: nobody, share: share(0.5) });
+    pair.syncer(Input::Drop { learner: nobody, wait_ms: 1_000 });
+    assert_eq!(pair.events.len(), events);
+    assert!(pair.syncer.knows(FIRST) && !pair.syncer.knows(nobody));
+    assert_eq!((pair.syncer.share(nobody), pair.syncer.returns(pair.now, nobody)), (Share::FULL, None));
+    // The time away is bounded.
+    pair.send_away(u32::MAX);
+    assert_eq!(pair.returns_ms(), Some(DROP_MS_MAX.into()));
+}
+
+/// Goal: the owner's restrictions hold in the next process, and expired ones stay lifted.
+#[test]
+fn the_owners_hand_outlives_the_syncer() {
+    let mut pair = Pair::new(&[1.0, 3.0]);
+    pair.steps(50);
+    pair.disconnect(0);
+    pair.pace(0.125);
+    pair.send_away(60_000);
+    let restart = |pair: &mut Pair| {
+        let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
+        (0..2).for_each(|i| pair.disconnect(i));
+        // As stored in a snapshot.
+        let record = serde_json::from_slice(&serde_json::to_vec(&record).unwrap()).unwrap();
+        pair.restart((record, states), SyncerConfig::default(), 0);
+        (0..2).for_each(|i| pair.connect(i));
+    };
+    pair.steps(1_000);
+    restart(&mut pair);
+    assert_eq!((pair.returns_ms(), pair.syncer.status().connected), (Some(60_000), 1), "it begins anew");
+    pair.steps(6_001);
+    assert_eq!(pair.returns_ms(), None);
+    pair.connect(0);
+    assert_eq!((pair.shares(), pair.syncer.status().connected), (vec![0.125, 1.0], 2));
+    restart(&mut pair);
+    assert_eq!((pair.shares(), pair.syncer.status().connected), (vec![0.125, 1.0], 2));
+    pair.pace(1.0);
+    restart(&mut pair);
+    assert_eq!(pair.shares(), [1.0, 1.0]);
+}
+
+/// Index of the suspected learner.
+const SUSPECT: usize = 2;
+
+fn suspect(pair: &Pair) -> LearnerId {
+    pair.syncer.ledger().find(&Identity([SUSPECT as u8 + 1; 32])).unwrap()
+}
+
+/// Returns the credited tokens of the suspect, and those of the clock.
+fn tokens(pair: &Pair) -> (u64, u64) {
+    let ledger = pair.syncer.ledger();
+    (ledger.tokens_merged(ledger.account(suspect(pair)).unwrap()), ledger.clock_tokens())
+}
+
+/// Returns the largest share of the suspect in the merges since an entry.
+fn share_max(pair: &Pair, from: usize) -> f64 {
+    let share = |entry: &Entry| {
+        let Entry::Merged(merge) = entry else { return None };
+        let all = merge.absent + merge.parts.iter().map(|part| part.weight).sum::<f64>();
+        Some(merge.parts.iter().find(|part| part.learner == suspect(pair))?.weight / all)
+    };
+    pair.tape.entries()[from..].iter().filter_map(share).fold(0.0, f64::max)
+}
+
+/// Goal: a suspect moves neither merge nor clock, and earns nothing, until it is cleared. It is never sent away.
+#[test]
+fn a_suspect_earns_nothing_until_it_is_cleared() {
+    let mut pair = Pair::new(&[1.0, 1.0, 1.0]);
+    pair.steps(400);
+    let learner = suspect(&pair);
+    assert_eq!(pair.syncer.trust(pair.now, learner), Trust::Trusted);
+    let ((own, clock), entries) = (tokens(&pair), pair.tape.entries().len());
+    pair.syncer(Input::ContributionVerdict {
+        learner,
+        regard: ContributionVerdict::Suspected(Suspicion { looks: 24 }),
+    });
+    assert_eq!(pair.syncer.trust(pair.now, learner), Trust::Suspect);
+    pair.steps(100);
+    let (its, all) = tokens(&pair);
+    assert_eq!(its, own, "nothing more is to its credit");
+    let moved = all - clock;
+    assert!((2 * 80 * STEP_TOKENS..=2 * 101 * STEP_TOKENS).contains(&moved), "two of three count: {moved}");
+    let share = share_max(&pair, entries);
+    assert!(share > 0.0 && share < 1e-5, "{share}");
+    assert!(pair.islands[SUSPECT].connected);
+
+    let entries = pair.tape.entries().len();
+    pair.syncer(Input::ContributionVerdict { learner, regard: ContributionVerdict::Proven });
+    assert_eq!(pair.syncer.trust(pair.now, learner), Trust::Trusted, "it had proved itself before");
+    pair.steps(100);
+    let (now, _) = tokens(&pair);
+    assert!((own + 80 * STEP_TOKENS..=own + 102 * STEP_TOKENS).contains(&now), "{own} {now}");
+    assert!(share_max(&pair, entries) > 0.2);
+}
+
+#[test]
+fn what_is_suspected_is_remembered_by_the_next_process() {
+    let mut pair = Pair::new(&[1.0, 1.0, 1.0]);
+    let (learner, start) = (suspect(&pair), pair.tape.start());
+    pair.steps(50);
+    for _ in 0..2 {
+        // A repeated suspicion is not on the tape.
+        pair.syncer(Input::ContributionVerdict {
+            learner,
+            regard: ContributionVerdict::Suspected(Suspicion { looks: 24 }),
+        });
+    }
+    let is_about_it = |entry: &&Entry| matches!(entry, Entry::Doubted { .. });
+    assert_eq!(pair.tape.entries().iter().filter(is_about_it).count(), 1);
+    pair.steps(50);
+    let mut again: Recovery = start;
+    pair.tape.follow_from(&mut again);
+    let ledger = &again.record().ledger;
+    assert_eq!(ledger.doubt(learner), Some(Suspicion { looks: 24 }));
+    assert_eq!(ledger.clock_tokens(), pair.syncer.ledger().clock_tokens());
+    let kept: Ledger = serde_json::from_str(&serde_json::to_string(ledger).unwrap()).unwrap();
+    assert_eq!((kept.doubt(learner), kept.clock_tokens()), (ledger.doubt(learner), ledger.clock_tokens()));
 }

@@ -1,16 +1,21 @@
 //! Recovery: replays the tape after a snapshot to its end. It books each entry again and recomputes each merge to the
 //! bit.
+//!
+//! A snapshot is the state of a syncer without its tensors and connections.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::recompute::{RecoveryError, again, at_base, read_kept};
-use super::{Syncer, SyncerConfig, SyncerError, SyncerRecord};
+use super::{Syncer, SyncerConfig, SyncerError, plan};
+use crate::data;
+use crate::diloco::accounting::LEASE_WINDOWS_MAX;
 use crate::diloco::{
-    Codec, Correction, Entry, FragmentState, Fragments, Layout, MergeEntry, MergeOutcome, RemadeEntry,
-    Segment, accounting,
+    Codec, Correction, Entry, FragmentState, Fragments, KEPT_BYTES, Layout, LeaseError, LeasePool, Ledger,
+    MergeEntry, MergeError, MergeJob, MergeOutcome, QuantError, Reins, RemadeEntry, Rounds, Segment, Timing,
+    Turn, Weighted, accounting, checksum, unkept,
 };
-use crate::wire::{FragmentId, Version};
+use crate::wire::{FragmentId, LearnerId, LeaseId, RunId, RunSpec, Version};
+use serde::{Deserialize, Serialize};
 
 /// Replay of a run along its tape.
 #[derive(Clone, Debug)]
@@ -200,5 +205,322 @@ impl Syncer {
     ) -> Result<Self, SyncerError> {
         let (record, states) = recovered.into_parts();
         Self::reopen(record, layout, config, states, started_s, 0)
+    }
+}
+
+/// Error in an entry that does not follow its predecessors, or in the recomputation of a merge.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RecoveryError {
+    /// A lease is out of sequence.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// The fragment does not exist.
+    #[error("there is no fragment {0}")]
+    NoFragment(FragmentId),
+    /// The fragment is not at the version that the entry builds on.
+    #[error("fragment {fragment} is at version {actual}, but the merge began at version {expected}")]
+    Gap {
+        /// The fragment.
+        fragment: FragmentId,
+        /// The version that the entry builds on.
+        expected: Version,
+        /// The current version.
+        actual: Version,
+    },
+    /// The body of an update is missing.
+    #[error("the update of learner {0} is missing: {1}")]
+    Missing(LearnerId, String),
+    /// The body of an update is not the one that was merged.
+    #[error("the update of learner {0} is damaged: its checksum is {1:016x} instead of {2:016x}")]
+    Damaged(LearnerId, u64, u64),
+    /// The result of a rollback is missing or damaged.
+    #[error("the rollback state of fragment {0} is missing: {1}")]
+    Unkept(FragmentId, String),
+    /// The body of an update cannot be decoded.
+    #[error("the update of learner {0} cannot be read: {1}")]
+    Body(LearnerId, QuantError),
+    /// The updates cannot be merged.
+    #[error(transparent)]
+    Merge(#[from] MergeError),
+    /// The recomputed merge differs from the recorded one.
+    #[error(
+        "recomputed, fragment {fragment} at version {version} has {what} {actual:016x} instead of {expected:016x}"
+    )]
+    Diverged {
+        /// The fragment.
+        fragment: FragmentId,
+        /// The version.
+        version: Version,
+        /// Name of the value that differs.
+        what: &'static str,
+        /// The recomputed value.
+        actual: u64,
+        /// The recorded value.
+        expected: u64,
+    },
+}
+
+/// Recomputes `merge` on `state`, which advances, without the updates of the learners in `without`. `body` returns the
+/// next recorded update, in order, of the given number of bytes. Returns `None` if no update is left: then only the
+/// version advances.
+///
+/// # Errors
+/// `Gap`, `Missing`, `Damaged`, `Body`, `Merge`; then `state` is unchanged.
+pub(super) fn again(
+    codec: &Codec,
+    segments: &[Segment],
+    state: &mut FragmentState,
+    merge: &MergeEntry,
+    without: &BTreeSet<LearnerId>,
+    mut body: impl FnMut(usize) -> Result<Vec<u8>, String>,
+) -> Result<Option<MergeOutcome>, RecoveryError> {
+    let &MergeEntry { round, fragment, base, version, rule, outer, absent, .. } = merge;
+    at_base(fragment, base, state)?;
+    let len = codec.body_bytes(segments);
+    let mut updates = Vec::with_capacity(merge.parts.len());
+    for (at, part) in merge.parts.iter().enumerate() {
+        let learner = part.learner;
+        let bytes = body(len).map_err(|why| RecoveryError::Missing(learner, why))?;
+        if without.contains(&learner) {
+            continue;
+        }
+        let sum = checksum(&bytes);
+        if sum != part.checksum {
+            return Err(RecoveryError::Damaged(learner, sum, part.checksum));
+        }
+        let body = codec.check(segments, bytes).map_err(|error| RecoveryError::Body(learner, error))?;
+        let steps = part.reach_steps.unwrap_or(part.steps);
+        // A weight that is missing on the tape becomes NaN, which the merge rejects.
+        let experts =
+            merge.experts.iter().map(|of| of.weights.get(at).copied().unwrap_or(f64::NAN)).collect();
+        updates.push(Weighted { learner, weight: part.weight, experts, steps, body });
+    }
+    if updates.is_empty() && !merge.parts.is_empty() {
+        state.version = version;
+        return Ok(None);
+    }
+    // Clones of the state share its tensors. The state is moved out so that the job need not copy them.
+    let before = std::mem::replace(state, FragmentState::new(Vec::new()));
+    let (segments, radii) = (segments.to_vec(), merge.radii.clone());
+    let job = MergeJob {
+        round,
+        fragment,
+        state: before,
+        absent,
+        absent_experts: merge.experts.iter().map(|of| of.absent).collect(),
+        updates,
+        segments,
+        codec: *codec,
+        rule,
+        radii,
+        outer,
+        next: version,
+    };
+    match job.run() {
+        Ok(outcome) => {
+            *state = outcome.state.clone();
+            Ok(Some(outcome))
+        }
+        Err(failure) => {
+            *state = failure.state;
+            Err(failure.error.into())
+        }
+    }
+}
+
+/// Checks that `state` is at the version that an entry builds on.
+pub(super) fn at_base(
+    fragment: FragmentId,
+    base: Version,
+    state: &FragmentState,
+) -> Result<(), RecoveryError> {
+    let actual = state.version;
+    if base == actual { Ok(()) } else { Err(RecoveryError::Gap { fragment, expected: base, actual }) }
+}
+
+/// Reads Θ and the momentum, `len` values each, that a rollback recorded.
+pub(super) fn read_kept(
+    remade: &RemadeEntry,
+    len: usize,
+    mut body: impl FnMut(usize) -> Result<Vec<u8>, String>,
+) -> Result<[Arc<Vec<f32>>; 2], RecoveryError> {
+    let wrong = |why| RecoveryError::Unkept(remade.fragment, why);
+    let bytes = body(KEPT_BYTES * len).map_err(wrong)?;
+    let sum = checksum(&bytes);
+    if sum != remade.kept {
+        return Err(wrong(format!("its checksum is {sum:016x} instead of {:016x}", remade.kept)));
+    }
+    Ok(unkept(&bytes))
+}
+
+/// State of a run in a snapshot, next to its [`FragmentState`]s.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SyncerRecord {
+    /// The run.
+    pub run: RunId,
+    /// The specification of the run.
+    pub spec: RunSpec,
+    /// The leases.
+    pub leases: LeasePool,
+    /// The contribution ledger.
+    pub ledger: Ledger,
+    /// Measured times.
+    pub timing: Timing,
+    /// The number of the next round.
+    pub next_round: u64,
+    /// The fragment of the next round.
+    pub next_fragment: FragmentId,
+    /// Rounds that led to a version.
+    pub rounds_merged: u64,
+    /// Rounds that were abandoned.
+    pub rounds_abandoned: u64,
+    /// Whether the owner has paused the run.
+    pub held: bool,
+    /// Whether the last collection has begun. An interrupted one is over once the syncer resumes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub finishing: bool,
+    /// Whether the run is over for good.
+    pub finished: bool,
+    /// Learners that the owner slowed down or sent away.
+    #[serde(default, skip_serializing_if = "Reins::is_empty")]
+    pub reins: Reins,
+}
+
+impl SyncerRecord {
+    pub(super) fn new(
+        run: RunId,
+        spec: RunSpec,
+        leases: LeasePool,
+        ledger: Ledger,
+        turn: Turn,
+        reins: Reins,
+    ) -> Self {
+        let Turn { timing, next_round, next_fragment, rounds_merged, rounds_abandoned, .. } = turn;
+        let Turn { is_held: held, is_ending: finishing, is_over: finished, .. } = turn;
+        Self {
+            run,
+            spec,
+            leases,
+            ledger,
+            timing,
+            next_round,
+            next_fragment,
+            rounds_merged,
+            rounds_abandoned,
+            held,
+            finishing,
+            finished,
+            reins,
+        }
+    }
+
+    /// Returns the fragments of the run if `states` fit them.
+    pub(in crate::diloco) fn check(
+        &self,
+        layout: &Layout,
+        states: &[FragmentState],
+    ) -> Result<Arc<Fragments>, SyncerError> {
+        let fragments = plan(&self.spec, layout)?;
+        if states.len() != usize::from(fragments.count()) {
+            let expected = usize::from(fragments.count());
+            return Err(SyncerError::FragmentCount { expected, actual: states.len() });
+        }
+        for (fragment, state) in fragments.ids().zip(states) {
+            let expected = fragments.len(fragment);
+            let lens = [state.theta.len(), state.hat.len(), state.momentum.len()];
+            if let Some(&actual) = lens.iter().find(|&&len| len != expected) {
+                return Err(SyncerError::Fragment { fragment, expected, actual });
+            }
+        }
+        Ok(fragments)
+    }
+
+    /// Returns the state of the schedule.
+    pub(super) fn turn(&self) -> Turn {
+        Turn {
+            timing: self.timing,
+            next_round: self.next_round,
+            next_fragment: self.next_fragment,
+            rounds_merged: self.rounds_merged,
+            rounds_abandoned: self.rounds_abandoned,
+            is_held: self.held,
+            is_ending: self.finishing,
+            is_over: self.finished,
+        }
+    }
+}
+
+impl Syncer {
+    /// Starts a new run whose `fragments` are in `states`.
+    pub(super) fn begin(
+        run: RunId,
+        spec: RunSpec,
+        config: SyncerConfig,
+        fragments: Arc<Fragments>,
+        states: Vec<FragmentState>,
+    ) -> Result<Self, SyncerError> {
+        let lens = fragments.ids().map(|p| fragments.len(p) as u32).collect();
+        let windows = spec.data.shards.iter().map(|shard| data::windows(shard.tokens, spec.model.context));
+        let leases = LeasePool::new(windows.collect())?;
+        let (ledger, turn) = (Ledger::new(lens), Turn::default());
+        let record = SyncerRecord::new(run, spec, leases, ledger, turn, Reins::default());
+        Self::assemble(record, config, fragments, states)
+    }
+
+    /// Returns the state of the run next to [`Self::states`]; `None` while any fragment is being merged.
+    #[must_use]
+    pub fn record(&self) -> Option<SyncerRecord> {
+        let is_merging = self.rounds.iter().any(Rounds::is_merging);
+        (!is_merging).then(|| self.record_amid())
+    }
+
+    /// Returns the state of the run, also during merges. With a tape, it may be stored with newer fragment states,
+    /// taken after their merges: see [`super::Recovery::new`].
+    #[must_use]
+    pub fn record_amid(&self) -> SyncerRecord {
+        let (leases, ledger) = (self.books.leases().clone(), self.books.ledger().clone());
+        let (turn, reins) = (*self.schedule.turn(), self.roster.reins());
+        SyncerRecord::new(self.run, self.spec.clone(), leases, ledger, turn, reins)
+    }
+
+    /// Resumes from a snapshot, in a process that started at Unix time `started_s`, in seconds.
+    ///
+    /// Rounds, versions and leases continue in a fresh range (see `Turn::after_restart`), so that no number is used
+    /// twice. Merges after the snapshot are lost, and learners notice by the versions in their `Welcome`. Each learner
+    /// may count additional tokens, as many as two of its leases hold, because it may have trained on leases that are
+    /// not in the snapshot.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`], and [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if `states` do not fit
+    /// the layout.
+    pub fn restore(
+        record: SyncerRecord,
+        layout: &Layout,
+        config: SyncerConfig,
+        states: Vec<FragmentState>,
+        started_s: u32,
+    ) -> Result<Self, SyncerError> {
+        let slack = 2 * record.leases.epoch_windows().min(u64::from(LEASE_WINDOWS_MAX));
+        let slack_tokens = slack * u64::from(record.spec.model.context);
+        Self::reopen(record, layout, config, states, started_s, slack_tokens)
+    }
+
+    pub(super) fn reopen(
+        mut record: SyncerRecord,
+        layout: &Layout,
+        config: SyncerConfig,
+        states: Vec<FragmentState>,
+        started_s: u32,
+        slack_tokens: u64,
+    ) -> Result<Self, SyncerError> {
+        let fragments = record.check(layout, &states)?;
+        record.next_round = record.turn().after_restart(started_s).next_round;
+        record.leases.reopen(LeaseId(record.next_round));
+        record.ledger.reopen(slack_tokens);
+        let next_round = record.next_round;
+        let mut syncer = Self::assemble(record, config, fragments, states)?;
+        syncer.books.note(Entry::Began { next_round, slack_tokens });
+        Ok(syncer)
     }
 }

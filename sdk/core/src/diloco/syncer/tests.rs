@@ -1,15 +1,12 @@
 //! Lying peers: the harm that a peer can do to a run with arbitrary messages.
 
-mod flood;
-mod reach;
-
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::diloco::{Codec, checksum};
 use crate::testing::{Asked, Desk, larger};
 use crate::wire::{
-    CloseCode, ConnId, Fate, Hello, Identity, LateReason, LearnerState, LeaseGrant, LeaseId, Message,
+    Bye, CloseCode, ConnId, Fate, Hello, Identity, LateReason, LearnerState, LeaseGrant, LeaseId, Message,
     Progress, Refusal, Serial, Signature, Update,
 };
 
@@ -417,4 +414,76 @@ fn who_earned_a_seat_gets_one() {
     bench.hello(5, None);
     bench.hello(6, None);
     assert_eq!(bench.byes[1..], [(ConnId(6), CloseCode::Full)], "both seats of strangers are taken");
+}
+
+/// Goal: discarded identities are forgotten long before the ledger is full, with or without a lease. A merged learner
+/// is not.
+#[test]
+fn thrown_away_identities_fill_no_books() {
+    let mut bench = Bench::new(SyncerConfig { learners_max: 4, ..SyncerConfig::default() });
+    let honest = bench.honest(1);
+    bench.pass(2_000);
+    bench.answer_honestly(honest);
+    for peer in 2..250 {
+        let conn = if peer % 2 == 0 { bench.hello(peer, None) } else { bench.join(peer, None) };
+        bench.say(conn, Message::Bye(Bye::new(CloseCode::Done, "")));
+        assert!(bench.syncer.ledger().len() <= 9, "{}", bench.syncer.ledger().len());
+    }
+    assert!(bench.account(honest).fates.merged > 0);
+    // Learners that vanish with a lease keep their place only until it expires.
+    for peer in 2..=9 {
+        let conn = bench.join(peer, None);
+        bench.feed(Input::Disconnected(conn));
+    }
+    bench.byes.clear();
+    bench.hello(200, None);
+    assert_eq!(bench.byes, [(ConnId(200), CloseCode::Full)]);
+    bench.pass(70_000);
+    bench.hello(201, None);
+    assert_eq!(bench.byes.iter().filter(|bye| bye.0 == ConnId(201)).count(), 0);
+}
+
+/// Goal: a learner that floods the syncer with messages is sent away with a reason, and costs little until then.
+#[test]
+fn a_flood_of_messages_ends_in_a_typed_close() {
+    let mut bench = Bench::default();
+    let (honest, flooder) = (bench.honest(1), bench.honest(2));
+    let mut heard = 0;
+    while bench.byes.is_empty() && heard < 100_000 {
+        bench.report(flooder, HONEST_MS, 0, Vec::new());
+        heard += 1;
+    }
+    assert_eq!(bench.byes, [(flooder, CloseCode::Protocol)]);
+    assert!(heard < 1_100, "{heard} messages at once");
+    for _ in 0..3_600 {
+        bench.pass(1_000);
+        bench.report_done(honest, HONEST_MS);
+        bench.answer_honestly(honest);
+    }
+    assert_eq!(bench.byes.len(), 1, "an hour of honest training is no flood");
+}
+
+/// Goal: a learner with updates a hundred times too long and any number of claimed steps moves a run no farther than an
+/// honest learner.
+#[test]
+fn long_updates_with_claims_of_speed_move_little() {
+    let far = |lies: bool| {
+        let mut bench = Bench::default();
+        let honest = [1, 2, 3, 4].map(|peer| bench.honest(peer));
+        let liar = bench.join(5, None);
+        for turn in 0..100 {
+            bench.pass(2_000);
+            for &conn in &honest {
+                bench.report_done(conn, HONEST_MS);
+                bench.answer(conn, if turn % 2 == 0 { 0.1 } else { -0.1 }, 2, 2 * STEP_TOKENS);
+            }
+            if lies {
+                bench.report_done(liar, 0.011);
+                bench.answer(liar, 10.0, u32::MAX, u64::MAX);
+            }
+        }
+        bench.syncer.theta().unwrap().iter().fold(0.0_f32, |most, value| most.max(value.abs()))
+    };
+    let (clean, found) = (far(false), far(true));
+    assert!(found < clean + 100.0 * 0.1, "{clean} → {found}: each merge at most an honest step farther");
 }

@@ -1,15 +1,22 @@
 //! The whole model, forwards and backwards, in `f64` and one window at a time: the reference for the engines.
+//!
+//! The feed-forward part of a layer is one dense layer, or a mixture of experts as in Mixtral.
+//!
+//! Let the router logits be `z = W x`, `[E]`, and `p = softmax(z)`. A token passes through the A experts of the largest
+//! p (the first one in a tie). The result is `y = Σ w_e f_e(x)` with `w_e = p_e / Σ p` over these A.
+//!
+//! The load-balancing loss (Fedus and others 2022, in Mixtral's form) is computed for each window of T tokens in each
+//! layer: `E Σ_e f_e P_e`. Here `f_e` is the share of the tokens that pass through e, and `P_e` the mean of their
+//! `p_e`; a balanced layer has A. The loss is averaged over layers, and over windows in proportion to their learnt
+//! tokens. It therefore does not depend on how a batch is split.
 
-mod adapters;
-mod feed;
 pub mod ops;
 
 use std::ops::Range;
 
 use super::{Dims, LayerSlots, ModelError, ModelSpec, Slots, check_len, check_vocab, layout, windows};
+use crate::model::{ExpertSlots, adapters};
 use crate::token;
-pub use adapters::{reference_adapters_logits, reference_adapters_loss_and_grad};
-use feed::Feed;
 use ops::Heads;
 
 /// Returns the mean loss in nats over the learnt tokens of `tokens`, `[B, T + 1]`, and writes its gradient to `grad`,
@@ -241,10 +248,232 @@ fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
 }
 
+/// Returns the loss as [`reference_loss_and_grad`] does, for `adapters`, `[len]` in the layout of `spec`, on the
+/// weights `frozen`, `[len]` in that of [`ModelSpec::base`]. The gradient is that of the adapters.
+///
+/// # Errors
+/// - as [`layout`] for `spec`;
+/// - [`ModelError::Params`]: the length of `frozen`, `adapters` or `grad` does not match its layout;
+/// - [`ModelError::Tokens`], [`ModelError::Token`]: `tokens` are not windows of this model.
+pub fn reference_adapters_loss_and_grad(
+    spec: &ModelSpec,
+    frozen: &[f32],
+    adapters: &[f32],
+    tokens: &[u32],
+    grad: &mut [f32],
+) -> Result<f64, ModelError> {
+    let model = checked(spec, frozen, adapters)?;
+    check_len(grad.len(), &model.slots)?;
+    windows(tokens, &model.dims)?;
+    let adapters = exact(adapters);
+    let (loss, exact) = model.adapters_loss_and_grad(&exact(frozen), &adapters, tokens);
+    grad.iter_mut().zip(exact).for_each(|(grad, exact)| *grad = exact as f32);
+    Ok(loss)
+}
+
+/// Returns logits as [`reference_logits`] does, for `adapters` on the weights `frozen`.
+///
+/// # Errors
+/// Those of [`reference_adapters_loss_and_grad`], and [`ModelError::Sequence`].
+pub fn reference_adapters_logits(
+    spec: &ModelSpec,
+    frozen: &[f32],
+    adapters: &[f32],
+    tokens: &[u32],
+) -> Result<Vec<f32>, ModelError> {
+    let model = checked(spec, frozen, adapters)?;
+    check_vocab(tokens, &model.dims)?;
+    if tokens.is_empty() || tokens.len() > model.dims.context {
+        return Err(ModelError::Sequence { found: tokens.len(), context: model.dims.context });
+    }
+    let weights = model.with_adapters(&exact(frozen), &exact(adapters));
+    Ok(model.forward(&weights, tokens).logits.into_iter().map(|x| x as f32).collect())
+}
+
+fn checked(spec: &ModelSpec, frozen: &[f32], adapters: &[f32]) -> Result<Model, ModelError> {
+    layout(spec)?;
+    let model = Model::new(spec);
+    check_len(adapters.len(), &model.slots)?;
+    if frozen.len() != model.slots.len {
+        return Err(ModelError::Params { found: frozen.len(), expected: model.slots.len });
+    }
+    Ok(model)
+}
+
+fn exact(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&value| f64::from(value)).collect()
+}
+
+impl Model {
+    fn with_adapters(&self, frozen: &[f64], adapters: &[f64]) -> Vec<f64> {
+        let mut weights = frozen.to_vec();
+        adapters::deltas(&self.dims, &self.slots, adapters, |at, delta| weights[at] += delta);
+        weights
+    }
+
+    fn adapters_loss_and_grad(&self, frozen: &[f64], adapters: &[f64], tokens: &[u32]) -> (f64, Vec<f64>) {
+        let (loss, _, dweights) = self.loss_and_grad(&self.with_adapters(frozen, adapters), tokens);
+        (loss, adapters::gradients(&self.dims, &self.slots, adapters, &dweights))
+    }
+}
+
+/// Values saved for the backward pass.
+enum Feed {
+    Dense(Gated),
+    Experts(Mixture),
+}
+
+/// Values of one SwiGLU layer; rows are tokens.
+struct Gated {
+    gate: Vec<f64>,
+    up: Vec<f64>,
+    gated: Vec<f64>,
+}
+
+/// Routing of the tokens.
+struct Mixture {
+    /// `[T, E]`.
+    probs: Vec<f64>,
+    /// `[T, E]`, 0 for experts that the token did not pass through.
+    weights: Vec<f64>,
+    /// Passes of each token, `[T]`, by expert.
+    passes: Vec<Vec<Pass>>,
+}
+
+/// Pass of one token through one expert.
+struct Pass {
+    expert: usize,
+    gated: Gated,
+    y: Vec<f64>,
+}
+
+impl Mixture {
+    /// Returns the tokens routed to each expert, `[E]`.
+    fn seen(&self, experts: usize) -> Vec<u64> {
+        ops::seen(&self.weights, experts)
+    }
+}
+
+impl Model {
+    /// Maps the output of the second norm, `[T, C]`, to the change of the residual stream.
+    fn feed(&self, params: &[f64], slots: &LayerSlots, x: &[f64]) -> (Feed, Vec<f64>) {
+        if slots.experts.is_empty() {
+            let (gated, y) = self.gated(params, &slots.gate_up, &slots.down, x);
+            return (Feed::Dense(gated), y);
+        }
+        let (c, experts) = (self.dims.width, self.dims.experts);
+        let logits = ops::linear(x, &params[slots.router.clone()], c);
+        let (probs, weights) = ops::route(&logits, experts, self.dims.active);
+        let (mut y, mut passes) = (vec![0.0; x.len()], Vec::new());
+        for ((weights, x), y) in weights.chunks(experts).zip(x.chunks(c)).zip(y.chunks_mut(c)) {
+            let mut of_token = Vec::new();
+            for (expert, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
+                let ExpertSlots { gate_up, down } = &slots.experts[expert];
+                let (gated, out) = self.gated(params, gate_up, down, x);
+                y.iter_mut().zip(&out).for_each(|(y, out)| *y += weight * out);
+                of_token.push(Pass { expert, gated, y: out });
+            }
+            passes.push(of_token);
+        }
+        (Feed::Experts(Mixture { probs, weights, passes }), y)
+    }
+
+    /// Adds to `grad`, and returns dx, `[T, C]`. `aux` is the factor of this layer's load-balancing loss.
+    #[expect(clippy::too_many_arguments, reason = "what a layer is, what it saw and what comes back")]
+    fn feed_back(
+        &self,
+        params: &[f64],
+        slots: &LayerSlots,
+        x: &[f64],
+        feed: &Feed,
+        dy: &[f64],
+        aux: f64,
+        grad: &mut [f64],
+    ) -> Vec<f64> {
+        let Mixture { probs, weights, passes } = match feed {
+            Feed::Dense(gated) => {
+                return self.gated_back(params, &slots.gate_up, &slots.down, x, gated, dy, grad);
+            }
+            Feed::Experts(mixture) => mixture,
+        };
+        let (c, experts) = (self.dims.width, self.dims.experts);
+        let (mut dx, mut dweights) = (Vec::with_capacity(x.len()), vec![0.0; probs.len()]);
+        let tokens = x.chunks(c).zip(dy.chunks(c)).zip(passes);
+        for (t, ((x, dy), passes)) in tokens.enumerate() {
+            let mut own = vec![0.0; c];
+            for Pass { expert, gated, y } in passes {
+                let at = t * experts + expert;
+                dweights[at] = ops::dot(dy, y);
+                let dy: Vec<f64> = dy.iter().map(|dy| weights[at] * dy).collect();
+                let ExpertSlots { gate_up, down } = &slots.experts[*expert];
+                own = sum(&own, &self.gated_back(params, gate_up, down, x, gated, &dy, grad));
+            }
+            dx.extend(own);
+        }
+        let mut slopes = ops::balance_slopes(weights, experts);
+        slopes.iter_mut().for_each(|slope| *slope *= aux);
+        let dlogits = ops::route_backward(&dweights, probs, weights, &slopes);
+        let router = slots.router.clone();
+        sum(&dx, &ops::linear_backward(&dlogits, x, &params[router.clone()], &mut grad[router], c))
+    }
+
+    /// Returns the load-balancing loss of a layer; 0 for a dense one.
+    fn balance(&self, feed: &Feed) -> f64 {
+        match feed {
+            Feed::Dense(_) => 0.0,
+            Feed::Experts(Mixture { probs, weights, .. }) => {
+                let slopes = ops::balance_slopes(weights, self.dims.experts);
+                probs.chunks(self.dims.experts).map(|probs| ops::dot(probs, &slopes)).sum()
+            }
+        }
+    }
+
+    fn gated(
+        &self,
+        params: &[f64],
+        gate_up: &Range<usize>,
+        down: &Range<usize>,
+        x: &[f64],
+    ) -> (Gated, Vec<f64>) {
+        let c = self.dims.width;
+        let [gate, up] = self.split_gate_up(gate_up).map(|weights| ops::linear(x, &params[weights], c));
+        let gated = ops::swiglu(&gate, &up);
+        let y = ops::linear(&gated, &params[down.clone()], self.dims.ff);
+        (Gated { gate, up, gated }, y)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a layer is, what it saw and what comes back")]
+    fn gated_back(
+        &self,
+        params: &[f64],
+        gate_up: &Range<usize>,
+        down: &Range<usize>,
+        x: &[f64],
+        saved: &Gated,
+        dy: &[f64],
+        grad: &mut [f64],
+    ) -> Vec<f64> {
+        let c = self.dims.width;
+        let mut back = |dy: &[f64], x: &[f64], weights: Range<usize>, ins| {
+            ops::linear_backward(dy, x, &params[weights.clone()], &mut grad[weights], ins)
+        };
+        let dgated = back(dy, &saved.gated, down.clone(), self.dims.ff);
+        let (dgate, dup) = ops::swiglu_backward(&dgated, &saved.gate, &saved.up);
+        let [gate, up] = self.split_gate_up(gate_up);
+        sum(&back(&dgate, x, gate, c), &back(&dup, x, up, c))
+    }
+
+    /// Returns gate and up as ranges of the flat vector.
+    fn split_gate_up(&self, gate_up: &Range<usize>) -> [Range<usize>; 2] {
+        let middle = gate_up.start + self.dims.ff * self.dims.width;
+        [gate_up.start..middle, middle..gate_up.end]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ExpertSpec, init};
+    use crate::model::{ExpertSpec, LoraSpec, LoraTargets, init, reference_logits, reference_loss_and_grad};
 
     pub(super) fn spec() -> ModelSpec {
         ModelSpec {
@@ -391,5 +620,63 @@ mod tests {
         assert!(matches!(logits(&[]), Err(ModelError::Sequence { found: 0, .. })));
         assert!(matches!(logits(&[0; 6]), Err(ModelError::Sequence { found: 6, .. })));
         assert_eq!(logits(&[1, 2]).unwrap().len(), 22);
+    }
+
+    fn adapted(rank: u32, targets: LoraTargets) -> ModelSpec {
+        ModelSpec { lora: Some(LoraSpec { rank, alpha: 6.0, targets }), ..spec() }
+    }
+
+    /// Ten times the usual spread of matrices, and B as wide as A.
+    fn params(spec: &ModelSpec) -> [Vec<f64>; 2] {
+        let frozen = exact(&init(&spec.base(), 3).unwrap());
+        let frozen = frozen.into_iter().map(|p| if p == 1.0 { 1.0 } else { p * 10.0 }).collect();
+        let len = layout(spec).unwrap().len();
+        [frozen, (0..len).map(|i| ((i * 7919 + 13) % 101) as f64 / 400.0 - 0.125).collect()]
+    }
+
+    /// Central differences of the loss in each value of the adapters.
+    #[test]
+    fn adapters_differentiate() {
+        let some = "q,v,down".parse().unwrap();
+        for (rank, targets, untied_head) in [(2, LoraTargets::ALL, false), (3, some, true)] {
+            let spec = ModelSpec { untied_head, ..adapted(rank, targets) };
+            let (model, [frozen, adapters]) = (Model::new(&spec), params(&spec));
+            let (_, grad) = model.adapters_loss_and_grad(&frozen, &adapters, &tokens());
+            let step = 1e-5;
+            for i in 0..adapters.len() {
+                let at = |offset| {
+                    let mut adapters = adapters.clone();
+                    adapters[i] += offset;
+                    model.loss_and_grad(&model.with_adapters(&frozen, &adapters), &tokens()).0
+                };
+                let expected = (at(step) - at(-step)) / (2.0 * step);
+                assert!((grad[i] - expected).abs() < 1e-8, "{i}: {} instead of {expected}", grad[i]);
+            }
+        }
+    }
+
+    #[test]
+    fn adapters_change_nothing_at_first_and_then_what_the_model_says() {
+        let spec = adapted(2, LoraTargets::ALL);
+        let [frozen, adapters] = params(&spec).map(|p| p.into_iter().map(|p| p as f32).collect::<Vec<_>>());
+        let plain = reference_logits(&spec.base(), &frozen, &[1, 2, 3]).unwrap();
+        let logits = |adapters: &[f32]| reference_adapters_logits(&spec, &frozen, adapters, &[1, 2, 3]);
+        assert_eq!(logits(&init(&spec, 1).unwrap()).unwrap(), plain);
+        assert_ne!(logits(&adapters).unwrap(), plain);
+    }
+
+    #[test]
+    fn refuses_vectors_of_another_length() {
+        let spec = adapted(2, LoraTargets::ALL);
+        let [frozen, adapters] = params(&spec).map(|p| p.into_iter().map(|p| p as f32).collect::<Vec<_>>());
+        let mut grad = vec![0.0; adapters.len()];
+        let mut run = |frozen: &[f32], adapters: &[f32]| {
+            reference_adapters_loss_and_grad(&spec, frozen, adapters, &tokens(), &mut grad)
+        };
+        assert!(run(&frozen, &adapters).is_ok());
+        assert!(matches!(run(&frozen[1..], &adapters), Err(ModelError::Params { .. })));
+        assert!(matches!(run(&frozen, &adapters[1..]), Err(ModelError::Params { .. })));
+        let alone = reference_loss_and_grad(&spec, &adapters, &tokens(), &mut grad);
+        assert_eq!(alone, Err(ModelError::Weightless));
     }
 }

@@ -1,20 +1,15 @@
 //! A member against the real syncer's core; each output is at once the other's input.
 
-mod batch;
-mod crash;
-mod ends;
 mod line;
-mod measure;
-mod pace;
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use super::*;
-use crate::data::{encode_shard, shard_spec};
-use crate::diloco::syncer::{self, Syncer, SyncerConfig};
-use crate::diloco::{Codec, Fragments, Layout, Replica};
+use crate::data::{encode_held_out, encode_shard, shard_spec};
+use crate::diloco::syncer::{self, Syncer, SyncerConfig, SyncerRecord};
+use crate::diloco::{Codec, FragmentState, Fragments, Layout, Replica};
 use crate::testing::{Asked, Desk, FRAGMENTS, layout, spec};
 use crate::wire::{
     Bye, Challenge, CloseCode, ConnId, FragmentId, Hello, Identity, Message, Progress, RunSpec, Signature,
@@ -396,4 +391,237 @@ fn a_shard_that_came_and_a_syncer_that_is_back_make_up_for_those_that_did_not_co
     let gaps_ms: Vec<u64> = rig.log.shards_us.windows(2).map(|pair| (pair[1] - pair[0]) / 1_000).collect();
     assert!(gaps_ms.last() <= Some(&250), "{gaps_ms:?}");
     assert_eq!((rig.log.shards_us.len(), rig.script.shards_lost), (asked + 3, 0));
+}
+
+impl Rig {
+    /// Plays a shell that measures: the loss is the number of tokens in the windows.
+    fn measure(&mut self, output: Output) {
+        match output {
+            Output::FetchHeldOut { .. } => {
+                let bytes = match self.script.held_out {
+                    Some(token) => Ok(encode_held_out(&[token; 10])),
+                    None => Err("the test says so".to_owned()),
+                };
+                self.tell(Input::HeldOut { bytes });
+            }
+            Output::Measure { number, windows } => {
+                self.tell(Input::Measured { number, loss: Some(windows.len() as f32) });
+            }
+            _ => {}
+        }
+    }
+
+    /// Breaks the connection.
+    fn cut(&mut self) {
+        self.hang_up();
+        self.tell(Input::Closed { code: None, reason: "it broke".to_owned() });
+    }
+
+    fn ask(&mut self, number: u32, versions: &[u64]) {
+        let versions = versions.iter().copied().map(Version).collect();
+        self.tell(Input::Message(Message::Measure { run: RunId(7), number, versions }));
+    }
+
+    fn held(&self) -> Vec<u64> {
+        self.member.versions().map(|version| version.unwrap().0).collect()
+    }
+}
+
+#[test]
+fn it_measures_what_it_holds_as_soon_as_that_is_asked_for() {
+    let mut rig = Rig::joined();
+    rig.script.held_out = Some(7);
+    rig.ask(1, &rig.held());
+    assert_eq!(rig.log.measured, [(1, Some(10.0))]);
+    // It does not hold the next versions yet.
+    let next: Vec<u64> = rig.held().iter().map(|version| version + 1).collect();
+    rig.ask(2, &next);
+    assert_eq!(rig.log.measured.len(), 1);
+    while rig.log.measured.len() == 1 {
+        rig.run_for(SECOND_US);
+        assert!(rig.now_us < 600 * SECOND_US, "{:?} of {next:?}", rig.held());
+    }
+    assert!(rig.held() >= next);
+    assert_eq!(rig.log.measured[1], (2, Some(10.0)));
+}
+
+#[test]
+fn without_windows_of_the_run_it_says_that_it_cannot() {
+    let mut rig = Rig::joined();
+    for (number, held_out) in [(1, None), (2, Some(256))] {
+        rig.script.held_out = held_out;
+        rig.ask(number, &rig.held());
+        assert_eq!(rig.log.measured.last(), Some(&(number, None)));
+        assert_eq!(rig.log.troubles.len() as u32, number, "{:?}", rig.log.troubles);
+    }
+    let other = Message::Measure { run: RunId(8), number: 3, versions: vec![] };
+    rig.tell(Input::Message(other));
+    assert_eq!(rig.log.measured.len(), 2, "of another run it measures nothing");
+}
+
+#[test]
+fn a_question_ends_with_its_connection() {
+    let mut rig = Rig::joined();
+    rig.script.held_out = Some(7);
+    let next: Vec<u64> = rig.held().iter().map(|version| version + 1).collect();
+    rig.ask(1, &next);
+    rig.cut();
+    rig.run_for(60 * SECOND_US);
+    assert!(rig.held() >= next);
+    assert_eq!(rig.log.measured, []);
+}
+
+fn share(ratio: f64) -> Share {
+    Share::new(ratio).unwrap()
+}
+
+impl Rig {
+    fn pace(&mut self, ratio: f64) {
+        let learner = self.member.run().unwrap().1;
+        self.syncer(syncer::Input::Pace { learner, share: share(ratio) });
+    }
+}
+
+#[test]
+fn a_quarter_of_the_time_is_a_quarter_of_the_steps() {
+    for (duty_permille, ratio, steps) in
+        [(250, 1.0, 250), (1_000, 0.25, 250), (500, 0.5, 250), (1_000, 1.0, 1_000)]
+    {
+        let mut rig = Rig::joined();
+        rig.tell(Input::Duty { permille: duty_permille });
+        rig.pace(ratio);
+        let done = rig.steps_in(100 * SECOND_US);
+        assert!(done.abs_diff(steps) <= 3, "{duty_permille} ‰ of {ratio}: {done} of 1,000 steps");
+        // The syncer plans with the rest.
+        let step_ms = rig.log.reports.last().unwrap().step_ms;
+        assert!((step_ms - 100.0 * 1_000.0 / steps as f32).abs() < 10.0, "{step_ms} ms");
+    }
+}
+
+#[test]
+fn work_beyond_the_calls_of_steps_is_rested_for_too() {
+    let mut rig = Rig::joined();
+    rig.pace(0.5);
+    rig.run_for(10 * SECOND_US);
+    rig.tell(Input::Worked { us: 3 * SECOND_US });
+    assert_eq!(rig.steps_in(2 * SECOND_US), 0);
+    assert!(rig.steps_in(4 * SECOND_US) > 5);
+}
+
+#[test]
+fn a_raised_pace_ends_the_rest_owed_before() {
+    let mut rig = Rig::joined();
+    rig.pace(0.01);
+    rig.tell(Input::Duty { permille: 1 });
+    rig.run_for(SECOND_US);
+    assert_eq!(rig.steps_in(600 * SECOND_US), 0, "hours of rest are owed");
+    rig.tell(Input::Duty { permille: 1_000 });
+    assert!(rig.steps_in(SECOND_US) > 0);
+}
+
+#[test]
+fn a_time_without_data_is_no_rest() {
+    let mut rig = Rig::joined();
+    rig.pace(0.5);
+    // Without a syncer its leases eventually run out.
+    rig.script.mute = true;
+    while !rig.member.is_starved() {
+        rig.run_for(SECOND_US);
+    }
+    rig.run_for(10 * SECOND_US);
+    assert!(rig.member.is_starved());
+    rig.member.handle(rig.now_us, Input::Waited { us: 600 * SECOND_US });
+    rig.member.handle(rig.now_us, Input::Worked { us: 200_000 });
+    assert!(rig.member.deadline(rig.now_us).is_some_and(|at| at <= rig.now_us + 200_000));
+    assert!(!rig.member.is_starved(), "it rests now");
+}
+
+#[test]
+fn a_paused_member_trains_nothing_and_stays_connected() {
+    let mut rig = Rig::joined();
+    rig.tell(Input::Paused(true));
+    assert_eq!((rig.steps_in(600 * SECOND_US), rig.member.state()), (0, LearnerState::Paused));
+    assert_eq!(rig.log.disconnects, []);
+    rig.tell(Input::Paused(false));
+    assert!(rig.steps_in(SECOND_US) >= 9);
+    rig.tell(Input::Hidden(true));
+    assert_eq!(rig.member.state(), LearnerState::Hidden);
+}
+
+#[test]
+fn trains_on_what_its_engine_takes_and_says_so() {
+    let mut rig = Rig::with(config());
+    rig.script.batch = Some(1);
+    rig.tell(Input::Timeout);
+    assert_eq!(rig.steps_in(60 * SECOND_US), 600, "leases of any batch are enough for it");
+    rig.cut();
+    rig.run_for(60 * SECOND_US);
+    assert_eq!(rig.log.batches, [1, 1], "it says so on each connection");
+    let learners: Vec<_> = rig.syncer.learners().collect();
+    assert_eq!(learners.iter().map(|learner| learner.batch).collect::<Vec<_>>(), [1]);
+    let (trained, merged) = (learners[0].tokens_trained, learners[0].tokens_merged);
+    assert!(merged > trained / 2 && trained <= 4 * rig.log.steps, "{merged} of {trained} tokens merged");
+}
+
+impl Rig {
+    fn snapshot(&self) -> (SyncerRecord, Vec<FragmentState>) {
+        (self.syncer.record().unwrap(), self.syncer.states().cloned().collect())
+    }
+
+    /// Crashes the syncer, which returns at once with the state of `snapshot`.
+    fn crash(&mut self, (record, states): (SyncerRecord, Vec<FragmentState>)) {
+        self.conn = None;
+        let started_s = u32::try_from(self.now_us / SECOND_US).unwrap();
+        self.syncer =
+            Syncer::restore(record, &self.layout, SyncerConfig::default(), states, started_s).unwrap();
+        self.tell(Input::Closed { code: None, reason: "the syncer crashed".to_owned() });
+    }
+
+    fn regranted_windows(&self) -> u64 {
+        self.syncer.leases().regranted_windows()
+    }
+}
+
+/// Goal: no learner starves, whichever leases were begun, finished or granted since the snapshot.
+#[test]
+fn no_crash_starves_a_learner() {
+    let mut rig = Rig::joined();
+    for age_s in [1, 7, 20, 45, 100, 300] {
+        let snapshot = rig.snapshot();
+        rig.run_for(age_s * SECOND_US);
+        for crash in 0..5 {
+            rig.crash(snapshot.clone());
+            let steps = rig.steps_in(7 * SECOND_US);
+            assert_eq!(steps, 70, "crash {crash}, {age_s} s after the snapshot: it stood still");
+        }
+    }
+    assert!(rig.troubles().is_empty(), "{:?}", rig.troubles());
+}
+
+/// Goal: a learner reports a lease that it finished after the snapshot, and its windows are not trained on again.
+#[test]
+fn what_was_finished_after_the_snapshot_is_not_leased_again() {
+    let mut rig = Rig::joined();
+    rig.run_for(3 * SECOND_US);
+    let snapshot = rig.snapshot();
+    let held = rig.syncer.leases().leases(LearnerId(1));
+    rig.run_for(100 * SECOND_US);
+    assert!(held.iter().all(|lease| !rig.syncer.leases().leases(LearnerId(1)).contains(lease)));
+    let reports = rig.log.reports.len();
+    rig.crash(snapshot);
+    rig.run_for(SECOND_US);
+    let first: Vec<_> = rig.log.reports[reports].leases.iter().map(|&(lease, _)| lease).collect();
+    assert_eq!(first, held, "it names what it holds of what the syncer knows");
+    assert_eq!(rig.regranted_windows(), 0);
+    assert!(held.iter().all(|lease| !rig.syncer.leases().leases(LearnerId(1)).contains(lease)));
+}
+
+/// Goal: a grant that was lost with its connection is noticed at once.
+#[test]
+fn a_grant_that_never_came_goes_to_whoever_needs_it() {
+    let mut rig = Rig::joined();
+    rig.member.supply.feed().unwrap().retain(&[]);
+    rig.cut();
+    assert!(rig.steps_in(5 * SECOND_US) > 45);
+    assert!(rig.regranted_windows() > 0);
 }

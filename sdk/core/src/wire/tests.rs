@@ -1,11 +1,8 @@
 //! Round trips of every message, and their frozen bytes.
 
-mod damage;
-mod document;
-
-pub(super) use document::field_names;
-
 use super::*;
+use crate::wire::codec::Header;
+use proptest::prelude::*;
 
 /// Rust does not fix the bits of its own NaN.
 const NAN: f32 = f32::from_bits(0x7fc0_0000);
@@ -188,7 +185,7 @@ fn hex(bytes: &[u8]) -> String {
 /// If this test fails, either undo the change, or raise `VERSION` and rewrite the file.
 #[test]
 fn bytes_are_frozen() {
-    let golden = include_str!("../../../../../tests/golden/wire/bytes.txt");
+    let golden = include_str!("../../../../tests/golden/wire/bytes.txt");
     let found: String =
         samples().iter().map(|(name, message)| format!("{name} {}\n", hex(&encode(message)))).collect();
     assert_eq!(found, golden, "\n{found}");
@@ -317,7 +314,7 @@ fn a_fragment_keeps_the_budget() {
 #[test]
 fn says_what_is_wrong_with_a_body() {
     let framed = |tag: Tag, body: &[u8]| {
-        let header = header::Header { tag, body_bytes: body.len() as u32 };
+        let header = Header { tag, body_bytes: body.len() as u32 };
         decode(&[&header.encode(), body].concat())
     };
     let fault = |tag, at, fault| Err(DecodeError::Body { tag, at, fault });
@@ -379,4 +376,202 @@ fn refuses_long_texts() {
     assert_eq!(decode(&encode(&bye)), Err(expected));
     assert_eq!(clip("aé", 2), "a");
     assert_eq!(clip("aé", 9), "aé");
+}
+
+fn any_message() -> impl Strategy<Value = Message> {
+    let float = any::<u32>().prop_map(f32::from_bits);
+    let ids = (any::<u64>(), any::<u64>(), any::<u16>(), any::<u64>());
+    let ids =
+        ids.prop_map(|(run, round, fragment, base)| (RunId(run), Serial(round), FragmentId(fragment), base));
+    let body = prop::collection::vec(any::<u8>(), 0..300);
+    let state =
+        prop::sample::select(vec![LearnerState::Joining, LearnerState::Paused, LearnerState::Starved]);
+    prop_oneof![
+        (any::<Option<u64>>(), any::<[u8; 32]>(), "\\PC{0,16}", "\\PC{0,16}").prop_map(
+            |(run, identity, name, device)| Message::Hello(Hello {
+                invite: run.map(|_| Invite::new(name.clone())),
+                run: run.map(RunId),
+                layout: run.map(LayoutHash),
+                identity: Identity(identity),
+                signature: Signature([identity[0]; 64]),
+                name,
+                device
+            })
+        ),
+        (any::<u64>(), prop::collection::vec(any::<Option<u64>>(), 0..40), float.clone()).prop_map(
+            |(run, rounds, lr_max)| {
+                let mut welcome = welcome();
+                welcome.run = RunId(run);
+                welcome.versions = rounds.iter().map(|round| Version(round.unwrap_or(7))).collect();
+                welcome.merged = rounds.iter().map(|round| round.map(Serial)).collect();
+                welcome.unsettled = rounds.into_iter().map(|round| round.map(Serial)).collect();
+                welcome.spec.inner.lr_max = lr_max;
+                welcome.spec.exchange.apply = ApplyPolicy::Blend { alpha: lr_max };
+                Message::Welcome(Box::new(welcome))
+            }
+        ),
+        (ids.clone(), any::<u32>(), any::<u64>(), body.clone()).prop_map(
+            |((run, serial, fragment, base), steps, tokens, body)| Message::Update(Update {
+                run,
+                fragment,
+                serial,
+                base: Version(base),
+                steps,
+                tokens,
+                body,
+                checksum: base,
+                seen: vec![tokens; steps as usize % 3],
+            })
+        ),
+        (ids.clone(), any::<u64>(), body).prop_map(|((run, _, fragment, base), checksum, body)| {
+            let (digest, base, version, clock_tokens) = (base, Version(base), Version(checksum), checksum);
+            Message::Merged(Merged { run, fragment, base, version, clock_tokens, body, checksum, digest })
+        }),
+        any::<(u64, bool)>().prop_map(|(run, held)| Message::SetPaused { run: RunId(run), held }),
+        (any::<u64>(), 0.001..=1.0).prop_map(|(run, share)| Message::SetDutyCycle {
+            run: RunId(run),
+            share: Share::new(share).unwrap()
+        }),
+        (ids, float.clone()).prop_map(|((run, serial, fragment, tokens), weight)| {
+            let fate = Fate::Merged { version: Version(tokens), weight, tokens };
+            Message::Receipt { run, fragment, serial, fate }
+        }),
+        (prop::collection::vec(any::<(u64, u32)>(), 0..64), any::<u64>(), float, state).prop_map(
+            |(leases, steps, loss, state)| Message::Progress(Progress {
+                run: RunId(steps),
+                leases: leases.into_iter().map(|(lease, windows)| (LeaseId(lease), windows)).collect(),
+                steps,
+                tokens: steps,
+                step_ms: loss,
+                loss,
+                state
+            })
+        ),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn messages_come_back(message in any_message()) {
+        let bytes = encode(&message);
+        let back = decode(&bytes).map_err(|error| TestCaseError::fail(error.to_string()))?;
+        prop_assert_eq!(encode(&back), bytes);
+    }
+
+    #[test]
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), tag in 1_u8..14) {
+        let _ = decode(&bytes);
+        let mut framed = Header { tag: Tag::Hello, body_bytes: bytes.len() as u32 }.encode().to_vec();
+        framed[6] = tag;
+        framed.extend(bytes);
+        let _ = decode(&framed);
+    }
+
+    #[test]
+    fn damaged_messages_never_panic(message in any_message(), hits in prop::collection::vec(any::<(u16, u8)>(), 1..4)) {
+        let mut bytes = encode(&message);
+        for (place, flip) in hits {
+            let place = 12 + usize::from(place) % (bytes.len() - 12);
+            bytes[place] ^= flip;
+        }
+        if let Ok(message) = decode(&bytes) {
+            prop_assert!(decode(&encode(&message)).is_ok());
+        }
+    }
+
+    #[test]
+    fn every_shortened_message_is_refused(message in any_message()) {
+        let mut bytes = encode(&message);
+        while bytes.pop().is_some() {
+            let truncated = matches!(decode(&bytes), Err(DecodeError::Truncated { .. }));
+            prop_assert!(truncated, "{} bytes", bytes.len());
+        }
+    }
+}
+
+/// Goal: the tables in `WIRE.md` agree with the code.
+#[test]
+fn the_document_agrees() {
+    // Line breaks may move, except in tables.
+    let source = include_str!("WIRE.md");
+    let prose = source.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (_, message) in samples() {
+        let tag = message.tag();
+        let fields = format!("`{}`", message.field_names().join("`, `"));
+        let row = document_row(source, tag);
+        assert_eq!(without_notes(row[3]), fields, "the fields of {tag:?}");
+    }
+    for &tag in Tag::ALL {
+        let row = document_row(source, tag);
+        assert_eq!(row[2], format!("{:?}", tag.sender()).to_lowercase(), "who sends {tag:?}");
+        assert_eq!(row[4], tag.body_bytes_max().to_string(), "the limit of {tag:?}");
+    }
+    for code in (4_000..4_100).filter_map(|code| CloseCode::try_from(code).ok()) {
+        assert!(source.contains(&format!("| {} | `{code:?}` |", u16::from(code))), "no row for {code:?}");
+    }
+    for fact in [
+        format!("| 4 | 2 | version | {VERSION} |"),
+        format!("subprotocol `{SUBPROTOCOL}`"),
+        format!("A frame has at most {CHUNK_BYTES} bytes"),
+        format!("At most {PARTIALS_MAX} messages"),
+        format!("at most {GREETING_BYTES_MAX} bytes before `Hello`"),
+        format!("at most {NAME_BYTES_MAX} bytes each"),
+        format!("the invite at most {INVITE_BYTES_MAX}"),
+        format!("at most {REASON_BYTES_MAX} bytes"),
+        format!("at least every {PROGRESS_MS} ms"),
+        format!("in parts of `part_bytes` (at most {FROZEN_PART_BYTES_MAX})"),
+        format!("at most {FROZEN_PARTS_MAX} of them"),
+        "`Update`, header included, adds 71 bytes to its body at most, a `Merged` 75".into(),
+    ] {
+        assert!(prose.contains(&fact), "not in the document: {fact}");
+    }
+}
+
+/// Returns the cells of the row of `tag` in the table of messages: number, name, sender, fields, limit.
+fn document_row(source: &str, tag: Tag) -> Vec<&str> {
+    let start = format!("| {} | `{tag:?}` |", tag as u8);
+    let row = source.lines().find(|line| line.starts_with(&start));
+    let row = row.unwrap_or_else(|| panic!("no row in WIRE.md begins with {start}"));
+    row.trim_matches('|').split('|').map(str::trim).collect()
+}
+
+/// Returns `cell` without its notes in parentheses.
+fn without_notes(cell: &str) -> String {
+    let mut rest = cell;
+    let mut kept = String::new();
+    while let Some((before, after)) = rest.split_once(" (") {
+        kept += before;
+        rest = after.split_once(')').map_or("", |(_, after)| after);
+    }
+    kept + rest
+}
+
+/// Returns the names of the fields of `body` in order.
+pub(in crate::wire) fn field_names(body: &impl serde::Serialize) -> Vec<String> {
+    /// Keys of a map; the values are skipped.
+    struct Keys(Vec<String>);
+
+    impl<'de> serde::Deserialize<'de> for Keys {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_map(Self(Vec::new()))
+        }
+    }
+
+    impl<'de> serde::de::Visitor<'de> for Keys {
+        type Value = Self;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a struct")
+        }
+
+        fn visit_map<M: serde::de::MapAccess<'de>>(mut self, mut map: M) -> Result<Self, M::Error> {
+            while let Some((key, serde::de::IgnoredAny)) = map.next_entry()? {
+                self.0.push(key);
+            }
+            Ok(self)
+        }
+    }
+
+    let named = rmp_serde::to_vec_named(body).unwrap();
+    rmp_serde::from_slice::<Keys>(&named).unwrap().0
 }

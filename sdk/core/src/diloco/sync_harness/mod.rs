@@ -1,26 +1,21 @@
 //! Tests of both state machines together without a network: each output is at once the other's input.
 
-mod clock;
-mod crash;
-mod deaf;
-mod doubt;
-mod hold;
-mod late;
-mod pace;
-mod rein;
 mod rounds;
 mod tape;
-mod undo;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
-use super::learner::{self, Learner, LearnerConfig, Step};
-use super::syncer::{self, Event, Syncer, SyncerConfig, SyncerRecord};
-use super::{Codec, FragmentState, Fragments, Layout, Replica};
+use super::learner::{Learner, LearnerConfig, Step};
+use super::syncer::{Event, Syncer, SyncerConfig, SyncerRecord};
+use super::{Codec, FragmentState, Fragments, Layout, Replica, learner, syncer};
+use crate::diloco::{checksum, halves};
 use crate::testing::{Asked, Desk, FRAGMENTS, layout, spec};
-use crate::wire::{Bye, ConnId, Identity, LeaseGrant, Message, Millis, RunId};
+use crate::wire::{
+    Bye, ConnId, FragmentId, Identity, LearnerId, LeaseGrant, Merged, Message, Millis, RunId, Serial, Version,
+};
+use learner::HandsIn;
 
 const STEP_MS: u64 = 10;
 const STEP_TOKENS: u64 = 8;
@@ -395,4 +390,314 @@ fn a_full_house_lets_a_learner_past_its_own_ghost() {
     pair.steps(10);
     assert!(pair.islands[0].connected, "{:?}", pair.events);
     assert_eq!(pair.syncer.status().live, 1);
+}
+
+impl Pair {
+    fn snapshot(&self) -> Snapshot {
+        (self.syncer.record().unwrap(), self.syncer.states().cloned().collect())
+    }
+
+    /// Crashes the syncer, and restarts it from `snapshot` in a process that starts `started_s` seconds after 1970
+    /// began. No learner is connected.
+    fn crash(&mut self, snapshot: Snapshot, started_s: u32) {
+        for island in &mut self.islands {
+            island.connected = false;
+            island.core.handle(self.now, learner::Input::Disconnected);
+        }
+        self.restart(snapshot, SyncerConfig::default(), started_s);
+    }
+
+    fn versions(&self) -> Vec<Version> {
+        self.syncer.states().map(|state| state.version).collect()
+    }
+}
+
+#[test]
+fn two_restarts_from_one_snapshot_lead_to_versions_of_their_own() {
+    let mut pair = Pair::new(&[1.0, 2.0]);
+    pair.steps(50);
+    let snapshot = pair.snapshot();
+    let lives = [1_000, 1_001].map(|started_s| {
+        pair.crash(snapshot.clone(), started_s);
+        pair.connect(0);
+        pair.connect(1);
+        pair.steps(50);
+        pair.versions()
+    });
+    assert!(lives[0].iter().zip(&lives[1]).all(|(one, other)| one != other), "{lives:?}");
+    assert!(lives[1].iter().all(|version| version.0 >> 32 == 1_001), "{lives:?}");
+}
+
+#[test]
+fn a_learner_takes_the_number_that_it_has_now() {
+    let before_anyone = Pair::new(&[]).snapshot();
+    let mut pair = Pair::new(&[1.0, 2.0]);
+    pair.steps(50);
+    pair.crash(before_anyone, 1_000);
+    pair.connect(1);
+    pair.connect(0);
+    pair.steps(50);
+    let numbers: Vec<_> = pair.islands.iter().map(|island| island.core.run().unwrap().1).collect();
+    assert_eq!(numbers, [LearnerId(2), LearnerId(1)]);
+}
+
+#[test]
+fn what_a_learner_whose_enrolment_was_lost_has_learnt_is_not_refused() {
+    let before_anyone = Pair::new(&[]).snapshot();
+    let mut pair = Pair::new(&[1.0, 2.0]);
+    pair.steps(4_000);
+    pair.crash(before_anyone, 1_000);
+    pair.connect(0);
+    pair.connect(1);
+    pair.steps(4_000);
+    let status = pair.syncer.status();
+    assert!(status.fates.refused.is_empty(), "{:?}", status.fates);
+    assert!(pair.merged().values().all(|count| *count > 40), "{:?}", pair.merged());
+}
+
+/// Creates two learners, the first of which holds another Θ̂ than the syncer published.
+fn one_drifted() -> Pair {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(50);
+    let wrong: Vec<_> = pair.fragments.ids().map(|p| (p, vec![0.5; pair.fragments.len(p)])).collect();
+    let Island { replica, theta, .. } = &mut pair.islands[0];
+    for (fragment, values) in wrong {
+        replica.as_mut().unwrap().load(fragment, &values, true, theta).unwrap();
+    }
+    pair
+}
+
+/// Goal: a wrong Θ̂ is fetched again, and the questions of the meantime are answered. Only progress on the wrong Θ̂
+/// is lost.
+#[test]
+fn a_base_that_drifted_is_mended() {
+    let mut pair = one_drifted();
+    let before = pair.merged()[&1];
+    pair.steps(100);
+    assert!(pair.merged()[&1] > before + 40, "{before} → {:?}", pair.merged());
+    let (_, account) = pair.syncer.ledger().accounts().next().unwrap();
+    let least = account.tokens_merged.iter().min().unwrap();
+    assert!(*least > before + 40, "{before} → {account:?}: each fragment of it is merged again");
+}
+
+/// Goal: this also holds if the connection is lost first.
+#[test]
+fn a_base_that_drifted_is_mended_after_a_lost_connection_too() {
+    let mut pair = one_drifted();
+    pair.deaf.insert(0);
+    pair.steps(50);
+    let before = pair.merged()[&1];
+    pair.disconnect(0);
+    pair.deaf.clear();
+    pair.connect(0);
+    pair.steps(100);
+    assert!(pair.merged()[&1] > before + 40, "{before} → {:?}", pair.merged());
+    for fragment in pair.fragments.ids() {
+        let held = pair.islands[0].replica.as_ref().unwrap().digest(fragment);
+        assert_eq!(held, halves::digest(&pair.syncer.hat(fragment).unwrap().1), "{fragment}");
+    }
+}
+
+/// Goal: a learner that leaves with an update on its way also sends its later progress. This holds even if the update
+/// is merged before the learner holds the version.
+#[test]
+fn one_that_leaves_hands_in_what_follows_on_an_update_that_is_under_way() {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(100);
+    pair.lags_ms.insert(1, 5 * STEP_MS);
+    pair.steps(30);
+    pair.deaf.insert(1);
+    pair.learner(1, learner::Input::Paused(true));
+    pair.islands[1].core.hand_in(pair.now);
+    pair.learner(1, learner::Input::Timeout);
+    let over = (0..50).any(|_| {
+        pair.steps(1);
+        pair.islands[1].core.hands_in() == HandsIn::Nothing
+    });
+    assert!(pair.islands[1].core.tokens_unsettled().all(|tokens| tokens == 0), "all of it was settled");
+    let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
+    let trained = account.trained();
+    assert!(over && account.tokens_merged.iter().all(|&merged| merged == trained), "{over}, {account:?}");
+}
+
+/// Goal: a learner that gets older parameters than requested, as from a cache that lags, waits before it asks again.
+#[test]
+fn a_fetch_that_brings_less_than_was_asked_for_is_tried_again_later() {
+    let mut pair = Pair::new(&[1.0]);
+    pair.steps(20);
+    let fragment = FragmentId(0);
+    let (held, hat) = pair.syncer.hat(fragment).map(|(version, hat)| (version, hat.to_vec())).unwrap();
+    let body = vec![1];
+    let after_a_gap = Merged {
+        run: RunId(7),
+        fragment,
+        base: Version(held.0 + 1),
+        version: Version(held.0 + 2),
+        clock_tokens: 0,
+        checksum: checksum(&body),
+        body,
+        digest: 0,
+    };
+    let mut fetches = |after_ms, input| {
+        pair.now = pair.now.after(after_ms);
+        let core = &mut pair.islands[0].core;
+        core.handle(pair.now, input);
+        std::iter::from_fn(|| core.poll()).filter(|out| matches!(out, learner::Output::Fetch { .. })).count()
+    };
+    assert_eq!(fetches(0, learner::Input::Message(Message::Merged(after_a_gap))), 1);
+    let old = || learner::Input::Fetched { fragment, version: held, values: hat.clone() };
+    assert_eq!(fetches(0, old()), 0, "at once");
+    assert_eq!(fetches(500, learner::Input::Timeout), 0);
+    assert_eq!(fetches(500, learner::Input::Timeout), 1);
+    assert_eq!(fetches(0, old()), 0, "as often as it is so");
+}
+
+impl Pair {
+    /// Returns the serial numbers and fragments of the bodies that learner `i` holds back.
+    fn held(&self, i: usize) -> impl Iterator<Item = (Serial, FragmentId)> {
+        self.islands[i].held.iter().flatten().map(|input| match input {
+            learner::Input::Encoded { serial, fragment, .. } => (*serial, *fragment),
+            other => panic!("{other:?}"),
+        })
+    }
+
+    /// Steps with all bodies of learner `i` held back, until there are `count` of one fragment.
+    fn hold(&mut self, i: usize, count: usize) {
+        self.islands[i].held = Some(VecDeque::new());
+        let held = |pair: &Self, p| pair.held(i).filter(|(_, fragment)| *fragment == p).count();
+        while !self.fragments.ids().any(|p| held(self, p) == count) {
+            self.steps(1);
+        }
+    }
+
+    /// Delivers the oldest body of learner `i`.
+    fn bring(&mut self, i: usize) {
+        let encoded = self.islands[i].held.as_mut().and_then(VecDeque::pop_front).unwrap();
+        self.learner(i, encoded);
+    }
+
+    /// Returns the number of updates from this learner, regardless of their fates.
+    fn updates(&self, learner: u32) -> u64 {
+        self.syncer.ledger().accounts().find(|(m, _)| m.0 == learner).unwrap().1.updates
+    }
+
+    /// Ends the run, and checks that every token of every learner was merged exactly once.
+    fn finish_exactly(mut self) {
+        for i in 0..self.islands.len() {
+            for encoded in self.islands[i].held.take().into_iter().flatten() {
+                self.learner(i, encoded);
+            }
+        }
+        self.lags_ms.clear();
+        self.steps(500);
+        self.syncer(syncer::Input::Finish);
+        self.steps(1);
+        assert!(self.finished);
+        for (m, account) in self.syncer.ledger().accounts() {
+            let trained = account.trained();
+            assert!(trained > 0);
+            assert!(account.tokens_merged.iter().all(|&merged| merged == trained), "{m:?}: {account:?}");
+        }
+        // An island differs only by the rounding of the code: nothing was added twice or left out.
+        for island in &self.islands {
+            let hat = island.replica.as_ref().unwrap().hat();
+            let apart = island.theta.iter().zip(hat).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(apart < 0.01, "{apart}");
+        }
+    }
+}
+
+#[test]
+fn a_body_that_comes_after_the_next_version_is_part_of_the_one_after_that() {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(100);
+    pair.hold(1, 1);
+    let fragment = pair.held(1).next().unwrap().1;
+    let before: Vec<_> = pair.islands[1].core.versions().collect();
+    let changed = |pair: &Pair| {
+        let versions = pair.islands[1].core.versions().collect::<Vec<_>>();
+        versions[usize::from(fragment.0)] != before[usize::from(fragment.0)]
+    };
+    // The other learner carries the run on until the held body is of an old version.
+    while !changed(&pair) {
+        pair.steps(1);
+    }
+    let (updates, merged) = (pair.updates(2), pair.merged()[&2]);
+    pair.bring(1);
+    assert_eq!((pair.updates(2), pair.merged()[&2]), (updates + 1, merged), "it waits for a round");
+    pair.steps(20);
+    assert_eq!(pair.merged()[&2], merged + 1);
+    pair.finish_exactly();
+}
+
+/// Goal: with any round trip, all progress is merged, and no update is late.
+#[test]
+fn a_far_learner_is_merged_as_surely_as_a_near_one() {
+    for lag_ms in [30, 80, 300, 3_000] {
+        let mut pair = Pair::new(&[1.0, 1.0]);
+        pair.lags_ms.insert(1, lag_ms);
+        pair.steps(900);
+        let account = |pair: &Pair, learner: usize| {
+            let (_, account) = pair.syncer.ledger().accounts().nth(learner).unwrap();
+            (account.fates.clone(), pair.syncer.ledger().tokens_merged(account), account.trained())
+        };
+        let (fates, merged, trained) = account(&pair, 1);
+        assert_eq!((fates.late.len(), fates.refused.len()), (0, 0), "{lag_ms} ms: {fates:?}");
+        // Its training since the last answer is still to come.
+        let steps_open = 2 * lag_ms / STEP_MS + 20;
+        assert!(merged + steps_open * STEP_TOKENS > trained, "{lag_ms} ms: {merged} of {trained}");
+        let (near, ..) = account(&pair, 0);
+        assert!(near.merged > 400, "{lag_ms} ms: the near one waits for nobody: {near:?}");
+        pair.finish_exactly();
+    }
+}
+
+/// Goal: a learner that leaves properly loses no progress.
+#[test]
+fn one_that_leaves_hands_in_what_it_has() {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(150);
+    pair.islands[1].core.hand_in(pair.now);
+    while let Some(output) = pair.islands[1].core.poll() {
+        pair.obey_learner(1, output);
+    }
+    let said = |pair: &Pair| pair.syncer.ledger().accounts().nth(1).unwrap().1.tokens_trained;
+    let at_first = said(&pair);
+    pair.islands[1].core.leave(pair.now);
+    while let Some(output) = pair.islands[1].core.poll() {
+        pair.obey_learner(1, output);
+    }
+    assert_eq!(said(&pair), at_first, "it is known at once what it trained");
+    // Merged tokens and those that the syncer has received are all its tokens.
+    let unsettled: Vec<_> = pair.islands[1].core.tokens_unsettled().collect();
+    let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
+    let handed_in: Vec<_> = account.tokens_merged.iter().zip(&unsettled).map(|(a, b)| a + b).collect();
+    assert!(unsettled.iter().any(|&tokens| tokens > 0), "{unsettled:?}");
+    assert_eq!(handed_in, vec![account.trained(); unsettled.len()], "{account:?}");
+    pair.islands[1].connected = false;
+    pair.steps(30);
+    let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
+    let trained = account.trained();
+    assert!(trained > 0 && account.tokens_merged.iter().all(|&merged| merged == trained), "{account:?}");
+}
+
+/// Goal: if a connection is lost after an update was sent, its fate is settled at the reconnection.
+#[test]
+fn a_lost_connection_neither_loses_nor_doubles_an_update() {
+    for away in [0, 1, 7, 40] {
+        let mut pair = Pair::new(&[1.0, 1.0]);
+        pair.lags_ms.insert(1, 50);
+        for _ in 0..20 {
+            pair.steps(13);
+            pair.disconnect(1);
+            if away % 2 == 0 {
+                // Updates on their way are lost with the connection.
+                let conn = pair.islands[1].conn;
+                pair.under_way.retain(|(_, other, _)| *other != conn);
+            }
+            pair.steps(away);
+            pair.connect(1);
+        }
+        pair.finish_exactly();
+    }
 }

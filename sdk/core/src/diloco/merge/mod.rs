@@ -1,24 +1,19 @@
 //! Merge of the updates of one fragment, and the outer step.
 
-mod error;
 mod partial;
-mod plan;
-mod source;
+
+pub use partial::{PartialSum, SumPlan};
 
 use std::sync::Arc;
-
-use serde::{Deserialize, Serialize};
 
 use super::quant::{Block, Span, fragment_len};
 use super::{
     CheckedBody, Codec, ExpertWeights, FragmentId, LearnerId, MergeClass, OuterSpec, Round, Segment, Version,
+    checksum, halves, outer,
 };
-use super::{checksum, halves, outer};
-pub use error::{MergeError, MergeFailure, SumError};
-pub use partial::PartialSum;
-pub use plan::SumPlan;
-use plan::{Term, Terms};
-use source::{Added, Source, square};
+use crate::diloco::block;
+use partial::{Term, Terms};
+use serde::{Deserialize, Serialize};
 
 /// Rules by which updates are averaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -385,6 +380,208 @@ fn advance(
 pub(super) fn send(codec: &Codec, block: &Block, lack: &[f32], hat: &mut [f32], body: &mut [u8]) {
     codec.encode_block(block, lack, body);
     codec.unpack_block(block, body, hat, |hat, sent| *hat = halves::nearest(*hat + sent));
+}
+
+/// A merge that failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("round {round} on fragment {fragment} was not merged: {error}")]
+pub struct MergeFailure {
+    /// The round.
+    pub round: Round,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// Unchanged state of the fragment.
+    pub state: FragmentState,
+    /// Reason.
+    pub error: MergeError,
+}
+
+/// Reasons for a merge to fail.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum MergeError {
+    /// The updates cannot be read from the tape again.
+    #[error("the merged updates cannot be read from the tape")]
+    Unread,
+    /// There is no update.
+    #[error("a merge needs at least one update")]
+    Empty,
+    /// There are two updates of one learner.
+    #[error("two updates of learner {learner} in one merge")]
+    Duplicate {
+        /// The learner.
+        learner: LearnerId,
+    },
+    /// A weight is not a positive number, or makes the sum of weights infinite.
+    #[error("weight {weight} of learner {learner}: weights and their sum must be finite and above 0")]
+    Weight {
+        /// The learner.
+        learner: LearnerId,
+        /// Its weight.
+        weight: f64,
+    },
+    /// Weights for experts are invalid, or there are too few for the segments.
+    #[error(
+        "the weights of learner {learner} for experts must be finite, not below 0, and one for each expert"
+    )]
+    Experts {
+        /// The learner.
+        learner: LearnerId,
+    },
+    /// A body was checked for a fragment of another shape.
+    #[error("the update of learner {learner} is for another fragment: {actual} bytes instead of {expected}")]
+    Body {
+        /// The learner.
+        learner: LearnerId,
+        /// Bytes of a body of this fragment.
+        expected: usize,
+        /// Bytes of this one.
+        actual: usize,
+    },
+    /// A given sum has other updates than this merge, or another plan.
+    #[error("the sum of {actual} updates does not match the {expected} of this merge")]
+    Sum {
+        /// Updates of the merge.
+        expected: usize,
+        /// Updates in the sum.
+        actual: usize,
+    },
+    /// Directions cancel out in a given sum, which must be computed again.
+    #[error(
+        "the directions of updates cancel out on segment {segment}, and the sum of their lengths is missing"
+    )]
+    Cancelled {
+        /// The first such segment.
+        segment: usize,
+    },
+    /// Θ, Θ̂ or the momentum does not have the length of all segments.
+    #[error("a state of {actual} values for a fragment of {expected}")]
+    State {
+        /// Values in the fragment.
+        expected: usize,
+        /// Values in the state.
+        actual: usize,
+    },
+    /// The learning rate is not finite or not above 0, or the momentum is not from 0 to below 1.
+    #[error(
+        "outer step with learning rate {} and momentum {}: need lr > 0, 0 ≤ momentum < 1",
+        .spec.lr,
+        .spec.momentum
+    )]
+    Outer {
+        /// The invalid values.
+        spec: OuterSpec,
+    },
+}
+
+/// Reasons for which updates cannot be summed, or bytes are not a sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SumError {
+    /// The plan, the codec or the fragment differs.
+    #[error("the sum is of another merge, or of another fragment")]
+    Plan,
+    /// An update would be in the sum twice.
+    #[error("the update of learner {learner} is in the sum already")]
+    Duplicate {
+        /// The learner.
+        learner: LearnerId,
+    },
+    /// An update was checked for a fragment of another shape, or has no weights for its experts.
+    #[error("the update of learner {learner} is for another fragment")]
+    Update {
+        /// The learner.
+        learner: LearnerId,
+    },
+    /// A sum is too large to be exact: the plan was not made for these updates.
+    #[error("value {index} of the sum is too large to be exact")]
+    Range {
+        /// Index of the value; sums of lengths come first.
+        index: usize,
+    },
+    /// The bytes are of another version of this program.
+    #[error("the sum has layout {layout}, which this program does not know")]
+    Layout {
+        /// Layout number of the bytes.
+        layout: u8,
+    },
+    /// There are too few or too many bytes.
+    #[error("a sum of {actual} bytes instead of {expected}")]
+    Length {
+        /// Expected number of bytes.
+        expected: usize,
+        /// Actual number of bytes.
+        actual: usize,
+    },
+    /// Learners are not in ascending order.
+    #[error("learner {learner} is out of order in a sum")]
+    Order {
+        /// First learner in a wrong place.
+        learner: LearnerId,
+    },
+}
+
+/// Source of the sum on a segment.
+#[derive(Clone, Debug)]
+enum Source<'a> {
+    /// Bodies and their factors, to be summed in whole numbers.
+    Whole(Vec<(f64, &'a [u8])>),
+    /// A finished sum, `[fragment_len]`.
+    Summed(&'a [f64]),
+}
+
+/// Sum of the updates on a segment; Δ is `factor` times that sum.
+#[derive(Clone, Debug)]
+struct Added<'a> {
+    source: Source<'a>,
+    factor: f64,
+    /// L2 norm of Δ.
+    norm: f64,
+}
+
+impl Default for Added<'_> {
+    /// An empty sum.
+    fn default() -> Self {
+        Self { source: Source::Whole(Vec::new()), factor: 0.0, norm: 0.0 }
+    }
+}
+
+impl Source<'_> {
+    /// Returns the sum on `block`; `space` is a buffer.
+    ///
+    /// Summing the bodies twice, once for the norm and once for the step, is faster than writing and reading 8 bytes
+    /// a value.
+    #[inline(always)]
+    fn on<'s>(&'s self, codec: &Codec, block: &Block, space: &'s mut [f64]) -> &'s [f64] {
+        let space = &mut space[..block.values.len()];
+        match self {
+            Self::Whole(bodies) => {
+                space.fill(0.0);
+                for (factor, body) in bodies {
+                    codec.add_whole_block(block, body, *factor, space);
+                }
+            }
+            Self::Summed(sums) => return &sums[block.values.clone()],
+        }
+        space
+    }
+}
+
+/// Returns the squared norm of a sum on `span`.
+#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
+fn square(codec: &Codec, span: Span, source: &Source<'_>) -> f64 {
+    let mut space = vec![0.0; codec.block_len()];
+    let mut square = 0.0;
+    for block in codec.blocks(span) {
+        square += block::sum_squares(source.on(codec, &block, &mut space), |sum| *sum);
+    }
+    square
+}
+
+/// Adds `factor` times a body to the whole numbers `sums`, `[fragment_len]`, on `span`.
+#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
+fn add_whole(codec: &Codec, span: Span, body: &[u8], factor: f64, sums: &mut [f64]) {
+    for block in codec.blocks(span) {
+        codec.add_whole_block(&block, body, factor, &mut sums[block.values.clone()]);
+    }
 }
 
 #[cfg(test)]
