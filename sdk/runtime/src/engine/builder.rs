@@ -1,13 +1,13 @@
 //! Choice of the engine. A builder finds the device, reopens it after a loss, and falls back to the CPU.
 
+use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::backend::{GpuBackend, Setup};
-use super::frozen::needed;
 use super::gpu::{ChoiceError, Gpu, GpuEngine, GpuError, Room, Trial, Tuning};
 use super::registry::AnyBackend;
-use super::{AnyEngine, EngineError, EngineKind, EngineOptions, Helpers, OptimiserState};
+use super::{AnyEngine, EngineError, EngineKind, Helpers, OptimiserState, frozen_for};
 use crate::model::{FrozenWeights, ModelSpec, layout};
 use crate::wire::RunSpec;
 
@@ -116,7 +116,7 @@ impl EngineBuilder {
         spec: &RunSpec,
         moments: Option<OptimiserState>,
     ) -> Result<AnyEngine, EngineError> {
-        needed(&ModelSpec::of(&spec.model)?, self.setup.frozen.clone())?;
+        frozen_for(&ModelSpec::of(&spec.model)?, self.setup.frozen.clone())?;
         self.renew().await?;
         self.check_memory(spec)?;
         match self.backend.build(&self.setup, spec, moments).await {
@@ -198,6 +198,35 @@ async fn first(kinds: &[EngineKind], setup: &Setup) -> Result<(AnyBackend, Optio
         }
     }
     Err(missing.unwrap_or(GpuError::NoAdapter))
+}
+
+/// Hardware and memory that a learner may use for training.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Kind of engine.
+    pub kind: EngineKind,
+    /// Part of the name of the GPU to use. `None` selects the best GPU.
+    pub adapter: Option<String>,
+    /// Whether a GPU reads weights as 16-bit floats. Sums use 32 bits in either case.
+    pub half_weights: bool,
+    /// Whether a GPU multiplies 32-bit floats only. Otherwise a GPU with matrix units rounds operands to 16-bit floats
+    /// where that is faster. Sums use 32 bits in either case.
+    pub whole_products: bool,
+    /// Maximum GPU memory, in MiB. `None` sets no limit.
+    pub gpu_mib_max: Option<u64>,
+    /// Threads of the CPU engine.
+    pub threads: NonZeroUsize,
+    /// Function that returns the free host memory in MiB, if known.
+    pub free_mib: fn() -> Option<u64>,
+    /// Tuning results of earlier builds on GPUs.
+    pub tunings: Vec<Tuning>,
+}
+
+impl EngineOptions {
+    /// Returns the maximum GPU memory, in bytes.
+    pub(super) fn gpu_bytes_max(&self) -> Option<u64> {
+        self.gpu_mib_max.map(|mib| mib.saturating_mul(1 << 20))
+    }
 }
 
 #[cfg(test)]

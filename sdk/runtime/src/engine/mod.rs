@@ -8,44 +8,36 @@ mod builder;
 pub mod cpu;
 #[cfg(feature = "cpu-portable")]
 mod data_parallel;
-mod exchange;
-#[cfg(any(feature = "cpu-portable", feature = "gpu"))]
-mod frozen;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod host;
-mod kind;
-#[cfg(all(feature = "cpu-portable", feature = "gpu"))]
-mod options;
 #[cfg(feature = "cpu-portable")]
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 mod registry;
 mod rehearsal;
-mod results;
 
+use std::fmt;
 use std::ops::Range;
+use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::diloco::{Fragments, Layout, QuantError, ReplicaError};
+use crate::model::ModelError;
+#[cfg(any(feature = "cpu-portable", feature = "gpu"))]
+use crate::model::{FrozenWeights, ModelSpec};
+use crate::wire::{FragmentId, Serial};
+
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
-pub use builder::{EngineBuilder, Fallback};
+pub use builder::{EngineBuilder, EngineOptions, Fallback};
 #[cfg(feature = "cpu-portable")]
 pub use data_parallel::{DataParallel, Helper, HelperError, Helpers, Part, Task, Working};
-pub use exchange::Exchange;
 pub use host::HostEngine;
-pub use kind::{EngineKind, UnknownEngine};
-#[cfg(all(feature = "cpu-portable", feature = "gpu"))]
-pub use options::EngineOptions;
 #[cfg(feature = "cpu-portable")]
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use registry::AnyEngine;
 #[cfg(feature = "platform")]
 pub use rehearsal::batch_like_any;
 pub use rehearsal::{Outlook, Rehearsal};
-pub use results::{Encoded, OptimiserState, StepStats};
-
-use crate::diloco::{Fragments, Layout, QuantError, ReplicaError};
-use crate::model::ModelError;
-use crate::wire::{FragmentId, Serial};
 
 /// A model with its inner optimiser, in host memory. Implement this trait to train a model of your own, and let a
 /// [`HostEngine`] handle the exchange.
@@ -364,3 +356,181 @@ impl From<gpu::GpuError> for EngineError {
 
 /// Maximum number of windows in a step.
 pub const BATCH_MAX: u32 = 1 << 16;
+
+/// Engine to train with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineKind {
+    /// The GPU if there is one that the model fits, otherwise the CPU.
+    #[default]
+    Auto,
+    /// A GPU, even a software one, and nothing else.
+    Gpu,
+    /// The CPU.
+    Cpu,
+}
+
+impl EngineKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Gpu, Self::Cpu];
+
+    /// Returns the name in settings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Gpu => "gpu",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for EngineKind {
+    type Err = UnknownEngine;
+
+    fn from_str(name: &str) -> Result<Self, UnknownEngine> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownEngine { name: name.into() })
+    }
+}
+
+/// A name that is no engine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no engine {name:?}; choose auto, gpu or cpu")]
+pub struct UnknownEngine {
+    /// Requested name.
+    pub name: String,
+}
+
+/// The coded progress on one fragment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    /// Serial of the request.
+    pub serial: Serial,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// The code, see [`crate::diloco::Codec`].
+    pub body: Vec<u8>,
+    /// Digest of the base Θ̂ of this progress, see [`crate::diloco::halves::digest`].
+    pub digest: u64,
+}
+
+/// State of an inner optimiser. Code that stores or transfers it need not know the meaning of its vectors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OptimiserState {
+    /// Steps taken.
+    pub steps: u64,
+    /// One vector for each value that the optimiser holds per parameter, `[len]` each, in the order of the flat
+    /// parameters.
+    pub vectors: Vec<Vec<f32>>,
+}
+
+impl OptimiserState {
+    /// Creates AdamW's state after `steps` steps: `m`, the mean of the gradient, and `v`, the mean of its square,
+    /// `[len]` each.
+    #[must_use]
+    pub fn of_adamw(steps: u64, m: Vec<f32>, v: Vec<f32>) -> Self {
+        Self { steps, vectors: vec![m, v] }
+    }
+
+    /// Returns AdamW's `m` and `v`, if this is a valid state for `len` parameters: matching length, finite, and no
+    /// negative `v`.
+    #[must_use]
+    pub fn adamw(&self, len: usize) -> Option<[&[f32]; 2]> {
+        let [m, v] = self.vectors.as_slice() else { return None };
+        let fits = |values: &[f32]| values.len() == len && values.iter().all(|value| value.is_finite());
+        (fits(m) && fits(v) && v.iter().all(|&v| v >= 0.0)).then_some([m, v])
+    }
+}
+
+/// Statistics of one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepStats {
+    /// Mean loss of the learnt tokens before the step, in nats per token. For a step without learnt tokens, it is the
+    /// loss of the newest step that had some, or 0 before the first.
+    pub loss: f32,
+    /// Norm of the gradient before clipping.
+    pub grad_norm: f32,
+    /// Tokens trained on, including given ones.
+    pub tokens: u64,
+}
+
+/// The parameters of an engine as the learner's loop exchanges them: in fragments, encoded on the way out and applied
+/// on the way back.
+///
+/// Operations take effect in call order, but a device may execute them later. An error of one operation may then come
+/// out of a later call.
+pub trait Exchange {
+    /// Returns the layout of the flat parameter vector.
+    fn layout(&self) -> &Layout;
+
+    /// Returns the fragments into which the exchange splits the parameters.
+    fn fragments(&self) -> &Arc<Fragments>;
+
+    /// Begins to encode the current progress on `fragment`. [`Self::encoded`] returns the body later. Reported progress
+    /// is recorded as in [`crate::diloco::Replica::encode`].
+    ///
+    /// # Errors
+    /// [`EngineError::Exchange`] and [`EngineError::Lost`].
+    fn encode(&mut self, serial: Serial, fragment: FragmentId) -> Result<(), EngineError>;
+
+    /// Returns the next finished body, in the order in which encoding began. Does not wait.
+    ///
+    /// # Errors
+    /// [`EngineError::Exchange`] and [`EngineError::Lost`].
+    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError>;
+
+    /// Records that the most recently encoded update was merged, see [`crate::diloco::Replica::include`].
+    ///
+    /// # Errors
+    /// [`EngineError::Exchange`] and [`EngineError::Lost`].
+    fn include(&mut self, fragment: FragmentId) -> Result<(), EngineError>;
+
+    /// Applies a merged change, see [`crate::diloco::Replica::apply`].
+    ///
+    /// # Errors
+    /// [`EngineError::Exchange`] and [`EngineError::Lost`].
+    fn apply(&mut self, fragment: FragmentId, body: &[u8]) -> Result<(), EngineError>;
+
+    /// Loads a whole Θ̂, `[fragment_len]`, see [`crate::diloco::Replica::load`].
+    ///
+    /// # Errors
+    /// [`EngineError::Exchange`] and [`EngineError::Lost`].
+    fn load(&mut self, fragment: FragmentId, values: &[f32], keep: bool) -> Result<(), EngineError>;
+}
+
+/// Returns the frozen weights under the adapters of `model`: `given`, or `None` if the whole model is trained.
+///
+/// # Errors
+/// - [`EngineError::Frozen`]: the model has adapters, and no weights were given.
+/// - [`EngineError::FrozenUnfit`]: the given weights belong to another model.
+#[cfg(any(feature = "cpu-portable", feature = "gpu"))]
+fn frozen_for(
+    model: &ModelSpec,
+    given: Option<Arc<FrozenWeights>>,
+) -> Result<Option<Arc<FrozenWeights>>, EngineError> {
+    if model.lora.is_none() {
+        return Ok(None);
+    }
+    let frozen = given.ok_or(EngineError::Frozen)?;
+    if frozen.fits(model) { Ok(Some(frozen)) } else { Err(EngineError::FrozenUnfit) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_found_by_its_name_only() {
+        for kind in EngineKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        let error = "GPU".parse::<EngineKind>().unwrap_err().to_string();
+        assert!(EngineKind::ALL.iter().all(|kind| error.contains(kind.name())), "{error}");
+    }
+}

@@ -4,8 +4,6 @@
 //! This module has no knowledge of training, messages or invites. Frames are opaque bytes, and headers are plain text.
 
 #[cfg(all(feature = "client", not(target_family = "wasm")))]
-mod fault;
-#[cfg(all(feature = "client", not(target_family = "wasm")))]
 mod hangup;
 #[cfg(feature = "platform")]
 mod io;
@@ -16,16 +14,15 @@ mod proxy;
 
 #[cfg(all(feature = "platform", target_family = "wasm"))]
 mod web;
-#[cfg(all(feature = "platform", target_family = "wasm"))]
-use web as sys;
 
 #[cfg(all(feature = "platform", not(target_family = "wasm")))]
 mod native;
+
 #[cfg(all(feature = "platform", not(target_family = "wasm")))]
 use native as sys;
+#[cfg(all(feature = "platform", target_family = "wasm"))]
+use web as sys;
 
-#[cfg(all(feature = "client", not(target_family = "wasm")))]
-pub use fault::transfer_fault;
 #[cfg(all(feature = "client", not(target_family = "wasm")))]
 pub use hangup::hears_hangup;
 #[cfg(feature = "platform")]
@@ -37,6 +34,6 @@ pub use io::{
 #[cfg(all(feature = "platform", not(target_family = "wasm")))]
 pub use native::{TrustError, interrupted, silence_display, trust_only};
 #[cfg(all(feature = "client", not(target_family = "wasm")))]
-pub use proxy::{Proxy, ProxyError};
+pub use proxy::{Proxy, ProxyError, transfer_fault};
 #[cfg(feature = "platform")]
 pub use sys::{Clock, Socket, fetch, open_private, random_bytes, sleep, yield_now};

@@ -3,9 +3,9 @@
 //! A block of scores is `[ROWS, keys]`, with the keys that its last query sees. Probabilities are not kept: the
 //! backward pass recomputes them from the logarithm of their sum.
 
-use super::buffer::Buffer;
 use super::kernels;
 use super::matmul::{Mat, MatMut, Products, Store};
+use super::workspace::Buffer;
 use crate::model::Dims;
 
 /// Queries in a block: enough for the matrix product, few enough to skip most masked scores.

@@ -1,18 +1,18 @@
-//! The gradient of a batch, or of a part of a batch, on several threads.
+//! The gradient of a batch, or of a part of a batch, on several threads. They add to each tensor in a fixed order.
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::buffer::Buffer;
-use super::by_tensor::Gradient;
-use super::kernels;
-use super::matmul::Products;
+use super::experts::ExpertGradient;
+use super::matmul::{Products, Store};
 use super::network::{Network, Pass};
 use super::pool::Pool;
-use super::workspace::Workspace;
-use super::{THREADS_MAX, describe};
+use super::workspace::{Buffer, Workspace};
+use super::{THREADS_MAX, describe, kernels};
 use crate::engine::{BATCH_MAX, EngineError};
-use crate::model::{FrozenWeights, ModelSpec, init, layout, windows};
+use crate::model::{FrozenWeights, LayerSlots, ModelSpec, Slots, init, layout, windows};
 use crate::token;
 
 /// Differentiation of a model on the processor. Each of several workers that share a batch needs its own.
@@ -224,5 +224,193 @@ fn add_row(part: &mut [f32], start: usize, at: usize, row: &[f32]) {
     let (from, to) = (at.max(start), (at + row.len()).min(start + part.len()));
     if from < to {
         kernels::add(&mut part[from - start..to - start], &row[from - at..to - at]);
+    }
+}
+
+/// Rows of the output head whose gradient forms one turn, so that a large vocabulary does not delay other threads.
+pub(super) const HEAD_ROWS: usize = 4096;
+
+/// The gradient, split by tensor, to which threads add in turn.
+pub struct Gradient<'a> {
+    pub(super) layers: Vec<LayerGradient<'a>>,
+    pub(super) norm: Turns<'a>,
+    pub(super) head: Vec<Turns<'a>>,
+}
+
+/// The gradient of one layer.
+pub(super) struct LayerGradient<'a> {
+    pub(super) norm1: Turns<'a>,
+    pub(super) qkv: Turns<'a>,
+    pub(super) out: Turns<'a>,
+    pub(super) norm2: Turns<'a>,
+    pub(super) gate_up: Turns<'a>,
+    pub(super) down: Turns<'a>,
+    pub(super) router: Turns<'a>,
+    pub(super) experts: Vec<ExpertGradient<'a>>,
+    pub(super) adapters: Vec<AdapterGradient<'a>>,
+}
+
+/// The gradient of one adapter.
+pub(super) struct AdapterGradient<'a> {
+    pub(super) a: Turns<'a>,
+    pub(super) b: Turns<'a>,
+}
+
+impl<'a> Gradient<'a> {
+    /// Splits the flat gradient, `[len]`, into its tensors. Frozen tensors have an empty slice. Initial values do not
+    /// matter, because turn 0 overwrites them. An embedding that is not also the head is zeroed, because no turn writes
+    /// it.
+    pub fn new(slots: &Slots, width: usize, flat: &'a mut [f32]) -> Self {
+        let mut rest = flat;
+        let mut take = |len: usize| {
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = tail;
+            head
+        };
+        let is_frozen = slots.has_adapters();
+        let len = |range: &Range<usize>| if is_frozen { 0 } else { range.len() };
+        let adapters: Vec<Vec<AdapterGradient<'a>>> =
+            slots.layers.iter().map(|layer| Self::adapters(layer, &mut take)).collect();
+        let embed = take(len(&slots.embed));
+        let mut turns = |range: &Range<usize>| Turns::new(take(len(range)));
+        let layers = slots.layers.iter().zip(adapters).map(|(slots, adapters)| LayerGradient {
+            norm1: turns(&slots.norm1),
+            qkv: turns(&slots.qkv),
+            out: turns(&slots.out),
+            norm2: turns(&slots.norm2),
+            gate_up: turns(&slots.gate_up),
+            down: turns(&slots.down),
+            router: turns(&slots.router),
+            experts: Self::experts(slots, &mut turns),
+            adapters,
+        });
+        let (layers, norm) = (layers.collect(), turns(&slots.norm));
+        let head = if slots.is_tied() {
+            embed
+        } else {
+            embed.fill(0.0);
+            take(len(&slots.head))
+        };
+        let head = head.chunks_mut(HEAD_ROWS * width).map(Turns::new).collect();
+        Self { layers, norm, head }
+    }
+
+    fn adapters(
+        slots: &LayerSlots,
+        mut take: impl FnMut(usize) -> &'a mut [f32],
+    ) -> Vec<AdapterGradient<'a>> {
+        let mut turns = |range: &Range<usize>| Turns::new(take(range.len()));
+        let each = slots.adapters.iter();
+        each.map(|adapter| AdapterGradient { a: turns(&adapter.a), b: turns(&adapter.b) }).collect()
+    }
+}
+
+/// A layer in the backward pass: the ranges of its weights, the slices of their gradients, and the current turn.
+pub(super) struct LayerBack<'a, 'g> {
+    pub(super) slots: &'a LayerSlots,
+    pub(super) gradient: &'a LayerGradient<'g>,
+    pub(super) turn: usize,
+}
+
+/// Adds to the gradient of a vector, unless the vector is frozen; turn 0 overwrites.
+pub(super) fn add_vector(turns: &Turns<'_>, turn: usize, dw: &[f32]) {
+    if turns.is_empty() {
+        return;
+    }
+    turns.take(turn, |sum| if turn == 0 { sum.copy_from_slice(dw) } else { kernels::add(sum, dw) });
+}
+
+/// Returns how turn `turn` treats existing values.
+pub(super) fn store(turn: usize) -> Store {
+    if turn == 0 { Store::Set } else { Store::Add }
+}
+
+/// A slice to which several threads add in a fixed order.
+///
+/// Gradients of many microbatches go into one buffer instead of one per thread. Microbatch `i + 1` adds only after `i`
+/// has, so the sum has the same bits regardless of the number of threads and their timing. Threads wait once, at the
+/// first tensor; from then on they follow each other at a distance.
+pub struct Turns<'a> {
+    next: AtomicUsize,
+    slice: Mutex<&'a mut [f32]>,
+    is_empty: bool,
+}
+
+/// Number of polls before a waiting thread yields to another thread.
+const SPINS: u32 = 1_000;
+/// The value of `next` after a panic, when no further turn will come.
+const BROKEN: usize = usize::MAX;
+
+impl<'a> Turns<'a> {
+    /// Creates turns on `slice`, starting with turn 0.
+    pub fn new(slice: &'a mut [f32]) -> Self {
+        Self { next: AtomicUsize::new(0), is_empty: slice.is_empty(), slice: Mutex::new(slice) }
+    }
+
+    /// Returns true if there is nothing to add to, because the tensor is frozen.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+
+    /// Waits for turn `turn`, then does `work` on the slice. Each turn is taken once. Every earlier turn must be taken
+    /// by a thread that does not wait for this one.
+    pub fn take(&self, turn: usize, work: impl FnOnce(&mut [f32])) {
+        let mut spins = 0;
+        loop {
+            match self.next.load(Ordering::Acquire) {
+                next if next == turn => break,
+                BROKEN => panic!("another thread panicked at its turn"),
+                _ if spins < SPINS => std::hint::spin_loop(),
+                _ => std::thread::yield_now(),
+            }
+            spins += 1;
+        }
+        let mut pass = TurnGuard { next: &self.next, to: BROKEN };
+        work(&mut self.slice.lock().expect("a panic breaks the turns first"));
+        pass.to = turn + 1;
+    }
+}
+
+/// Guard that passes the turn on when it is dropped, and therefore also on a panic.
+struct TurnGuard<'a> {
+    next: &'a AtomicUsize,
+    to: usize,
+}
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        self.next.store(self.to, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_order() {
+        let mut values = vec![0.0; 3];
+        let turns = Turns::new(&mut values);
+        std::thread::scope(|scope| {
+            for turn in (0..8_u8).rev() {
+                let turns = &turns;
+                scope.spawn(move || {
+                    turns.take(usize::from(turn), |slice| slice[1] = slice[1] * 2.0 + f32::from(turn));
+                });
+            }
+        });
+        assert_eq!(values, [0.0, (0..8_u8).fold(0.0, |sum, turn| sum * 2.0 + f32::from(turn)), 0.0]);
+    }
+
+    #[test]
+    fn a_panic_frees_those_who_wait() {
+        let mut values = vec![0.0];
+        let turns = Turns::new(&mut values);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| turns.take(1, |_| ()));
+            let failing = scope.spawn(|| turns.take(0, |_| panic!("on purpose")));
+            assert!(failing.join().is_err());
+            assert!(waiting.join().is_err());
+        });
     }
 }

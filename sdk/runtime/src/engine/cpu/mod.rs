@@ -5,23 +5,15 @@
 //! multiply-adds. All other passes have a fixed number of partial sums, and transcendental functions come from the
 //! crate `libm`. Native tests and tests in browsers compare with the digests in `tests/golden/lesson.json`.
 
-mod adapters;
 mod attention;
-mod buffer;
-mod by_tensor;
 mod experts;
-mod forward;
-mod frozen;
 mod gradient;
 pub(in crate::engine) mod kernels;
 mod linear;
 mod matmul;
 mod network;
-mod peak;
 mod pool;
-mod routes;
 mod trainer;
-mod turns;
 mod workspace;
 mod writer;
 
@@ -30,10 +22,10 @@ mod tests;
 
 use std::num::NonZeroUsize;
 
-pub use forward::CpuModel;
 pub use gradient::{CpuGradient, Sums};
 pub(in crate::engine) use kernels::instruction_set;
-pub use peak::matmul_flops_per_s;
+pub use matmul::matmul_flops_per_s;
+pub use network::CpuModel;
 pub use trainer::CpuTrainer;
 pub use writer::Writer;
 

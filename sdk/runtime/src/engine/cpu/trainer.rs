@@ -4,10 +4,10 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::buffer::Buffer;
 use super::gradient::{CpuGradient, PIECE, Sums};
 use super::kernels;
 use super::matmul::Products;
+use super::workspace::Buffer;
 use crate::diloco::Layout;
 use crate::engine::{EngineError, OptimiserState, StepStats, Trainer};
 use crate::model::{

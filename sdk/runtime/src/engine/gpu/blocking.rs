@@ -1,15 +1,18 @@
 //! Several trainers on one GPU, with calls that block until they are done.
 
-mod trainer;
-
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::executor::block_on;
-pub use trainer::GpuTrainer;
 
+use super::arena::Run;
+use super::ring::Ring;
+use super::vectors::reader;
 use super::{Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, MemoryPlan, Tuned, Tuning, tune};
-use crate::engine::EngineError;
+use crate::diloco::Layout;
+use crate::engine::{Engine, EngineError, Exchange, StepStats, Trainer};
 use crate::model::{InnerSpec, ModelSpec};
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 
@@ -96,5 +99,186 @@ fn alone(model: &ModelSpec, inner: &InnerSpec) -> RunSpec {
         data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
         seed: 0,
         frozen: None,
+    }
+}
+
+/// Trainer of a model on a GPU, created by [`GpuTrainers`].
+///
+/// Parameters and moments stay on the device. The mirror reads accessed parameters back once after a step, and writes
+/// changed ones to the device before the next step. [`Trainer::params_at`] and [`Trainer::params_mut_at`] restrict this
+/// to a part. A step returns before it is done, except the first. Loss and norm are then those of the previous step,
+/// and the next step reports divergence. If the device is lost, unreadable parameters are meaningless, and the next
+/// step returns the error.
+pub struct GpuTrainer {
+    engine: RefCell<GpuEngine>,
+    layout: Layout,
+    ring: RefCell<Ring<Vec<Run>>>,
+    /// The mirror, if all of it is at least as recent as the device.
+    whole: OnceCell<Vec<f32>>,
+    /// The mirror, if only `fresh` is at least as recent as the device.
+    mirror: Cell<Vec<f32>>,
+    fresh: Vec<Range<usize>>,
+    /// Ranges of the mirror not yet written to the device.
+    written: Vec<Range<usize>>,
+    fault: Cell<Option<EngineError>>,
+}
+
+impl GpuTrainer {
+    fn new(engine: GpuEngine, gpu: &Gpu) -> Self {
+        let layout = Exchange::layout(&engine).clone();
+        let len = layout.len();
+        Self {
+            ring: RefCell::new(reader(gpu, len)),
+            engine: RefCell::new(engine),
+            layout,
+            // New parameters on the device are zero too.
+            whole: OnceCell::from(vec![0.0; len]),
+            mirror: Cell::default(),
+            fresh: Vec::new(),
+            written: Vec::new(),
+            fault: Cell::default(),
+        }
+    }
+
+    fn all(&self) -> Range<usize> {
+        0..self.layout.len()
+    }
+
+    /// Reads `ranges` into `flat`, the mirror.
+    fn read(&self, ranges: &[Range<usize>], flat: &mut [f32]) {
+        if ranges.is_empty() {
+            return;
+        }
+        let (mut engine, mut ring) = (self.engine.borrow_mut(), self.ring.borrow_mut());
+        if let Err(error) = block_on(engine.read_params(ranges, &mut ring, flat)) {
+            self.fault.set(Some(error));
+        }
+    }
+
+    /// Turns a complete mirror into one with `fresh` ranges.
+    fn part(&mut self) {
+        if let Some(whole) = self.whole.take() {
+            self.mirror.set(whole);
+            self.fresh = one(self.all());
+        }
+    }
+
+    /// Returns the mirror, at least as recent as the device in `ranges`.
+    fn fetch(&mut self, ranges: &[Range<usize>]) -> &mut [f32] {
+        self.part();
+        let missing = without(ranges, &self.fresh);
+        let mut mirror = self.mirror.take();
+        self.read(&missing, &mut mirror);
+        self.fresh.extend(missing);
+        self.mirror.set(mirror);
+        self.mirror.get_mut()
+    }
+
+    /// Writes the changed ranges to the device.
+    fn flush(&mut self) {
+        self.part();
+        let (engine, mirror) = (self.engine.get_mut(), self.mirror.get_mut());
+        for range in self.written.drain(..) {
+            engine.write_params(range, mirror);
+        }
+    }
+}
+
+impl Trainer for GpuTrainer {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn params(&self) -> &[f32] {
+        self.whole.get_or_init(|| {
+            let mut mirror = self.mirror.take();
+            self.read(&without(&one(self.all()), &self.fresh), &mut mirror);
+            mirror
+        })
+    }
+
+    fn params_mut(&mut self) -> &mut [f32] {
+        self.params_mut_at(&one(self.all()))
+    }
+
+    fn params_at(&mut self, ranges: &[Range<usize>]) -> &[f32] {
+        self.fetch(ranges)
+    }
+
+    fn params_mut_at(&mut self, ranges: &[Range<usize>]) -> &mut [f32] {
+        let new = without(ranges, &self.written);
+        self.written.extend(new);
+        self.fetch(ranges)
+    }
+
+    fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
+        }
+        self.flush();
+        self.fresh.clear();
+        block_on(self.engine.get_mut().step(tokens, lr))
+    }
+
+    fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        block_on(self.engine.get_mut().rehearse(tokens))
+    }
+
+    fn held_out_loss(&mut self, params: &[f32], windows: &[u32]) -> Result<Option<f32>, EngineError> {
+        self.fetch(&one(self.all()));
+        // The device's own parameters are overwritten, so the mirror is authoritative from now on.
+        self.written = one(self.all());
+        let engine = self.engine.get_mut();
+        engine.set_params(params);
+        block_on(engine.loss(windows)).map(Some)
+    }
+
+    fn takes_given(&self) -> bool {
+        true
+    }
+
+    fn take_seen(&mut self) -> Vec<u64> {
+        self.engine.get_mut().take_seen()
+    }
+
+    fn describe(&self) -> String {
+        Engine::describe(&*self.engine.borrow())
+    }
+}
+
+/// Returns `range` as a list.
+fn one(range: Range<usize>) -> Vec<Range<usize>> {
+    std::iter::once(range).collect()
+}
+
+/// Returns the parts of `ranges` that are in none of `taken`.
+fn without(ranges: &[Range<usize>], taken: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut left = ranges.to_vec();
+    for cut in taken {
+        let parts = left
+            .into_iter()
+            .flat_map(|range| [range.start..range.end.min(cut.start), range.start.max(cut.end)..range.end]);
+        left = parts.filter(|range| range.start < range.end).collect();
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one range is meant, and not what is in it")]
+    fn ranges_are_cut() {
+        let check = |taken: &[Range<usize>], expected: &[Range<usize>]| {
+            assert_eq!(without(&[2..6, 8..9], taken), expected, "{taken:?}");
+        };
+        check(&[], &[2..6, 8..9]);
+        check(&[0..2, 6..8, 9..20], &[2..6, 8..9]);
+        check(&[3..4], &[2..3, 4..6, 8..9]);
+        check(&[0..3], &[3..6, 8..9]);
+        check(&[5..8, 2..3], &[3..5, 8..9]);
+        check(&[5..10], &[2..5]);
+        check(&[0..10], &[]);
     }
 }

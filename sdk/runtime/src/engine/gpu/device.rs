@@ -9,7 +9,7 @@ use wgpu::{
 };
 
 use super::GpuError;
-use super::pipelines::{Pipelines, Slice};
+use super::kernels::{Pipelines, Slice};
 
 /// Name of a limit in WebGPU, minimum value for the kernels, and accessor.
 type Limit = (&'static str, u64, fn(&Limits) -> u64);

@@ -21,7 +21,6 @@
 
 mod arena;
 mod attention;
-mod batch;
 mod blocking;
 mod device;
 mod error;
@@ -29,16 +28,11 @@ mod exchange;
 mod frozen;
 mod kernels;
 mod matmul;
-mod memory_plan;
-mod moments;
 mod network;
-mod pace;
 mod params;
 #[cfg(any(test, feature = "parity"))]
 pub mod parity;
-mod pipelines;
 mod plan;
-mod profile;
 mod program;
 mod ring;
 mod step;
@@ -51,8 +45,7 @@ pub use blocking::{Clock, GpuTrainer, GpuTrainers};
 pub use device::{AdapterFacts, Gpu, GpuOptions, adapters};
 pub use error::GpuError;
 pub use matmul::{Best, Choice, ChoiceError, Form, Matmul, Trial, Variant};
-pub use memory_plan::MemoryPlan;
-pub use plan::Room;
-pub use profile::KernelTime;
+pub use plan::{MemoryPlan, Room};
+pub use program::KernelTime;
 pub use trainer::{GpuEngine, GpuSetup};
 pub use tuning::{Tuned, Tuning, tune};

@@ -1,7 +1,4 @@
-//! The GPU engine: steps and exchange on one device, for one run.
-
-mod build;
-mod loss;
+//! The GPU engine: its construction, steps and exchange on one device, for one run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,25 +6,23 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use archipelago_core::bytes::to_f32s;
-pub use build::GpuSetup;
 
-use super::Gpu;
 use super::arena::{Arena, Run};
-use super::batch::BatchShape;
 use super::exchange::Exchange;
-use super::moments::Shadow;
-use super::pace::Pace;
-use super::plan::Room;
-use super::profile::{KernelTime, profile};
-use super::program::Program;
+use super::frozen::{Frozen, FrozenPlan};
+use super::matmul::Matmul;
+use super::plan::{MemoryPlan, Room, RunPlan};
+use super::program::{KernelTime, Pace, Program, profile};
 use super::ring::Ring;
-use super::step::{STEPS_MAX, StepBuffers};
-use super::vectors::{Vectors, download, read_into, upload};
+use super::step::{BatchShape, STEPS_MAX, StepBuffers, StepParts};
+use super::vectors::{Shadow, Vectors, download, read_into, upload};
+use super::workspace::Workspace;
+use super::{Gpu, GpuError};
 use crate::diloco::{FragmentId, Fragments, Layout};
-use crate::engine::{Encoded, Engine, EngineError, OptimiserState, StepStats};
-use crate::model::{Adjust, Dims, InnerSpec, windows};
+use crate::engine::{Encoded, Engine, EngineError, OptimiserState, StepStats, frozen_for};
+use crate::model::{Adjust, Dims, FrozenForm, FrozenWeights, InnerSpec, ModelSpec, windows};
 use crate::token;
-use crate::wire::Serial;
+use crate::wire::{RunSpec, Serial};
 
 /// Engine that trains a model on a GPU and exchanges its fragments there.
 ///
@@ -282,4 +277,223 @@ const STATS_BYTES: usize = 16;
 /// Returns the words as numbers.
 fn numbers(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+/// Settings of a GPU engine besides the run.
+pub struct GpuSetup {
+    /// Matrix products.
+    pub matmul: Matmul,
+    /// Frozen weights, for a run that trains adapters.
+    pub frozen: Option<Arc<FrozenWeights>>,
+    /// Memory savings to try; the first that fits is used.
+    pub thrifts: Vec<MemoryPlan>,
+    /// Maximum device memory of its buffers, in bytes; `None` for no limit.
+    pub bytes_max: Option<u64>,
+    /// Optimiser state to resume from.
+    pub moments: Option<OptimiserState>,
+    /// Clock in microseconds since an arbitrary time.
+    pub now_us: Box<dyn Fn() -> u64>,
+}
+
+impl GpuEngine {
+    /// Builds an engine for the run that `spec` describes. The parameters are meaningless until each fragment has been
+    /// loaded.
+    ///
+    /// # Errors
+    /// - [`EngineError::Model`]: the model of `spec` is invalid, or a number of the optimiser is out of range.
+    /// - [`EngineError::Batch`]: the batch is out of range.
+    /// - [`EngineError::NoFragments`], [`EngineError::Codec`]: the exchange is invalid.
+    /// - [`EngineError::Gpu`]: the model does not fit the device: [`GpuError::Shape`], [`GpuError::Head`],
+    ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], or [`GpuError::Refused`]; or the run exchanges
+    ///   in a code without kernels: [`GpuError::Code`].
+    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: the run trains adapters, and `setup` has no weights, or
+    ///   weights of another model.
+    /// - [`EngineError::Lost`]: the device is gone.
+    pub async fn new(gpu: &Gpu, spec: &RunSpec, setup: GpuSetup) -> Result<Self, EngineError> {
+        let weights = frozen_for(&ModelSpec::of(&spec.model)?, setup.frozen)?;
+        let form = weights.as_ref().map_or(FrozenForm::F16, |weights| weights.form());
+        let plan = RunPlan::new(gpu, spec, form, setup.matmul.half)?;
+        let frozen = match &weights {
+            Some(weights) => Some(freeze(gpu, &plan, weights).await?),
+            None => None,
+        };
+        let bytes_max = setup.bytes_max.unwrap_or(u64::MAX).saturating_sub(setup.matmul.bytes());
+        let placed = place(gpu, &plan, &setup.thrifts, bytes_max).await?;
+        let Placed { thrift, vectors, exchange, shape, work, bytes: placed } = placed;
+        let begun = gpu.taken();
+        // Moments of another model are ignored.
+        let moments = setup.moments.filter(|moments| moments.adamw(plan.layout.len()).is_some());
+        if let Some(both) = moments.as_ref().and_then(|moments| moments.adamw(plan.layout.len())) {
+            vectors.moments.upload(gpu, &plan.arena, both);
+        }
+        let steps = moments.as_ref().map_or(0, |moments| moments.steps);
+        let shadow = Shadow::new(gpu, &plan.arena, moments, plan.layout.len(), thrift.half_moments);
+        let parts = step_parts(gpu, &plan, frozen.as_ref(), &vectors);
+        let buffers = StepBuffers::new(gpu, &plan.dims, &shape);
+        let program = parts.program(&setup.matmul, shape, &work, &buffers);
+        gpu.check()?;
+        let ring = Ring::new(gpu, "stats", STEPS_MAX, buffers.stats.bytes + buffers.seen.bytes);
+        let frozen_bytes = plan.frozen.as_ref().map_or(0, FrozenPlan::bytes);
+        let bytes = setup.matmul.bytes() + frozen_bytes + placed + gpu.taken() - begun;
+        let pace = Pace::new(setup.now_us, program.cost());
+        let counted = vec![0; plan.dims.layers * plan.dims.experts];
+        let RunPlan { inner, dims, layout, fragments, arena, .. } = plan;
+        Ok(Self {
+            gpu: gpu.clone(),
+            room: Room { thrift, bytes },
+            inner,
+            dims,
+            layout,
+            fragments,
+            arena,
+            vectors,
+            shape,
+            buffers,
+            program,
+            pace,
+            ring,
+            newest: None,
+            exchange,
+            shadow,
+            steps,
+            counted,
+            seen: Vec::new(),
+        })
+    }
+
+    /// Returns the memory plan that [`Self::new`] would try for the run of `spec` on `gpu`, without building an engine.
+    /// It assumes one window in a microbatch and at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`], except those of frozen weights.
+    pub async fn find_room(gpu: &Gpu, spec: &RunSpec, bytes_max: Option<u64>) -> Result<Room, EngineError> {
+        let plan = RunPlan::new(gpu, spec, FrozenForm::F16, false)?;
+        Ok(plan.room(gpu, &MemoryPlan::LADDER, bytes_max).await?)
+    }
+}
+
+/// Parts of an engine that may not fit.
+struct Placed {
+    thrift: MemoryPlan,
+    vectors: Vectors,
+    exchange: Exchange,
+    shape: BatchShape,
+    work: Workspace,
+    /// Total bytes.
+    bytes: u64,
+}
+
+/// Allocates the buffers of `plan` with the first of `thrifts` that fits within `bytes_max`.
+async fn place(
+    gpu: &Gpu,
+    plan: &RunPlan,
+    thrifts: &[MemoryPlan],
+    bytes_max: u64,
+) -> Result<Placed, GpuError> {
+    let mut refused = None;
+    for &thrift in thrifts {
+        match place_with(gpu, plan, thrift, bytes_max).await {
+            Err(error @ GpuError::Memory { .. }) => refused = Some(error),
+            placed => return placed,
+        }
+    }
+    Err(refused.unwrap_or_else(|| gpu.no_room(plan.bytes(MemoryPlan::NONE))))
+}
+
+async fn place_with(
+    gpu: &Gpu,
+    plan: &RunPlan,
+    thrift: MemoryPlan,
+    bytes_max: u64,
+) -> Result<Placed, GpuError> {
+    let begun = gpu.taken();
+    let fixed = plan.bytes(thrift);
+    let Some(bytes_left) = bytes_max.checked_sub(fixed) else { return Err(gpu.no_room(fixed)) };
+    let bytes = Vectors::bytes(&plan.arena, thrift.half_moments, plan.half);
+    let make = || Vectors::new(gpu, &plan.arena, thrift.half_moments, plan.half);
+    let vectors = gpu.allocate(bytes, make).await?;
+    let exchange = Exchange::new(gpu, &vectors.theta, plan.exchange(thrift)).await?;
+    let (kept, mut refused) = (gpu.taken() - begun, None);
+    for shape in plan.shapes() {
+        let bytes = plan.step_bytes(gpu.binding_bytes_max(), &shape, thrift.recompute);
+        if bytes > bytes_left {
+            refused = Some(gpu.no_room(fixed + bytes));
+            continue;
+        }
+        let before = gpu.taken();
+        let make = || Workspace::new(gpu, &plan.dims, &shape, thrift.recompute);
+        match gpu.allocate(bytes, make).await.and_then(|made| made) {
+            Ok(work) => {
+                let bytes = kept + gpu.taken() - before;
+                return Ok(Placed { thrift, vectors, exchange, shape, work, bytes });
+            }
+            Err(error @ (GpuError::Memory { .. } | GpuError::TensorTooLarge { .. })) => refused = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refused.expect("1 divides every batch"))
+}
+
+/// Returns the inputs for the dispatch list of a step.
+fn step_parts<'a>(
+    gpu: &'a Gpu,
+    plan: &'a RunPlan,
+    frozen: Option<&'a Frozen>,
+    vectors: &'a Vectors,
+) -> StepParts<'a> {
+    let RunPlan { inner, dims, slots, arena, .. } = plan;
+    StepParts { gpu, inner: *inner, dims, slots, arena, frozen, vectors }
+}
+
+/// Writes the frozen weights to the device.
+async fn freeze(gpu: &Gpu, plan: &RunPlan, weights: &FrozenWeights) -> Result<Frozen, GpuError> {
+    let plan = plan.frozen.clone().expect("only adapters have frozen weights");
+    gpu.allocate(plan.bytes(), || Frozen::new(gpu, plan, weights)).await
+}
+
+impl GpuEngine {
+    /// Returns the mean loss of the parameters over the learnt tokens of `tokens`, `[n, context + 1]`, in nats per
+    /// token, for any n. It is 0 if no token is learnt. Parameters and moments stay unchanged, because it runs steps
+    /// that change nothing.
+    ///
+    /// # Errors
+    /// - [`EngineError::Model`]: `tokens` has another shape or a token outside the vocabulary.
+    /// - [`EngineError::NotFinite`]: an earlier step diverged.
+    /// - [`EngineError::Lost`]: the device is gone.
+    pub async fn loss(&mut self, tokens: &[u32]) -> Result<f32, EngineError> {
+        windows(tokens, &self.dims)?;
+        self.settle().await?;
+        let mut sum = 0.0;
+        for batch in tokens.chunks(self.inner.batch as usize * (self.dims.context + 1)) {
+            if self.ring.is_full() {
+                sum += self.take_loss().await?;
+            }
+            self.submit(&self.whole_batch(batch), &Adjust::NOTHING);
+        }
+        while !self.ring.is_empty() {
+            sum += self.take_loss().await?;
+        }
+        Ok((sum / token::learnt(tokens, self.dims.context).max(1) as f64) as f32)
+    }
+
+    /// Returns `tokens`, padded to a whole batch with windows without learnt tokens.
+    fn whole_batch(&self, tokens: &[u32]) -> Vec<u32> {
+        let mut batch = tokens.to_vec();
+        batch.resize(self.inner.batch as usize * (self.dims.context + 1), token::GIVEN);
+        batch
+    }
+
+    /// Returns the sum of the losses of the oldest pending batch, in nats.
+    async fn take_loss(&mut self) -> Result<f64, EngineError> {
+        self.ring.ready(&self.gpu).await?;
+        let rows = self.shape.microbatches * self.shape.rows_padded();
+        let found = self.ring.next(&self.gpu, |_, bytes| {
+            let (stats, seen) = bytes.split_at(STATS_BYTES);
+            (f64::from(to_f32s(stats)[0]) * rows as f64, numbers(seen))
+        })?;
+        let (sum, counted) = found.expect("it was waited for");
+        // Tokens that are only read count for no expert.
+        self.counted.iter_mut().zip(counted).for_each(|(old, new)| *old = new);
+        Ok(sum)
+    }
 }

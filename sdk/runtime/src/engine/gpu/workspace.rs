@@ -4,9 +4,9 @@
 //! same dispatch.
 
 use super::Gpu;
-use super::batch::BatchShape;
 use super::error::GpuError;
 use super::program::{Slice, buffer, buffer_bytes};
+use super::step::BatchShape;
 use crate::model::{Dims, rotary_tables};
 
 /// Maximum size of the logits held at once, in bytes. The head processes the tokens in chunks.

@@ -61,7 +61,7 @@ fn agent() -> &'static Agent {
     static AGENT: OnceLock<Agent> = OnceLock::new();
     AGENT.get_or_init(|| {
         let config = Agent::config_builder();
-        let config = match super::trust::authorities() {
+        let config = match super::authorities() {
             Some(authorities) => config.tls_config(authorities),
             None => config,
         };

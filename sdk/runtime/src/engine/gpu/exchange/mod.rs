@@ -6,28 +6,24 @@
 //! too if the device rounds differences and products according to IEEE 754 and keeps subnormal numbers and the sign of
 //! zero.
 
-mod hat;
-mod part;
-mod parts;
 mod piece;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use hat::Hat;
-use part::Plan;
-pub use part::kernel_code;
-pub use parts::Parts;
-use parts::SLOTS;
-use piece::{Body, FLAG_BYTES, Piece};
+use archipelago_core::bytes::from_f32s;
 
-use super::program::{Program, Slice, buffer};
+use super::arena::Arena;
+use super::program::{ALIGN_BYTES, Program, Slice, buffer, buffer_bytes};
 use super::ring::Ring;
 use super::{Gpu, GpuError};
 use crate::diloco::replica::{all_finite, kept_share, same_length};
 use crate::diloco::{Codec, Fragments, ReplicaError, Segment, halves};
 use crate::engine::{Encoded, EngineError};
-use crate::wire::{FragmentId, Serial};
+use crate::wire::{ApplyPolicy, FragmentId, Serial};
+use piece::{Body, DIGEST_BYTES, FLAG_BYTES, Piece, Plan, SPAN};
+
+pub use piece::kernel_code;
 
 /// Exchange of fragments on the device: encodes progress, and applies merged changes.
 ///
@@ -395,5 +391,193 @@ fn copy(encoder: &mut wgpu::CommandEncoder, spans: &[Piece], from: &[wgpu::Buffe
         let bytes = piece.bytes();
         let (start, len) = (bytes.start, bytes.end - bytes.start);
         encoder.copy_buffer_to_buffer(&from[piece.chunk], start, &to[piece.chunk], start, len);
+    }
+}
+
+/// Θ̂, initially zero.
+#[derive(Debug)]
+enum Hat {
+    /// On the device, with the same layout as θ.
+    Device(Vec<wgpu::Buffer>),
+    /// In host memory. One span at a time is on the device, while it is processed.
+    Host(HostHat),
+}
+
+/// Θ̂ in host memory.
+#[derive(Debug)]
+struct HostHat {
+    /// Values of each fragment, in order, as [`halves::to_bytes`] encodes them. Two bytes represent them exactly.
+    fragments: Vec<Vec<u8>>,
+    /// Digest of each fragment.
+    digests: Vec<u64>,
+    /// One span on the device.
+    span: Slice,
+}
+
+impl Hat {
+    /// Creates Θ̂ in the memory that `parts` choose.
+    pub fn new(gpu: &Gpu, parts: &Parts<'_>) -> Self {
+        if !parts.host_hat {
+            return Self::Device(parts.arena.vector(gpu, "hat"));
+        }
+        let zeros = |p| vec![0; halves::BYTES * parts.fragments.len(p)];
+        let fragments: Vec<Vec<u8>> = parts.fragments.ids().map(zeros).collect();
+        let digests = fragments.iter().map(|bytes| halves::digest(&halves::from_bytes(bytes))).collect();
+        let span = Slice::whole(&buffer(gpu, "hat", parts.span_words()));
+        Self::Host(HostHat { fragments, digests, span })
+    }
+
+    /// Returns the slice of a span on the device, once it is there.
+    pub fn slice(&self, span: &Piece) -> Slice {
+        match self {
+            Self::Device(hat) => span.slice(hat),
+            Self::Host(host) => span.alone(&host.span),
+        }
+    }
+
+    /// Ensures that the next submission finds a span of `fragment` on the device.
+    pub fn send(&self, gpu: &Gpu, fragment: FragmentId, span: &Piece) {
+        if let Self::Host(host) = self {
+            let mut values = vec![0.0; span.len as usize];
+            halves::widen(host.bytes(fragment, span), &mut values);
+            gpu.queue.write_buffer(&host.span.buffer, span.first_byte(), &from_f32s(&values));
+        }
+    }
+
+    /// Sets a span of `fragment` to `values`, here and on the device, before the next submission.
+    pub fn set(&mut self, gpu: &Gpu, fragment: FragmentId, span: &Piece, values: &[f32]) {
+        let (target, start_byte) = match self {
+            Self::Device(hat) => (&hat[span.chunk], span.bytes().start),
+            Self::Host(host) => {
+                let range = span.in_fragment();
+                let bytes = &mut host.fragments[usize::from(fragment.0)];
+                bytes[halves::BYTES * range.start..halves::BYTES * range.end]
+                    .copy_from_slice(&halves::to_bytes(values));
+                (&host.span.buffer, span.first_byte())
+            }
+        };
+        gpu.queue.write_buffer(target, start_byte, &from_f32s(values));
+    }
+}
+
+impl HostHat {
+    fn bytes(&self, fragment: FragmentId, span: &Piece) -> &[u8] {
+        let range = span.in_fragment();
+        &self.fragments[usize::from(fragment.0)][halves::BYTES * range.start..halves::BYTES * range.end]
+    }
+
+    /// Returns Θ̂ of `fragment`, `[fragment_len]`.
+    pub fn values(&self, fragment: FragmentId) -> Vec<f32> {
+        halves::from_bytes(&self.fragments[usize::from(fragment.0)])
+    }
+
+    /// See [`halves::digest`].
+    pub fn digest(&self, fragment: FragmentId) -> u64 {
+        self.digests[usize::from(fragment.0)]
+    }
+
+    /// Updates the digest of `fragment`, whose Θ̂ is now `values`.
+    pub fn note(&mut self, fragment: FragmentId, values: &[f32]) {
+        self.digests[usize::from(fragment.0)] = halves::digest(values);
+    }
+}
+
+/// Maximum number of bodies being read back at once. Further ones wait in device memory.
+const SLOTS: usize = 4;
+
+/// Inputs of an exchange.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    /// Layout of θ.
+    pub arena: &'a Arena,
+    /// The fragments.
+    pub fragments: &'a Arc<Fragments>,
+    /// Codec of changes.
+    pub codec: Codec,
+    /// Treatment of unmerged progress when a change arrives.
+    pub policy: ApplyPolicy,
+    /// Whether Θ̂ is in host memory.
+    pub host_hat: bool,
+}
+
+impl Parts<'_> {
+    /// Returns the segments of a fragment.
+    pub fn segments(&self, p: FragmentId) -> &[Segment] {
+        self.fragments.segments(p).unwrap_or_default()
+    }
+
+    /// Returns the bytes of head and codes of each fragment's body.
+    pub fn sizes(&self) -> Vec<[u64; 2]> {
+        let size = |p| {
+            let head = self.codec.head_bytes(self.segments(p));
+            [head as u64, (self.codec.body_bytes(self.segments(p)) - head) as u64]
+        };
+        self.fragments.ids().map(size).collect()
+    }
+
+    /// Returns head and codes of the largest body, or 0 without bodies.
+    pub fn largest(&self) -> [u64; 2] {
+        self.sizes().iter().fold([0, 0], |max, size| [0, 1].map(|i| size[i].max(max[i])))
+    }
+
+    /// Returns head and codes of the body that is being applied on the device.
+    pub fn incoming(&self) -> [u64; 2] {
+        if self.host_hat { [0, 0] } else { self.largest() }
+    }
+
+    /// Returns the maximum number of blocks in a fragment.
+    pub fn blocks(&self) -> u64 {
+        let blocks = self.fragments.ids().map(|p| self.codec.block_count(self.segments(p)));
+        blocks.max().unwrap_or_default() as u64
+    }
+
+    /// Returns the bytes that are read back for a fragment.
+    pub fn slot_bytes(&self) -> u64 {
+        FLAG_BYTES + self.largest().iter().sum::<u64>() + DIGEST_BYTES
+    }
+
+    /// Returns the words of a buffer that holds any span at any possible offset.
+    pub fn span_words(&self) -> u64 {
+        let pieces = self.fragments.ids().flat_map(|p| Piece::all(self.arena, &self.codec, self.segments(p)));
+        let longest = pieces.map(|piece| u64::from(piece.len)).max().unwrap_or_default();
+        longest.min(SPAN as u64) + ALIGN_BYTES / 4
+    }
+
+    /// Returns true if positions are kept.
+    pub fn has_position(&self) -> bool {
+        kept_share(self.policy).is_some() && !self.policy.is_additive()
+    }
+
+    /// Returns the device memory that an exchange takes, in bytes.
+    pub fn bytes(&self) -> u64 {
+        let bodies: u64 = self.sizes().iter().map(|&[head, codes]| Body::bytes(head, codes)).sum();
+        let [head, codes] = self.incoming();
+        let position = if self.has_position() { self.arena.bytes() } else { 0 };
+        bodies
+            + Body::bytes(head, codes)
+            + position
+            + if self.host_hat { buffer_bytes(self.span_words()) } else { self.arena.bytes() }
+            + buffer_bytes(self.span_words())
+            + buffer_bytes(self.blocks())
+            + SLOTS as u64 * self.slot_bytes()
+    }
+
+    /// Rejects bodies that cannot be bound.
+    ///
+    /// # Errors
+    /// [`GpuError::TensorTooLarge`].
+    pub fn check(&self, gpu: &Gpu) -> Result<(), GpuError> {
+        let bytes_max = gpu.binding_bytes_max() - FLAG_BYTES;
+        let sizes = self.sizes();
+        let too_large =
+            sizes.iter().enumerate().find(|(_, size)| size.iter().any(|&bytes| bytes > bytes_max));
+        too_large.map_or(Ok(()), |(fragment, size)| {
+            Err(GpuError::TensorTooLarge {
+                tensor: format!("the body of fragment {fragment}"),
+                bytes: size.iter().sum(),
+                bytes_max,
+                adapter: gpu.facts().name.clone(),
+            })
+        })
     }
 }

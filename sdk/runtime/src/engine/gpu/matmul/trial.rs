@@ -1,9 +1,11 @@
-//! Measurement of the fastest variant on a device.
+//! Measurement of the fastest correct variant on a device, and its result as it is stored.
 
-use serde::Serialize;
+use archipelago_core::bytes::to_f32s;
+use serde::{Deserialize, Serialize};
 
-use super::{Best, Form, Matmul, Product, SCRATCH_BYTES, Store, Values, Variant, agrees};
+use super::{Best, Form, Matmul, Product, SCRATCH_BYTES, Store, Values, Variant};
 use crate::engine::gpu::program::{Builder, Program, Slice, buffer};
+use crate::engine::gpu::ring::Ring;
 use crate::engine::gpu::{Gpu, GpuError};
 
 /// Maximum floating-point operations of a tried product; larger ones are cut down. A weak GPU takes some tens of
@@ -207,5 +209,187 @@ impl Bench {
     fn trial(&self, variant: Variant, us: f64) -> Trial {
         let ([m, n, k], gflops) = (self.sides, self.flops() / us / 1e3);
         Trial { variant, form: self.form, m, n, k, gflops }
+    }
+}
+
+/// The best variants for each form on one device with one driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Name of the adapter.
+    pub adapter: String,
+    /// Driver and version.
+    pub driver: String,
+    /// For `A Bᵀ`, one entry for each size of a product of the model. Large products were tried only in part.
+    pub nt: Vec<Best>,
+    /// For `A B`.
+    pub nn: Vec<Best>,
+    /// For `Aᵀ B`.
+    pub tn: Vec<Best>,
+    /// Whether variants on matrix units were tried.
+    pub matrices: bool,
+    /// Whether attention is faster on matrix units.
+    pub strips: bool,
+    /// Rate of the slowest form, in 10⁹ floating-point operations per second.
+    pub gflops: u32,
+}
+
+/// Reason why a choice does not apply to a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChoiceError {
+    /// It was made on another adapter.
+    #[error("the kernels were chosen for {chosen:?}, but this is {found:?}: choose again")]
+    Adapter {
+        /// Adapter of the choice.
+        chosen: String,
+        /// Adapter of this device.
+        found: String,
+    },
+    /// The driver has changed since.
+    #[error("the kernels were chosen with driver {chosen:?}, but this is {found:?}: choose again")]
+    Driver {
+        /// Driver of the choice.
+        chosen: String,
+        /// Driver of this device.
+        found: String,
+    },
+    /// Permission to use matrix units has changed since the choice.
+    #[error("the kernels were chosen {} matrix units: choose again", if *.tried { "with" } else { "without" })]
+    Matrices {
+        /// Whether matrix units were tried.
+        tried: bool,
+    },
+    /// No trial leads to this choice: a form is missing, or it uses matrix-unit kernels that were not tried.
+    /// Alternatively, the chosen kernels are no longer correct on the device.
+    #[error("the chosen kernels are invalid, or give wrong results on this machine: choose again")]
+    Wrong,
+}
+
+impl Matmul {
+    /// Creates matrix products according to `choice`.
+    ///
+    /// # Errors
+    /// - [`ChoiceError::Adapter`] and [`ChoiceError::Driver`]: the choice was made on another device than `gpu`.
+    /// - [`ChoiceError::Matrices`]: the choice was made among other kernels.
+    /// - [`ChoiceError::Wrong`]: the choice is inconsistent.
+    pub fn from_choice(gpu: &Gpu, choice: &Choice) -> Result<Self, ChoiceError> {
+        let Choice { adapter, driver, nt, nn, tn, matrices, strips, gflops } = choice;
+        let facts = gpu.facts();
+        if *adapter != facts.name {
+            return Err(ChoiceError::Adapter { chosen: adapter.clone(), found: facts.name.clone() });
+        }
+        if *driver != facts.driver {
+            return Err(ChoiceError::Driver { chosen: driver.clone(), found: facts.driver.clone() });
+        }
+        if *matrices != gpu.has_matrices() {
+            return Err(ChoiceError::Matrices { tried: *matrices });
+        }
+        let best = [nt, nn, tn].map(Clone::clone);
+        let on_matrices = *strips || best.iter().flatten().any(|best| best.variant.is_half());
+        if best.iter().any(Vec::is_empty) || on_matrices && !matrices {
+            return Err(ChoiceError::Wrong);
+        }
+        Ok(Self::of(best).at(*gflops).suited(gpu).with_strips(*strips))
+    }
+
+    /// Returns true if the variants that round to 16 bits are still correct on `gpu`, because drivers and kernels
+    /// change.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] and [`GpuError::Refused`].
+    pub(in crate::engine::gpu) async fn agrees(&self, gpu: &Gpu) -> Result<bool, GpuError> {
+        for (form, best) in Form::ALL.into_iter().zip(&self.best) {
+            for best in best.iter().filter(|best| best.variant.is_half()) {
+                if !agrees(gpu, best.variant, form).await? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the choice to store, for [`Self::from_choice`].
+    #[must_use]
+    pub fn choice(&self, gpu: &Gpu) -> Choice {
+        let (adapter, driver) = (gpu.facts().name.clone(), gpu.facts().driver.clone());
+        let ([nt, nn, tn], strips, gflops) = (self.best.clone(), self.strips, self.gflops);
+        Choice { adapter, driver, nt, nn, tn, matrices: gpu.has_matrices(), strips, gflops }
+    }
+}
+
+/// Sides of the test product, which cross the edges of all tiles.
+const SIDES: [u32; 3] = [77, 140, 91];
+/// Maximum error of a sum whose terms are exact and at most 1. Only the order of additions differs.
+const ERROR_MAX: f32 = 1e-6 * SIDES[2] as f32;
+
+/// Returns true if `variant` agrees for a product of `form` on `gpu` with plain sums, within rounding.
+///
+/// # Errors
+/// [`GpuError::Lost`] and [`GpuError::Refused`].
+pub async fn agrees(gpu: &Gpu, variant: Variant, form: Form) -> Result<bool, GpuError> {
+    let [m, n, k] = SIDES;
+    let width = |side: u32| side.next_multiple_of(4);
+    let ([rows_a, columns_a], [rows_b, columns_b]) = match form {
+        Form::Nt => ([m, k], [n, k]),
+        Form::Nn => ([m, k], [k, n]),
+        Form::Tn => ([k, m], [k, n]),
+    };
+    let (a, b) = (operand(gpu, rows_a, columns_a), operand(gpu, rows_b, columns_b));
+    let mut found = Vec::new();
+    for variant in [Variant::Register4, variant] {
+        let c = Slice::whole(&buffer(gpu, "proof", u64::from(m * n)));
+        let product = Product {
+            form,
+            m,
+            n,
+            k,
+            a: a.clone(),
+            a_stride: width(columns_a),
+            b: b.clone(),
+            b_stride: width(columns_b),
+            b_values: Values::Whole,
+            c: c.clone(),
+            c_stride: n,
+            store: Store::Set,
+            first: [0, 0],
+            scale: 1.0,
+        };
+        let mut builder = Builder::default();
+        Matmul::fixed(variant).for_means_of(1000).add(&mut builder, product);
+        builder.build(gpu).submit(gpu, u64::MAX);
+        let mut ring = Ring::new(gpu, "proof", 1, c.bytes);
+        ring.read(gpu, &[c], ());
+        ring.ready(gpu).await?;
+        found.push(ring.next(gpu, |(), bytes| to_f32s(bytes))?.unwrap_or_default());
+    }
+    Ok(are_alike(&found[0], &found[1]))
+}
+
+/// Returns true if both hold numbers that differ only by rounding.
+fn are_alike(expected: &[f32], found: &[f32]) -> bool {
+    expected.len() == found.len() && expected.iter().zip(found).all(|(a, b)| (a - b).abs() <= ERROR_MAX)
+}
+
+/// Creates a matrix `[rows, columns]` of numbers between −1 and 1 that 16-bit floats represent exactly, with 0 after
+/// each row.
+fn operand(gpu: &Gpu, rows: u32, columns: u32) -> Slice {
+    let width = columns.next_multiple_of(4);
+    let value = |i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as f32 / 128.0 - 1.0;
+    let values: Vec<f32> =
+        (0..rows * width).map(|i| if i % width < columns { value(i) } else { 0.0 }).collect();
+    let slice = Slice::whole(&buffer(gpu, "proof", values.len() as u64));
+    gpu.write(&slice, &values);
+    slice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_roundings_are_alike() {
+        assert!(are_alike(&[1.0, -20.0], &[1.000_01, -20.000_04]));
+        for other in [&[1.0, -20.001][..], &[1.0], &[1.0, 20.0], &[1.0, f32::NAN], &[1.0, f32::INFINITY]] {
+            assert!(!are_alike(&[1.0, -20.0], other), "{other:?}");
+        }
     }
 }

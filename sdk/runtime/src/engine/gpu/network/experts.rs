@@ -1,14 +1,12 @@
 //! A mixture of experts in place of the feed-forward layer, as dispatches. Every expert computes every token, and the
 //! router's weights, mostly 0, scale the results. With few experts this is fast and needs no sorting.
 
-use super::super::batch::Microbatch;
-use super::super::kernels;
 use super::super::matmul::{Form, Product, Store, Values};
-use super::super::params;
 use super::super::program::{Builder, Slice};
+use super::super::step::Microbatch;
 use super::super::workspace::{Layer, router_stride};
-use super::Network;
-use super::norm::Norm;
+use super::super::{kernels, params};
+use super::{Network, Norm};
 use crate::model::LayerSlots;
 
 impl Network<'_> {

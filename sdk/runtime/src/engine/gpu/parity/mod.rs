@@ -5,6 +5,10 @@
 
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
+use std::pin::Pin;
+
+pub use harness::Gpus;
+
 /// Adds tests to the module's `PARITY`, and natively to `cargo test`.
 macro_rules! parity {
     ($($(#[$when:meta])* $name:ident),* $(,)?) => {
@@ -28,29 +32,19 @@ mod attention;
 #[cfg(test)]
 mod blocking;
 mod code;
-mod embedding;
 mod engine;
 mod exchange;
-mod halves;
 mod harness;
-mod loss;
+mod layers;
 mod matmul;
 // Our own code counts the bytes of buffers, so a browser gives the same result, but takes a minute and a half.
 #[cfg(not(target_arch = "wasm32"))]
 mod memory;
 #[cfg(test)]
 mod native;
-mod norm;
-mod optimiser;
-mod pointwise;
 mod ring;
 #[cfg(test)]
 mod table;
-mod trials;
-
-use std::pin::Pin;
-
-pub use harness::Gpus;
 
 /// One test.
 #[derive(Clone, Copy, Debug)]
@@ -65,19 +59,13 @@ const GROUPS: &[&[Test]] = &[
     adapters::PARITY,
     attention::PARITY,
     code::PARITY,
-    embedding::PARITY,
+    layers::PARITY,
     engine::PARITY,
     exchange::PARITY,
-    halves::PARITY,
-    loss::PARITY,
     matmul::PARITY,
     #[cfg(not(target_arch = "wasm32"))]
     memory::PARITY,
-    norm::PARITY,
-    optimiser::PARITY,
-    pointwise::PARITY,
     ring::PARITY,
-    trials::PARITY,
 ];
 
 /// Returns all tests, in a stable order.

@@ -1,13 +1,107 @@
-//! Backend of the GPU engine. It finds the device, remembers the choice of kernels, and reopens the device.
+//! Interface through which an [`super::EngineBuilder`] builds one kind of engine, and its implementations.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
-use super::{Backend, Setup};
-use crate::engine::gpu::{
+use super::cpu::CpuTrainer;
+use super::gpu::{
     ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, MemoryPlan, Trial, Tuned, Tuning, tune,
 };
-use crate::engine::{EngineError, EngineKind, OptimiserState};
+use super::{
+    DataParallel, Engine, EngineError, EngineKind, EngineOptions, Helpers, HostEngine, OptimiserState,
+    Trainer,
+};
+use crate::model::{FrozenWeights, ModelSpec};
 use crate::wire::RunSpec;
+
+/// Builder of engines of one kind: finds the device, then builds engines on it, one after the other.
+pub trait Backend: Sized {
+    /// Type of the engines.
+    type Engine: Engine;
+
+    /// Number of parameter copies that an engine holds in host memory.
+    const HOST_COPIES: u64;
+
+    /// Finds the device that `setup` asks for.
+    ///
+    /// # Errors
+    /// [`GpuError`]: there is no such device.
+    async fn open(setup: &Setup) -> Result<Self, GpuError>;
+
+    /// Returns true if the device is gone.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
+    /// Reopens the device.
+    ///
+    /// # Errors
+    /// [`GpuError`]: there is no such device at present.
+    async fn renew(&mut self, setup: &Setup) -> Result<(), GpuError> {
+        let _ = setup;
+        Ok(())
+    }
+
+    /// Builds an engine for the run that `spec` describes. The previous engine must be gone.
+    ///
+    /// # Errors
+    /// [`EngineError::Gpu`] if the device cannot train the model; other errors if no engine can, or if none can at
+    /// present.
+    async fn build(
+        &mut self,
+        setup: &Setup,
+        spec: &RunSpec,
+        moments: Option<OptimiserState>,
+    ) -> Result<Self::Engine, EngineError>;
+}
+
+/// Settings shared by all engines.
+pub struct Setup {
+    /// Options from the user.
+    pub options: EngineOptions,
+    /// Clock in microseconds since an arbitrary time.
+    pub now_us: Rc<dyn Fn() -> u64>,
+    /// Helpers of CPU engines.
+    pub helpers: Helpers,
+    /// Frozen weights of runs that train adapters.
+    pub frozen: Option<Arc<FrozenWeights>>,
+}
+
+/// The processor: always present, and never lost.
+pub struct CpuBackend;
+
+impl Backend for CpuBackend {
+    type Engine = DataParallel;
+
+    /// θ, gradient, two moments, Θ̂ and reported progress.
+    const HOST_COPIES: u64 = 6;
+
+    async fn open(_: &Setup) -> Result<Self, GpuError> {
+        Ok(Self)
+    }
+
+    /// # Errors
+    /// Those of [`CpuTrainer::on`] and [`HostEngine::new`].
+    async fn build(
+        &mut self,
+        setup: &Setup,
+        spec: &RunSpec,
+        moments: Option<OptimiserState>,
+    ) -> Result<DataParallel, EngineError> {
+        let model = ModelSpec::of(&spec.model)?;
+        let mut trainer = CpuTrainer::on(setup.frozen.clone(), &model, &spec.inner, setup.options.threads)?;
+        // Moments of another model are ignored.
+        let len = trainer.layout().len();
+        if let Some(moments) = moments.filter(|moments| moments.adamw(len).is_some()) {
+            trainer.resume(&moments)?;
+        }
+        let host = HostEngine::new(spec, trainer)?;
+        // Helpers report no expert loads and hold no frozen weights, so such models train without them.
+        let is_alone = model.experts.is_some() || model.lora.is_some();
+        let helpers = if !is_alone { setup.helpers.start(spec) } else { Vec::new() };
+        Ok(DataParallel::new(host, helpers, Rc::clone(&setup.now_us)))
+    }
+}
 
 /// One GPU with its known tunings.
 pub struct GpuBackend {

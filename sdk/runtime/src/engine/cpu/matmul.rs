@@ -1,5 +1,18 @@
 //! Matrix products: `gemm-f32` with the feature `cpu`, otherwise our own vectorised product. Our own also serves where
-//! every machine must compute the same bits.
+//! every machine must compute the same bits: in browsers, which `gemm` does not support, and in simulations.
+//!
+//! Our own product packs blocks of both operands into panels that a tile reads from end to end, regardless of the
+//! original strides. The sums of a tile stay in registers. Each value of the result is a sum in the order of its terms,
+//! split as [`DEPTH_MAX`] determines, so the width of vectors and tiles changes no bit.
+
+use std::cell::RefCell;
+use std::num::NonZeroUsize;
+
+use super::THREADS_MAX;
+use super::pool::Pool;
+use super::workspace::Buffer;
+use crate::engine::EngineError;
+use crate::platform::lanes::{Lanes, Work, widest};
 
 /// A matrix with arbitrary strides, to read.
 #[derive(Clone, Copy)]
@@ -90,7 +103,7 @@ impl Products {
     pub const FASTEST: Self = Self(fastest);
     /// Sums in a fixed order, without fused multiply-adds: the same bits on every machine and in browsers, except in
     /// modules compiled for `relaxed-simd`.
-    pub const FIXED: Self = Self(portable::product);
+    pub const FIXED: Self = Self(product);
 
     /// Computes `out = scale · a b`, or `out += scale · a b`; out `[m, n]`, a `[m, k]`, b `[k, n]`.
     pub fn multiply(self, out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
@@ -138,13 +151,175 @@ fn fastest(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
     }
 }
 
-mod pack;
-mod portable;
 #[cfg(not(feature = "cpu"))]
-use portable::product as fastest;
+use self::product as fastest;
+
+/// Packs `lines`, `[n, depth]`, side by side in panels of W: `panels` becomes `[n / W, depth, W]`. Missing lines of the
+/// last panel are zeros.
+fn pack<const W: usize>(lines: Mat<'_>, panels: &mut Vec<f32>) {
+    let depth = lines.cols;
+    panels.resize(lines.rows.div_ceil(W) * depth * W, 0.0);
+    for (i, panel) in panels.as_chunks_mut::<W>().0.chunks_exact_mut(depth).enumerate() {
+        let (first, count) = (i * W, W.min(lines.rows - i * W));
+        if count == W && lines.row_stride == 1 {
+            for (p, values) in panel.iter_mut().enumerate() {
+                let start = first + p * lines.col_stride;
+                values.copy_from_slice(&lines.values[start..start + W]);
+            }
+        } else if count == W && lines.col_stride == 1 {
+            let line = |r: usize| &lines.values[(first + r) * lines.row_stride..][..depth];
+            let lines: [&[f32]; W] = std::array::from_fn(line);
+            for (p, values) in panel.iter_mut().enumerate() {
+                for (value, line) in values.iter_mut().zip(lines) {
+                    *value = line[p];
+                }
+            }
+        } else {
+            for (p, values) in panel.iter_mut().enumerate() {
+                let at = |r: usize| lines.values[(first + r) * lines.row_stride + p * lines.col_stride];
+                *values = std::array::from_fn(|r| if r < count { at(r) } else { 0.0 });
+            }
+        }
+    }
+}
+
+/// Rows of a tile, which has as many columns as [`Lanes`]. With eight columns, as in browsers, it fits 16 registers
+/// even if a compiler loads all of a's values before the second vector of b. A tile of 6 × 8 does not fit, and is
+/// slower.
+const ROWS: usize = 4;
+/// Terms, rows and columns of a block. A panel of b stays in the L1 cache, and the block of a in the L2 cache.
+const DEPTH_MAX: usize = 256;
+const ROWS_MAX: usize = 24 * ROWS;
+const COLS_MAX: usize = 512;
+
+thread_local! {
+    /// Panels of a and of b. They are kept because a product may be too small to justify an allocation.
+    static PANELS: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+/// Implements [`Products::multiply`].
+fn product(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
+    PANELS.with_borrow_mut(|(lefts, rights)| widest(Product { out, store, scale, a, b, lefts, rights }));
+}
+
+struct Product<'a> {
+    out: MatMut<'a>,
+    store: Store,
+    scale: f32,
+    a: Mat<'a>,
+    b: Mat<'a>,
+    lefts: &'a mut Vec<f32>,
+    rights: &'a mut Vec<f32>,
+}
+
+impl Work for Product<'_> {
+    #[inline(always)]
+    fn run<L: Lanes<N>, const N: usize>(mut self) {
+        let (a, b) = (self.a, self.b);
+        for (term, depth) in cuts(a.cols, DEPTH_MAX) {
+            if term > 0 {
+                self.store = Store::Add;
+            }
+            for (col, cols) in cuts(b.cols, COLS_MAX) {
+                pack::<N>(b.t().part((col, cols), (term, depth)), self.rights);
+                for (row, rows) in cuts(a.rows, ROWS_MAX) {
+                    pack::<ROWS>(a.part((row, rows), (term, depth)), self.lefts);
+                    self.block::<L, N>((row, rows), (col, cols), depth);
+                }
+            }
+        }
+    }
+}
+
+/// Returns start and length of even pieces of `len`, each at most `max` long.
+fn cuts(len: usize, max: usize) -> impl Iterator<Item = (usize, usize)> {
+    let piece = len.div_ceil(len.div_ceil(max));
+    (0..len).step_by(piece).map(move |start| (start, piece.min(len - start)))
+}
+
+impl Product<'_> {
+    #[inline(always)]
+    fn block<L: Lanes<N>, const N: usize>(
+        &mut self,
+        (row, rows): (usize, usize),
+        (col, cols): (usize, usize),
+        depth: usize,
+    ) {
+        let (stride, lefts, rights) = (self.out.stride, self.lefts.as_chunks().0, self.rights.as_chunks().0);
+        for (j, right) in rights.chunks_exact(depth).enumerate() {
+            let (first_col, cols) = (col + j * N, N.min(cols - j * N));
+            for (i, left) in lefts.chunks_exact(depth).enumerate() {
+                let (first_row, rows) = (row + i * ROWS, ROWS.min(rows - i * ROWS));
+                let sums = tile::<L, N>(left, right);
+                let out = &mut self.out.values[first_row * stride + first_col..];
+                for (r, sums) in sums[..rows].iter().enumerate() {
+                    put(&mut out[r * stride..][..cols], *sums, self.store, self.scale);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn tile<L: Lanes<N>, const N: usize>(left: &[[f32; ROWS]], right: &[[f32; N]]) -> [L; ROWS] {
+    let mut sums = [L::splat(0.0); ROWS];
+    for (left, right) in left.iter().zip(right) {
+        let right = L::load(right);
+        for (sum, &left) in sums.iter_mut().zip(left) {
+            *sum = sum.add_product(L::splat(left), right);
+        }
+    }
+    sums
+}
+
+/// Stores the sums of a row. At the edge, only as many as `out` holds.
+#[inline(always)]
+fn put<L: Lanes<N>, const N: usize>(out: &mut [f32], sums: L, store: Store, scale: f32) {
+    if let Ok(out) = <&mut [f32; N]>::try_from(&mut *out) {
+        let before = if store == Store::Add { L::load(out) } else { L::splat(0.0) };
+        return before.add_product(sums, L::splat(scale)).store(out);
+    }
+    let mut values = [0.0; N];
+    sums.store(&mut values);
+    for (out, value) in out.iter_mut().zip(values) {
+        *out = scale * value + if store == Store::Add { *out } else { 0.0 };
+    }
+}
+
+/// Rows and columns of the matrices. Three of them fit a core's L2 cache.
+const SIDE: usize = 256;
+/// Products per round on each thread, and number of rounds.
+const PRODUCTS: usize = 16;
+const ROUNDS: usize = 20;
+
+/// Returns the floating-point operations per second of square matrix products, `[256, 256]`, on `threads` threads at
+/// once: the best of several rounds. This is the rate that the engine would reach if a step consisted of nothing else.
+/// `now_us` returns microseconds since an arbitrary time.
+///
+/// # Errors
+/// - [`EngineError::Thread`]: the system provides no more threads.
+pub fn matmul_flops_per_s(threads: NonZeroUsize, now_us: &dyn Fn() -> u64) -> Result<f64, EngineError> {
+    let mut pool = Pool::new(threads.min(THREADS_MAX))?;
+    let matrix = || Buffer::zeros(SIDE * SIDE);
+    let mut jobs: Vec<_> = (0..pool.threads()).map(|_| [matrix(), matrix(), matrix()]).collect();
+    let mut best_us = u64::MAX;
+    for _ in 0..ROUNDS {
+        let start_us = now_us();
+        pool.each(&mut jobs, |[a, b, c]| {
+            for _ in 0..PRODUCTS {
+                let (a, b) = (Mat::new(a, SIDE, SIDE), Mat::new(b, SIDE, SIDE));
+                Products::FASTEST.multiply(MatMut::new(c, SIDE, SIDE), Store::Set, 1.0, a, b);
+            }
+        });
+        best_us = best_us.min((now_us() - start_us).max(1));
+    }
+    Ok(2e6 * (SIDE as f64).powi(3) * (PRODUCTS * jobs.len()) as f64 / best_us as f64)
+}
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     fn noise(len: usize) -> Vec<f32> {
@@ -214,5 +389,18 @@ mod tests {
                 assert_eq!(found.to_bits(), expected.to_bits(), "{m} {n} {k}: {i}");
             }
         }
+    }
+
+    #[test]
+    fn counts_every_thread_and_takes_the_best_round() {
+        // Each reading of the clock advances by half a second more: the first round takes one second.
+        let (now_us, step_us) = (Cell::new(0), Cell::new(0));
+        let clock = || {
+            step_us.set(step_us.get() + 500_000);
+            now_us.set(now_us.get() + step_us.get());
+            now_us.get()
+        };
+        let flops_per_s = matmul_flops_per_s(NonZeroUsize::new(3).unwrap(), &clock).unwrap();
+        assert_eq!(flops_per_s, 3.0 * 16.0 * 2.0 * 256_f64.powi(3));
     }
 }
