@@ -1,25 +1,26 @@
-//! Downloads of parameters and text, a few at a time. Interrupted transfers are resumed.
+//! Downloads of parameters, text and bodies, a few at a time. Interrupted transfers are resumed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
 use std::pin::pin;
 
+use archipelago_core::bytes::hex;
+use archipelago_core::diloco::halves;
+use archipelago_core::driver::Input;
+use archipelago_core::text::plain;
+use archipelago_core::wire::http::{
+    INVITE_HEADER, PASS_HEADER, VERSION_HEADER, fragment_path, fragment_tag, frozen_path, held_out_path,
+    shard_path,
+};
+use archipelago_core::wire::{FragmentId, Invite, RunId, Version, clip};
+use archipelago_runtime::platform::{
+    ByteCount, FetchError, FetchReply, FetchRequest, RequestHeader, fetch, sleep,
+};
 use futures::StreamExt;
 use futures::future::{Either, FutureExt, LocalBoxFuture, select};
 use futures::stream::FuturesUnordered;
 
-use archipelago_core::bytes::hex;
-use archipelago_core::diloco::halves;
-use archipelago_core::driver::Input;
-use archipelago_core::wire::http::{
-    VERSION_HEADER, fragment_path, fragment_tag, frozen_path, held_out_path, shard_path,
-};
-use archipelago_core::wire::{FragmentId, RunId, Version};
-use archipelago_runtime::platform::{ByteCount, FetchError, FetchReply, fetch};
-
 use super::Address;
-use super::piece::{Piece, came, ends};
-use super::transfer::{Reply, patient, refusal, request};
 
 /// Maximum number of simultaneous fragments; each is held in memory whole.
 const FRAGMENTS_MAX: usize = 4;
@@ -291,4 +292,141 @@ impl Begun {
 
 fn version_in(header: Option<String>) -> Option<Version> {
     header.and_then(|text| text.parse().ok()).map(Version)
+}
+
+/// A shard or a part of the frozen weights: one of each kind is fetched at a time.
+pub(super) struct Piece {
+    /// Its kind, for display.
+    kind: &'static str,
+    index: u32,
+    body_bytes: u64,
+    /// `None` after an interruption, until the next request.
+    transfer: Option<LocalBoxFuture<'static, Reply>>,
+    /// Data received before an interruption.
+    partial: Vec<u8>,
+}
+
+impl Piece {
+    /// Returns a piece without data.
+    pub(super) fn new(kind: &'static str, index: u32, body_bytes: u64) -> Self {
+        Self { kind, index, body_bytes, transfer: None, partial: Vec::new() }
+    }
+
+    /// Takes over the data of the same piece; any other piece is cancelled.
+    pub(super) fn after(self, held: Option<Self>) -> Self {
+        let partial = held.filter(|held| held.index == self.index).map(|held| held.partial);
+        Self { partial: partial.unwrap_or_default(), ..self }
+    }
+
+    /// Returns the offset to resume from.
+    pub(super) fn start_byte(&self) -> u64 {
+        self.partial.len() as u64
+    }
+
+    /// Starts the transfer by `request`.
+    pub(super) fn begun(self, request: FetchRequest) -> Self {
+        Self { transfer: Some(patient(request).boxed_local()), ..self }
+    }
+
+    /// Returns the whole piece if it is complete. Otherwise keeps its data for the next attempt.
+    fn take(&mut self, reply: Reply) -> Result<Vec<u8>, String> {
+        let failed = match reply {
+            Ok(FetchReply { status: 206, body, .. }) => {
+                self.partial.extend(body);
+                None
+            }
+            Ok(FetchReply { status: 200, body, .. }) => {
+                self.partial = body;
+                None
+            }
+            Ok(reply) => {
+                // Earlier data remains useful if the syncer is merely busy.
+                if reply.status != 503 {
+                    self.partial.clear();
+                }
+                Some(refusal(&reply))
+            }
+            Err(error) => {
+                let text = error.to_string();
+                match error {
+                    FetchError::Network { status: Some(206), partial, .. } => self.partial.extend(partial),
+                    FetchError::Network { status: Some(200), partial, .. } => self.partial = partial,
+                    FetchError::Network { .. } => {}
+                    FetchError::TooLarge { .. } => self.partial.clear(),
+                }
+                Some(text)
+            }
+        };
+        match failed {
+            Some(reason) => Err(format!("{} {}: {reason}", self.kind, self.index)),
+            None if self.partial.len() as u64 == self.body_bytes => Ok(std::mem::take(&mut self.partial)),
+            None => {
+                let found = std::mem::take(&mut self.partial).len();
+                let Self { kind, index, body_bytes, .. } = self;
+                Err(format!("{kind} {index} came with {found} bytes instead of {body_bytes}"))
+            }
+        }
+    }
+}
+
+/// Waits for the end of a piece's transfer; without one it waits for ever.
+pub(super) async fn ends(piece: &mut Option<Piece>) -> Reply {
+    match piece.as_mut().and_then(|piece| piece.transfer.as_mut()) {
+        Some(transfer) => transfer.await,
+        None => pending().await,
+    }
+}
+
+/// Returns the index and the result of the piece in `slot`. An incomplete piece stays there to be resumed.
+pub(super) fn came(slot: &mut Option<Piece>, reply: Reply) -> Option<(u32, Result<Vec<u8>, String>)> {
+    let mut held = slot.take()?;
+    held.transfer = None;
+    let (index, bytes) = (held.index, held.take(reply));
+    *slot = Some(held).filter(|_| bytes.is_err());
+    Some((index, bytes))
+}
+
+/// Maximum wait for a busy syncer, in seconds.
+const RETRY_S_MAX: u32 = 30;
+
+pub(super) type Reply = Result<FetchReply, FetchError>;
+
+/// Fetches, and delays the answer of a busy syncer by the time that it asks for.
+pub(super) async fn patient(request: FetchRequest) -> Reply {
+    let reply = fetch(request).await;
+    if let Ok(FetchReply { status: 503, retry_after_s: Some(seconds), .. }) = &reply {
+        sleep(1_000 * u64::from(RETRY_S_MAX.min(*seconds))).await;
+    }
+    reply
+}
+
+/// Returns the request for `path` from `start_byte` on, if the server still has the `tag`. Invite and pass are sent in
+/// headers, since addresses end up in logs.
+pub(super) fn request(
+    (address, pass, count): (&Address, Option<&str>, &ByteCount),
+    path: &str,
+    start_byte: u64,
+    body_bytes_max: u64,
+    tag: Option<String>,
+) -> FetchRequest {
+    let pass = pass.map(|pass| RequestHeader { name: PASS_HEADER, value: pass.to_owned() });
+    let if_range = tag.map(|value| RequestHeader { name: "if-range", value });
+    FetchRequest {
+        url: address.http_url(path),
+        start_byte,
+        body_bytes_max,
+        headers: [address.invite().map(invite_header), pass, if_range].into_iter().flatten().collect(),
+        header: VERSION_HEADER,
+        count: count.clone(),
+    }
+}
+
+fn invite_header(invite: &Invite) -> RequestHeader {
+    RequestHeader { name: INVITE_HEADER, value: invite.expose().to_owned() }
+}
+
+/// Returns the syncer's message in place of a successful answer.
+pub(super) fn refusal(reply: &FetchReply) -> String {
+    let text = String::from_utf8_lossy(&reply.body);
+    format!("HTTP status {}: {}", reply.status, plain(clip(text.trim(), 200)))
 }

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
-use serde::Serialize;
-
 use archipelago_core::wire::{Fate, FragmentId, LearnerId, Version};
+use serde::Serialize;
 
 /// Something that a watcher may want to show. As JSON each has its name under `event`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -205,4 +204,15 @@ impl fmt::Display for Report {
             }
         }
     }
+}
+
+/// Counts of receipts, and the learning rate of the last step.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) updates_merged: u64,
+    pub(super) updates_late: u64,
+    pub(super) updates_refused: u64,
+    /// Merged tokens of each update times its fragment's share of the parameters.
+    pub(super) tokens_merged: f64,
+    pub(super) learning_rate: f32,
 }

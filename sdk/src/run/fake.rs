@@ -1,28 +1,35 @@
-//! A syncer for tests: the real core behind real sockets, on threads of this process.
+//! A syncer for tests: the real core behind real sockets, on threads of this process. With it come a run of a few
+//! parameters, and a device that delivers coded bodies late and is lost on cue.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
 use std::time::Duration;
+use std::{mem, thread};
 
+use archipelago_core::data::{encode_shard, shard_spec};
+use archipelago_core::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
+use archipelago_core::diloco::{Layout, MergeClass, MergeJob, Tensor, Version};
+use archipelago_core::model::{LoraSpec, LoraTargets, ModelSpec, Preset};
+use archipelago_core::wire::{
+    ApplyPolicy, Architecture, Assembler, BODY_BYTES_MAX, Bye, Challenge, Code, ConnId, DataSpec,
+    ExchangeSpec, FragmentId, Frozen, FrozenForm, Hello, InnerSpec, Message, Model, RunId, RunSpec,
+    SUBPROTOCOL, Serial, encode, frames,
+};
+use archipelago_runtime::engine::{
+    Encoded, Engine, EngineError, Exchange, HostEngine, OptimiserState, StepStats, Trainer,
+};
+use archipelago_runtime::platform::{Clock, yield_now};
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use tokio_tungstenite::tungstenite::http::HeaderValue;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, frame::coding::CloseCode as SocketCode};
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode as SocketCode;
 use tokio_tungstenite::tungstenite::{self, Message as Frame, WebSocket};
 
-use archipelago_core::data::encode_shard;
-use archipelago_core::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
-use archipelago_core::diloco::{Layout, MergeJob, Version};
-use archipelago_core::wire::{
-    Assembler, BODY_BYTES_MAX, Bye, Challenge, ConnId, FragmentId, Hello, Message, RunId, SUBPROTOCOL,
-    encode, frames,
-};
-use archipelago_runtime::platform::Clock;
-
-use super::Address;
-use super::fake_run::{of_adapters, spec};
+use super::{Address, Control};
 
 /// Injected faults of a fake syncer, and a record of what it received.
 #[derive(Default)]
@@ -47,7 +54,7 @@ pub(super) struct Script {
     pub(super) batches: Vec<u32>,
     /// Number of received updates.
     pub(super) updates: u32,
-    /// Frozen weights of the run, if it trains adapters of [`super::fake_run::adapters`].
+    /// Frozen weights of the run, if it trains adapters of [`adapters`].
     pub(super) frozen: Option<Vec<u8>>,
     /// Number of answers with a part of the frozen weights that break off half way.
     pub(super) broken_parts: u32,
@@ -317,4 +324,293 @@ impl World {
             _ => reply("404 Not Found", 0, &[]),
         }
     }
+}
+
+fn layout() -> Layout {
+    let tensor = |name: &str, rows, merge| Tensor { name: name.into(), rows, cols: 8, merge };
+    Layout::new(vec![tensor("embed", 4, MergeClass::Mean), tensor("a", 6, MergeClass::Radial)]).unwrap()
+}
+
+pub(super) fn spec(shard: &[u8]) -> RunSpec {
+    RunSpec {
+        model: Model {
+            context: 4,
+            vocab: 256,
+            tensors: layout().tensors().to_vec(),
+            architecture: Architecture::default(),
+            experts: None,
+        },
+        inner: InnerSpec {
+            batch: 2,
+            lr_max: 0.1,
+            lr_min_ratio: 1.0,
+            warmup_tokens: 0,
+            total_tokens: 1,
+            beta1: 0.9,
+            beta2: 0.9,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            clip_norm: 0.0,
+        },
+        exchange: ExchangeSpec {
+            fragments: 2,
+            sync_every: 4,
+            block: 8,
+            code: Code::Int4,
+            apply: ApplyPolicy::Keep { residue: true },
+        },
+        data: DataSpec { token_bytes: 2, masks: false, shards: vec![shard_spec(shard, 2).unwrap()] },
+        seed: 1,
+        frozen: None,
+    }
+}
+
+/// Adapters of a model of a few values.
+pub(super) fn adapters() -> ModelSpec {
+    let lora = Some(LoraSpec { rank: 1, alpha: 1.0, targets: LoraTargets::ALL });
+    ModelSpec {
+        context: 4,
+        d_model: 8,
+        layers: 1,
+        heads: 1,
+        kv_heads: 1,
+        d_ff: 8,
+        lora,
+        ..Preset::Tiny.model(256)
+    }
+}
+
+/// Returns `spec` with the model of [`adapters`], which builds on `bytes` in parts of 1000.
+pub(super) fn of_adapters(spec: RunSpec, bytes: &[u8]) -> RunSpec {
+    let (form, part_bytes) = (FrozenForm::F16, 1_000);
+    let sha256 = bytes.chunks(part_bytes as usize).flat_map(|part| Frozen::of(form, part).sha256).collect();
+    let frozen = Some(Frozen { form, bytes: bytes.len() as u64, part_bytes, sha256 });
+    RunSpec { model: adapters().into(), frozen, ..spec }
+}
+
+/// Step time in milliseconds; at 0 the learner's rate would be meaningless.
+pub(super) const STEP_MS: u64 = 2;
+
+/// Pulls every parameter towards 1.
+pub(super) struct Toy {
+    layout: Layout,
+    params: Vec<f32>,
+}
+
+impl Toy {
+    pub(super) fn new() -> Self {
+        Self::of(layout())
+    }
+
+    /// Returns a toy trainer for another layout.
+    pub(super) fn of(layout: Layout) -> Self {
+        let params = vec![0.0; layout.len()];
+        Self { layout, params }
+    }
+}
+
+impl Trainer for Toy {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    fn params_mut(&mut self) -> &mut [f32] {
+        &mut self.params
+    }
+
+    fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        thread::sleep(Duration::from_millis(STEP_MS));
+        let loss = self.params.iter().map(|x| (1.0 - x) * (1.0 - x)).sum::<f32>() / self.params.len() as f32;
+        for x in &mut self.params {
+            *x += lr * (1.0 - *x);
+        }
+        let windows = tokens.len() as u64 / 5;
+        Ok(StepStats { loss, grad_norm: loss, tokens: windows * 4 })
+    }
+
+    fn describe(&self) -> String {
+        "toy".to_owned()
+    }
+}
+
+/// Time that the device works on after a step's call returned, in milliseconds.
+pub(super) const SETTLE_MS: u64 = 5;
+
+/// Behaviour of one engine.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Plan {
+    /// The device is lost before the engine is ready.
+    Stillborn,
+    /// There is not enough memory.
+    Oversized,
+    /// It delivers a body after `late_steps` further steps and is lost after `life_steps` in all; `None` means never.
+    Alive { late_steps: Option<u64>, life_steps: Option<u64> },
+}
+
+/// State shared by all engines on one device.
+#[derive(Default)]
+pub(super) struct Device {
+    /// Plans of the next engines; the last one applies to all further engines.
+    pub(super) plans: VecDeque<Plan>,
+    /// Moments passed to each engine.
+    pub(super) given: Vec<Option<OptimiserState>>,
+    /// Batch requested for each engine, including failed ones.
+    pub(super) batches: Vec<u32>,
+    /// Step time for each window, in milliseconds.
+    pub(super) window_ms: u64,
+    /// Number of rehearsed steps.
+    pub(super) rehearsals: u32,
+    /// Steps of each engine that was ready.
+    pub(super) steps: Vec<u64>,
+    /// Number of waits for steps.
+    pub(super) settled: u64,
+    /// Ends the run once a body was begun.
+    pub(super) leave_at_body: Option<Control>,
+    standing: u32,
+}
+
+impl Device {
+    pub(super) fn new(plans: &[Plan]) -> Rc<RefCell<Self>> {
+        Rc::new(RefCell::new(Self { plans: plans.iter().copied().collect(), ..Self::default() }))
+    }
+}
+
+/// Trains in host memory; only the timing is that of a device.
+pub(super) struct DeviceEngine {
+    host: HostEngine<Toy>,
+    device: Rc<RefCell<Device>>,
+    index: usize,
+    /// Steps of the initial moments.
+    steps_before: u64,
+    late_steps: Option<u64>,
+    life_steps: Option<u64>,
+    /// Bodies in progress, and the step at which each is delivered.
+    coding: VecDeque<(Option<u64>, Encoded)>,
+    stepped: bool,
+}
+
+impl DeviceEngine {
+    pub(super) async fn open(
+        device: &Rc<RefCell<Device>>,
+        spec: &RunSpec,
+        moments: Option<OptimiserState>,
+    ) -> Result<Self, EngineError> {
+        yield_now().await;
+        let mut state = device.borrow_mut();
+        assert_eq!(state.standing, 0, "the engine before still stands");
+        let plan = if state.plans.len() > 1 { state.plans.pop_front() } else { state.plans.front().copied() };
+        let steps_before = moments.as_ref().map_or(0, |moments| moments.steps);
+        state.given.push(moments);
+        state.batches.push(spec.inner.batch);
+        let (late_steps, life_steps) = match plan.unwrap() {
+            Plan::Stillborn => return Err(lost()),
+            Plan::Oversized => return Err(EngineError::HostMemory { needed_mib: 2, available_mib: 1 }),
+            Plan::Alive { late_steps, life_steps } => (late_steps, life_steps),
+        };
+        let host = HostEngine::new(spec, Toy::new())?;
+        state.standing += 1;
+        state.steps.push(0);
+        let (index, device) = (state.steps.len() - 1, Rc::clone(device));
+        let coding = VecDeque::new();
+        Ok(Self { host, device, index, steps_before, late_steps, life_steps, coding, stepped: false })
+    }
+
+    fn steps(&self) -> u64 {
+        self.device.borrow().steps[self.index]
+    }
+
+    /// Takes as long as a step on `tokens`.
+    fn work(&self, tokens: &[u32]) {
+        let state = self.device.borrow();
+        let windows = tokens.len() as u64 / 5;
+        assert_eq!(
+            windows,
+            state.batches[state.batches.len() - 1].into(),
+            "another batch than it was built for"
+        );
+        thread::sleep(Duration::from_millis(state.window_ms * windows));
+    }
+}
+
+impl Drop for DeviceEngine {
+    fn drop(&mut self) {
+        self.device.borrow_mut().standing -= 1;
+    }
+}
+
+impl Engine for DeviceEngine {
+    fn exchange(&self) -> &dyn Exchange {
+        self.host.exchange()
+    }
+
+    fn exchange_mut(&mut self) -> &mut dyn Exchange {
+        self.host.exchange_mut()
+    }
+
+    fn describe(&self) -> String {
+        "device".to_owned()
+    }
+
+    async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        yield_now().await;
+        if self.life_steps == Some(self.steps()) {
+            return Err(lost());
+        }
+        self.stepped = true;
+        self.work(tokens);
+        self.device.borrow_mut().steps[self.index] += 1;
+        self.host.step(tokens, lr).await
+    }
+
+    async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        yield_now().await;
+        assert_eq!(self.steps(), 0, "it trains already");
+        self.device.borrow_mut().rehearsals += 1;
+        self.work(tokens);
+        Ok(true)
+    }
+
+    fn encode(&mut self, serial: Serial, fragment: FragmentId) -> Result<(), EngineError> {
+        if let Some(control) = &self.device.borrow().leave_at_body {
+            control.stop();
+        }
+        self.exchange_mut().encode(serial, fragment)?;
+        let at_step = self.late_steps.map(|late_steps| self.steps() + late_steps);
+        let encoded = self.exchange_mut().encoded()?;
+        self.coding.extend(encoded.map(|encoded| (at_step, encoded)));
+        Ok(())
+    }
+
+    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
+        let steps = self.steps();
+        let out = self.coding.front().is_some_and(|(at_step, _)| at_step.is_some_and(|at| at <= steps));
+        Ok(self.coding.pop_front_if(|_| out).map(|(_, encoded)| encoded))
+    }
+
+    async fn settle(&mut self) -> Result<(), EngineError> {
+        yield_now().await;
+        thread::sleep(Duration::from_millis(SETTLE_MS));
+        self.device.borrow_mut().settled += u64::from(mem::take(&mut self.stepped));
+        for (at_step, _) in &mut self.coding {
+            *at_step = Some(0);
+        }
+        Ok(())
+    }
+
+    fn is_busy(&self) -> bool {
+        self.stepped || !self.coding.is_empty()
+    }
+
+    fn salvage(&mut self) -> Option<OptimiserState> {
+        let (steps, len) = (self.steps_before + self.steps(), self.layout().len());
+        Some(OptimiserState::of_adamw(steps, vec![steps as f32; len], vec![0.0; len]))
+    }
+}
+
+fn lost() -> EngineError {
+    EngineError::Lost { reason: "the test says so".to_owned() }
 }

@@ -6,41 +6,19 @@
 
 mod address;
 mod batch;
-mod batch_probe;
-mod chunk_download;
 mod control;
 mod downloads;
-mod effects;
 mod event;
 #[cfg(test)]
 mod fake;
-#[cfg(test)]
-mod fake_device;
-#[cfg(test)]
-mod fake_run;
 mod frozen;
 pub mod identity;
 mod key;
 mod link;
 mod meter;
-mod optimizer_backup;
-mod piece;
-mod report;
 mod session;
-mod tally;
 #[cfg(test)]
 mod tests;
-mod transfer;
-mod weight_cache;
-
-pub use archipelago_runtime::platform::RandomError;
-
-pub use address::{Address, AddressError};
-pub use batch::{BatchChoice, BatchError};
-pub use control::{Control, DutyError};
-pub use event::{Doing, Event, Offline, Report};
-pub use key::{Key, SignError, Signer};
-pub use weight_cache::{Folder, ShelfError, WeightCache, default_shelf};
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,7 +26,16 @@ use std::sync::Arc;
 use archipelago_core::model::FrozenWeights;
 use archipelago_core::wire::{CloseCode, RunSpec};
 use archipelago_runtime::engine::{Engine, EngineError, OptimiserState};
+
 use session::Session;
+
+pub use address::{Address, AddressError};
+pub use archipelago_runtime::platform::RandomError;
+pub use batch::{BatchChoice, BatchError};
+pub use control::{Control, DutyError};
+pub use event::{Doing, Event, Offline, Report};
+pub use frozen::{Folder, ShelfError, WeightCache, default_shelf};
+pub use key::{Key, SignError, Signer};
 
 /// Settings of a learner in a run.
 #[derive(Clone, Debug)]

@@ -4,22 +4,22 @@
 use std::num::NonZeroU32;
 use std::pin::pin;
 
-use futures::future::{Either, select};
-
 use archipelago_core::diloco::learner::LearnerConfig;
-use archipelago_core::driver::{Batch, DriverConfig, End, Input, LearnerDriver, Phase, Step, Waits};
-use archipelago_core::wire::{FragmentId, NAME_BYTES_MAX, RunId, RunSpec, clip};
-use archipelago_runtime::engine::{Engine, EngineError};
+use archipelago_core::driver::{Batch, DriverConfig, End, Input, LearnerDriver, Output, Phase, Step, Waits};
+use archipelago_core::wire::{
+    Challenge, Fate, FragmentId, Hello, LearnerState, Message, NAME_BYTES_MAX, RunId, RunSpec, Version,
+    Welcome, clip,
+};
+use archipelago_runtime::engine::{Encoded, Engine, EngineError, OptimiserState};
 use archipelago_runtime::platform::{Clock, random_bytes, sleep, yield_now};
+use futures::future::{Either, select};
 
 use super::batch::STEP_US_MAX;
 use super::downloads::{Came, Downloads};
-use super::event::{Doing, Event, Report};
+use super::event::{Doing, Event, Offline, Report, Tally};
 use super::frozen::{Gathering, Weights};
 use super::link::Link;
 use super::meter::{Meter, Spent};
-use super::optimizer_backup::Salvaged;
-use super::tally::Tally;
 use super::{Basis, Control, RunConfig, RunError};
 
 /// Maximum sleep in microseconds; the owner's settings are checked this often.
@@ -368,5 +368,331 @@ async fn comes(link: &mut Link, downloads: &mut Downloads, wait_ms: u64) -> Opti
     match select(pin!(network), pin!(sleep(wait_ms))).await {
         Either::Left((came, _)) => Some(came),
         Either::Right(_) => None,
+    }
+}
+
+impl<E, B, O> Session<'_, E, B, O>
+where
+    E: Engine,
+    B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
+    O: FnMut(&Event),
+{
+    /// Passes an input to the member and carries out its actions.
+    pub(super) async fn handle(&mut self, input: Input) -> Result<(), RunError> {
+        if let Input::Message(message) = &input {
+            self.show(message);
+        }
+        self.tell(input);
+        self.drain().await
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.member.handle(self.clock.now_us(), input);
+    }
+
+    /// Carries out the member's actions in order, and passes finished bodies to it.
+    pub(super) async fn drain(&mut self) -> Result<(), RunError> {
+        loop {
+            if let Some(output) = self.member.poll() {
+                self.act(output).await?;
+                continue;
+            }
+            let Some(part) = &mut self.part else { return Ok(()) };
+            match part.engine.encoded() {
+                Ok(Some(Encoded { serial, fragment, body, digest })) => {
+                    self.tell(Input::Encoded { serial, fragment, body, digest })
+                }
+                Ok(None) => return Ok(()),
+                // The member may react to the failure.
+                Err(error) => self.fail(error)?,
+            }
+        }
+    }
+
+    async fn act(&mut self, output: Output) -> Result<(), RunError> {
+        match output {
+            Output::Connect => {
+                (self.observe)(&Event::Connecting { address: self.config.address.to_string() });
+                self.link.connect();
+            }
+            Output::Greet { hello, challenge } => return self.greet(*hello, &challenge).await,
+            Output::Send(message) => {
+                self.send(&message);
+            }
+            Output::Close(bye) => self.link.close(bye.code, &bye.reason),
+            Output::Disconnect { farewell, reason, retry_ms } => {
+                if let Some(bye) = farewell {
+                    self.link.close(bye.code, &bye.reason);
+                }
+                self.link.drop_connection();
+                self.downloads.clear_fragments();
+                (self.observe)(&Event::Disconnected { reason, retry_ms });
+            }
+            Output::Build { welcome, anew } => return self.build(&welcome, anew).await,
+            Output::Afresh { reason } => {
+                (self.observe)(&Event::Afresh { reason });
+                self.part = None;
+                self.meter.forget_steps();
+                self.downloads.clear_shard();
+            }
+            Output::Fetch { fragment, version } => self.fetch(fragment, version),
+            Output::FetchShard { shard, body_bytes } => {
+                if let Some((run, _)) = self.member.run() {
+                    self.downloads.shard(run, shard, body_bytes);
+                }
+            }
+            Output::FetchHeldOut { body_bytes_max } => {
+                if let Some((run, _)) = self.member.run() {
+                    self.downloads.held_out(run, body_bytes_max);
+                }
+            }
+            Output::Measure { number, windows } => return self.measure(number, &windows).await,
+            Output::Trouble { reason } => (self.observe)(&Event::Trouble { reason }),
+            Output::End(end) => self.end = Some(end),
+            Output::Encode { .. } | Output::Include { .. } | Output::Apply { .. } | Output::Load { .. } => {
+                return self.work(output);
+            }
+        }
+        Ok(())
+    }
+
+    /// Introduces this learner in answer to the syncer's challenge.
+    async fn greet(&mut self, hello: Hello, challenge: &Challenge) -> Result<(), RunError> {
+        match self.config.signer.sign(&challenge.text()).await {
+            Ok(signature) => {
+                self.downloads.set_pass(&challenge.nonce);
+                self.send(&Message::Hello(Hello { signature, ..hello }));
+            }
+            Err(error) => self.tell(Input::Closed { code: None, reason: error.to_string() }),
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, message: &Message) {
+        if let Err(error) = self.link.send(message) {
+            self.tell(Input::Closed { code: None, reason: error.to_string() });
+        }
+    }
+
+    /// Carries out an action on the engine.
+    fn work(&mut self, output: Output) -> Result<(), RunError> {
+        let Some(Part { engine, .. }) = &mut self.part else { return Ok(()) };
+        let worked = match output {
+            Output::Encode { serial, fragment } => engine.encode(serial, fragment),
+            Output::Include { fragment } => engine.include(fragment),
+            Output::Apply { fragment, body } => engine.apply(fragment, &body),
+            Output::Load { fragment, values, keep } => engine.load(fragment, &values, keep),
+            _ => Ok(()),
+        };
+        worked.or_else(|error| self.fail(error))
+    }
+
+    /// Measures the held-out loss for the syncer, if the engine can.
+    async fn measure(&mut self, number: u32, windows: &[u32]) -> Result<(), RunError> {
+        self.book(Spent::Exchange);
+        let Some(part) = &mut self.part else { return Ok(()) };
+        let measured = part.engine.held_out_loss(windows).await;
+        let us = self.book(Spent::Other);
+        self.tell(Input::Worked { us });
+        let loss = match measured {
+            Ok(loss) => loss,
+            Err(error @ EngineError::Lost { .. }) => return self.fail(error),
+            Err(error) => {
+                let reason = format!("the held-out loss cannot be measured: {error}");
+                (self.observe)(&Event::Trouble { reason });
+                None
+            }
+        };
+        self.tell(Input::Measured { number, loss });
+        Ok(())
+    }
+
+    fn fetch(&mut self, fragment: FragmentId, version: Version) {
+        if let (Some(part), Some((run, _))) = (&self.part, self.member.run()) {
+            let len = part.engine.fragments().len(fragment);
+            self.downloads.fragment(run, fragment, version, len);
+        }
+    }
+
+    /// Builds the engine of a run once all its frozen weights are present, or keeps the previous engine.
+    async fn build(&mut self, welcome: &Welcome, anew: bool) -> Result<(), RunError> {
+        if anew {
+            // The old engine is dropped first: both together may not fit into memory.
+            self.part = None;
+            self.downloads.clear_shard();
+            (self.observe)(&Event::Preparing { run: welcome.run.to_string() });
+        }
+        if self.part.is_some() {
+            self.built(welcome);
+        } else if self.has_basis(welcome)? {
+            self.raise(welcome).await?;
+        }
+        Ok(())
+    }
+
+    /// Builds the engine of a run.
+    pub(super) async fn raise(&mut self, welcome: &Welcome) -> Result<(), RunError> {
+        self.book(Spent::Exchange);
+        let opened = self.open(welcome).await;
+        self.book(Spent::Other);
+        match opened {
+            Ok(part) => self.part = Some(part),
+            Err(error @ EngineError::Lost { .. }) => return self.fail(error),
+            Err(error) => return Err(RunError::Build(error)),
+        }
+        self.built(welcome);
+        Ok(())
+    }
+
+    /// Reports that the engine is ready.
+    fn built(&mut self, welcome: &Welcome) {
+        let Some(part) = &self.part else { return };
+        (self.observe)(&Event::Welcomed {
+            run: welcome.run.to_string(),
+            learner: welcome.learner,
+            params: part.engine.layout().len() as u64,
+            device: part.engine.describe(),
+            batch: part.batch,
+            tokens_trained: welcome.tokens_trained.saturating_sub(self.meter.tokens),
+            tokens_merged: welcome.tokens_merged.saturating_sub(self.tally.tokens_merged.round() as u64),
+        });
+        let (fragments, batch) = (part.engine.fragments().clone(), part.batch);
+        self.tell(Input::Built { fragments, batch });
+    }
+
+    /// Shows a message on its way to the member.
+    fn show(&mut self, message: &Message) {
+        match message {
+            Message::Receipt { fragment, fate, .. } => {
+                match fate {
+                    Fate::Merged { tokens, .. } => {
+                        self.tally.updates_merged += 1;
+                        let share = self.part.as_ref().map_or(0.0, |part| part.share(*fragment));
+                        self.tally.tokens_merged += *tokens as f64 * share;
+                    }
+                    Fate::Late(_) => self.tally.updates_late += 1,
+                    Fate::Refused(_) => self.tally.updates_refused += 1,
+                }
+                (self.observe)(&Event::Receipt { fragment: *fragment, fate: *fate });
+            }
+            Message::Merged(merged) => {
+                (self.observe)(&Event::Merged { fragment: merged.fragment, version: merged.version });
+            }
+            _ => {}
+        }
+    }
+
+    /// Passes a recoverable error of the engine to the member; [`Self::drain`] follows. Returns other errors.
+    pub(super) fn fail(&mut self, error: EngineError) -> Result<(), RunError> {
+        let device_lost = matches!(error, EngineError::Lost { .. });
+        if !device_lost && !matches!(error, EngineError::NotFinite { .. } | EngineError::Exchange(_)) {
+            return Err(error.into());
+        }
+        if device_lost {
+            self.salvaged = self.part.take().and_then(Part::salvage);
+        }
+        self.tell(Input::Failed { device_lost, reason: error.to_string() });
+        self.lost = Some(error).filter(|_| device_lost);
+        Ok(())
+    }
+}
+
+/// Moments of a run's inner optimiser.
+pub(super) struct Salvaged {
+    pub(super) run: RunId,
+    pub(super) spec: RunSpec,
+    pub(super) moments: OptimiserState,
+}
+
+/// Returns the salvaged moments if they belong to this same run, and drops any others.
+pub(super) fn take_moments(
+    held: &mut Option<Salvaged>,
+    run: RunId,
+    spec: &RunSpec,
+) -> Option<OptimiserState> {
+    let salvaged = held.take()?;
+    (salvaged.run == run && salvaged.spec == *spec).then_some(salvaged.moments)
+}
+
+impl<E: Engine, B, O> Session<'_, E, B, O> {
+    /// Returns a report; `doing` replaces the activity known to the core.
+    pub(super) fn report(&mut self, doing: Option<Doing>) -> Report {
+        let now_us = self.clock.now_us();
+        let bytes = self.link.bytes();
+        let doing = doing.unwrap_or_else(|| match self.member.state() {
+            _ if self.member.phase() == Phase::Greeting => Doing::Connecting,
+            LearnerState::Joining => Doing::Joining,
+            LearnerState::Starved => Doing::Starved,
+            LearnerState::Held => Doing::Held,
+            LearnerState::Paused => Doing::Paused,
+            LearnerState::Training | LearnerState::Hidden => Doing::Training,
+        });
+        let offline = self.member.offline(now_us).map(|offline| Offline {
+            reason: offline.reason.to_owned(),
+            code: offline.code.map(u16::from),
+            retry_ms: offline.retry_ms,
+        });
+        let (frozen_bytes, frozen_bytes_total) = match (&self.gathering, &self.weights) {
+            (Some(gathering), _) => gathering.progress(),
+            (None, Some(weights)) => (weights.bytes(), weights.bytes()),
+            (None, None) => (0, 0),
+        };
+        let unsettled = self.part.as_ref().map_or(0.0, |part| {
+            let tokens = (0..).map(FragmentId).zip(self.member.tokens_unsettled());
+            tokens.map(|(fragment, tokens)| tokens as f64 * part.share(fragment)).sum()
+        });
+        Report {
+            elapsed_ms: now_us / 1_000,
+            doing,
+            offline,
+            share: self.member.share().ratio(),
+            steps: self.meter.steps,
+            tokens_trained: self.meter.tokens,
+            tokens_merged: self.tally.tokens_merged.round() as u64,
+            tokens_unsettled: unsettled.round() as u64,
+            updates_merged: self.tally.updates_merged,
+            updates_late: self.tally.updates_late,
+            updates_refused: self.tally.updates_refused,
+            clock_tokens: self.member.clock_tokens(),
+            loss: self.meter.take_loss(),
+            learning_rate: self.tally.learning_rate,
+            tokens_per_s: self.meter.tokens_per_s(now_us),
+            step_ms: self.meter.step_us as f32 / 1e3,
+            sync_ratio: self.meter.sync_ratio(),
+            train_ms: self.meter.train_us / 1_000,
+            exchange_ms: self.meter.exchange_us / 1_000,
+            starved_ms: self.meter.starved_us / 1_000,
+            sent_bytes: bytes.sent,
+            received_bytes: bytes.received,
+            fetched_bytes: self.downloads.bytes(),
+            frozen_bytes,
+            frozen_bytes_total,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake;
+    use super::*;
+
+    fn salvaged(run: u64) -> Option<Salvaged> {
+        let shard = archipelago_core::data::encode_shard(&[0; 10], 2).unwrap();
+        let moments = OptimiserState::of_adamw(9, vec![1.0], vec![2.0]);
+        Some(Salvaged { run: RunId(run), spec: super::super::fake::spec(&shard), moments })
+    }
+
+    #[test]
+    fn moments_go_to_the_run_they_came_from() {
+        let Salvaged { run, spec, moments } = salvaged(7).unwrap();
+        let other_spec = RunSpec { seed: spec.seed + 1, ..spec.clone() };
+        let mut held = salvaged(7);
+        assert_eq!(take_moments(&mut held, run, &spec), Some(moments));
+        assert_eq!(take_moments(&mut held, run, &spec), None);
+        for (run, spec) in [(run, &other_spec), (RunId(8), &spec)] {
+            let mut held = salvaged(7);
+            assert_eq!(take_moments(&mut held, run, spec), None);
+            assert!(held.is_none());
+        }
     }
 }

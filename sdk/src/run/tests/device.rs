@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::super::fake_device::{Device, DeviceEngine, Plan, SETTLE_MS};
-use super::super::fake_run::STEP_MS;
-use super::super::session::Session;
-use super::*;
 use archipelago_core::driver::{Doubling, Waits};
 use archipelago_runtime::engine::EngineError;
+
+use super::super::fake::{Device, DeviceEngine, Plan, SETTLE_MS, STEP_MS};
+use super::super::session::Session;
+use super::*;
 
 const TOKENS_PER_STEP: u64 = 8;
 

@@ -2,7 +2,7 @@
 
 use archipelago_core::model::{FrozenForm, FrozenWeights, init};
 
-use super::super::fake_run::adapters;
+use super::super::fake::adapters;
 use super::*;
 
 /// Frozen weights of the run.

@@ -1,29 +1,27 @@
 //! The loop against a syncer in this process, over real sockets.
 
-mod batch;
 mod device;
 mod frozen;
-mod rein;
-mod silence;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use archipelago_core::diloco::{Layout, syncer};
+use archipelago_core::driver::{Doubling, Input, Waits};
+use archipelago_core::wire::{
+    Bye, Challenge, CloseCode, Fate, Hello, Identity, Invite, LearnerId, Message, RunId, RunSpec, Share,
+    Signature,
+};
+use archipelago_runtime::engine::{EngineError, HostEngine};
 use futures::future::LocalBoxFuture;
 
-use super::fake::{FakeSyncer, Script};
-use super::fake_run::Toy;
+use super::fake::{Device, DeviceEngine, FakeSyncer, Plan, Script, Toy};
 use super::link::Link;
+use super::session::Session;
 use super::{
     Address, Basis, BatchChoice, Control, Event, Folder, Key, Report, RunConfig, RunError, SignError, Signer,
     WeightCache, run,
 };
-use archipelago_core::diloco::Layout;
-use archipelago_core::driver::Input;
-use archipelago_core::wire::{
-    Bye, Challenge, CloseCode, Fate, Hello, Identity, Invite, Message, RunId, RunSpec, Signature,
-};
-use archipelago_runtime::engine::HostEngine;
 
 /// Longer than any test needs on a busy machine; reached only if a test hangs.
 const HANG_MS: u64 = 60_000;
@@ -324,4 +322,294 @@ fn nobody_at_the_address_is_an_error_after_a_while() {
     // After at most 0.25, 0.5, 1 and 2 s, and at least half of each.
     let attempts = count(&events, |event| matches!(event, Event::Connecting { .. }));
     assert!((2..=6).contains(&attempts), "{attempts} attempts in 3 s");
+}
+
+/// Maximum step time that counts as fitting, in microseconds.
+const STEP_US_MAX: u64 = 45_000;
+/// Time of a slow device for one window, in milliseconds. Two windows exceed the maximum.
+const WINDOW_MS: u64 = 30;
+
+const ALIVE: Plan = Plan::Alive { late_steps: Some(0), life_steps: None };
+
+/// Outcome of a run on a device.
+struct Outcome {
+    result: Result<Report, RunError>,
+    events: Vec<Event>,
+    device: Device,
+    /// Batches reported to the syncer.
+    told: Vec<u32>,
+}
+
+/// Runs until some updates are merged and `enough` returns true.
+fn learn_in_batches(
+    batch: BatchChoice,
+    plans: &[Plan],
+    window_ms: u64,
+    enough: impl Fn(&[Event]) -> bool,
+) -> Outcome {
+    let (fake, control) = (FakeSyncer::start(Script::default()), Control::new());
+    let device: Rc<RefCell<Device>> = Device::new(plans);
+    device.borrow_mut().window_ms = window_ms;
+    let mut events = Vec::new();
+    let observe = |event: &Event| {
+        events.push(event.clone());
+        if merged(&events) >= 4 && enough(&events) {
+            control.stop();
+        }
+    };
+    let build = async |spec: &_, basis: Basis| DeviceEngine::open(&device, spec, basis.moments).await;
+    let waits = Waits { losses: Doubling { first_ms: 1, longest_ms: 2 }, ..Waits::default() };
+    let config = RunConfig { batch, ..config(&fake.address) };
+    let mut session = Session::with(config, waits, &control, build, observe).unwrap();
+    session.step_us_max = STEP_US_MAX;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let result = runtime.block_on(session.run());
+    let told = fake.script(|script| script.batches.clone());
+    Outcome { result, events, device: device.take(), told }
+}
+
+/// Batches reported to the owner.
+fn shown(events: &[Event]) -> Vec<u32> {
+    let batch =
+        |event: &Event| if let Event::Welcomed { batch, .. } = event { Some(batch.get()) } else { None };
+    events.iter().filter_map(batch).collect()
+}
+
+/// Merged tokens by receipt, of the fragment with the most.
+fn tokens_merged(events: &[Event]) -> u64 {
+    let tokens = |p| {
+        events.iter().map(move |event| match event {
+            Event::Receipt { fragment, fate: Fate::Merged { tokens, .. } } if fragment.0 == p => *tokens,
+            _ => 0,
+        })
+    };
+    (0..2).map(|p| tokens(p).sum()).max().unwrap_or(0)
+}
+
+#[test]
+fn a_slow_device_takes_half_of_the_batch_and_is_merged_with_it() {
+    let outcome = learn_in_batches(BatchChoice::AUTO, &[ALIVE], WINDOW_MS, |_| true);
+    let report = outcome.result.unwrap();
+    assert_eq!((&outcome.device.batches[..], &outcome.told[..]), (&[2, 1][..], &[1][..]));
+    assert_eq!((shown(&outcome.events), outcome.device.steps[0]), (vec![1], 0));
+    assert_eq!(report.tokens_trained, 4 * report.steps, "a window of 4 tokens in each step");
+    let merged = tokens_merged(&outcome.events);
+    assert!(merged > 0 && merged <= report.tokens_trained, "{merged} merged of {report:?}");
+    assert_eq!(report.updates_refused, 0);
+}
+
+#[test]
+fn a_fast_device_takes_the_batch_of_the_run() {
+    let outcome = learn_in_batches(BatchChoice::AUTO, &[ALIVE], 0, |_| true);
+    let report = outcome.result.unwrap();
+    assert_eq!((&outcome.device.batches[..], &outcome.told[..]), (&[2][..], &[2][..]));
+    assert_eq!((shown(&outcome.events), report.tokens_trained), (vec![2], 8 * report.steps));
+}
+
+#[test]
+fn a_batch_that_is_given_is_taken_untried() {
+    let outcome = learn_in_batches(BatchChoice::given(3).unwrap(), &[ALIVE], WINDOW_MS, |_| true);
+    let report = outcome.result.unwrap();
+    assert_eq!((&outcome.device.batches[..], &outcome.told[..]), (&[3][..], &[3][..]));
+    assert_eq!((outcome.device.rehearsals, report.tokens_trained), (0, 12 * report.steps));
+    let given = BatchChoice::given(3).unwrap();
+    let outcome = learn_in_batches(given, &[Plan::Oversized], 0, |_| true);
+    let refused = matches!(&outcome.result, Err(RunError::Build(EngineError::HostMemory { .. })));
+    assert!(refused && outcome.device.batches == [3], "{:?}", outcome.result);
+}
+
+#[test]
+fn too_little_memory_halves_the_batch() {
+    let outcome = learn_in_batches(BatchChoice::AUTO, &[Plan::Oversized, ALIVE], 0, |_| true);
+    assert!(outcome.result.is_ok(), "{:?}", outcome.result);
+    assert_eq!((&outcome.device.batches[..], &outcome.told[..]), (&[2, 1][..], &[1][..]));
+    let outcome = learn_in_batches(BatchChoice::AUTO, &[Plan::Oversized], 0, |_| true);
+    let refused = matches!(&outcome.result, Err(RunError::Build(EngineError::HostMemory { .. })));
+    assert!(refused && outcome.device.batches == [2, 1], "{:?}", outcome.result);
+}
+
+/// Goal: the batch found for a device is not searched again after a loss, and the moments are kept.
+#[test]
+fn the_next_engine_begins_with_the_batch_that_fitted() {
+    let dies = Plan::Alive { late_steps: Some(0), life_steps: Some(5) };
+    let outcome = learn_in_batches(BatchChoice::AUTO, &[ALIVE, dies, ALIVE], WINDOW_MS, |events| {
+        shown(events).len() == 2
+    });
+    assert!(outcome.result.is_ok(), "{:?}", outcome.result);
+    assert_eq!((&outcome.device.batches[..], &outcome.told[..]), (&[2, 1, 1][..], &[1, 1][..]));
+    let given: Vec<_> = outcome.device.given.iter().map(|given| given.as_ref().map(|m| m.steps)).collect();
+    assert_eq!(given, [None, Some(0), Some(5)], "an engine that was given up leaves its moments, too");
+}
+
+const LEARNER: LearnerId = LearnerId(1);
+
+fn reports(events: &[Event]) -> impl Iterator<Item = &Report> {
+    events.iter().filter_map(|event| match event {
+        Event::Progress(report) => Some(&**report),
+        _ => None,
+    })
+}
+
+#[test]
+fn rests_as_the_owner_of_the_run_has_it() {
+    let fake = FakeSyncer::start(Script::default());
+    let share = Share::new(0.25).unwrap();
+    let asked = Cell::new(false);
+    let (result, events) = learn(config(&fake.address), |events| {
+        if merged(events) >= 1 && !asked.replace(true) {
+            fake.order(syncer::Input::Pace { learner: LEARNER, share });
+        }
+        reports(events).any(|report| report.share < 1.0) && merged(events) >= 6
+    });
+    assert_eq!(result.unwrap().share, 0.25);
+    assert_eq!(reports(&events).next().map(|report| report.share), Some(1.0));
+    let slowed = reports(&events).find(|report| report.share < 1.0).unwrap().to_string();
+    assert!(slowed.contains("slowed down by the run's owner to 25 % of its pace"), "{slowed}");
+}
+
+#[test]
+fn computes_for_a_quarter_of_the_time_if_that_is_its_share() {
+    let fake = FakeSyncer::start(Script::default());
+    let asked = Cell::new(false);
+    let slowed = |events: &[Event]| -> Vec<(u64, u64)> {
+        let slowed = reports(events).filter(|report| report.share < 1.0);
+        slowed.map(|report| (report.elapsed_ms, report.train_ms)).collect()
+    };
+    let (result, events) = learn(config(&fake.address), |events| {
+        if merged(events) >= 1 && !asked.replace(true) {
+            fake.order(syncer::Input::Pace { learner: LEARNER, share: Share::new(0.25).unwrap() });
+        }
+        slowed(events).len() > 7
+    });
+    assert!(result.is_ok(), "{result:?}");
+    let slowed = slowed(&events);
+    let (first, last) = (slowed[0], slowed[slowed.len() - 1]);
+    let share = (last.1 - first.1) as f64 / (last.0 - first.0) as f64;
+    assert!((0.05..0.4).contains(&share), "{share} of the time: {slowed:?}");
+}
+
+/// Makes a learner owe more rest than the test lasts, then calls `relieve`. Returns true if it trained again.
+fn trains_again_after(relieve: impl Fn(&FakeSyncer, &Control)) -> bool {
+    let fake = FakeSyncer::start(Script::default());
+    let (stage, steps) = (Cell::new(0), Cell::new(0));
+    let (result, _) = steer(config(&fake.address), |events, control| {
+        let Some(Event::Progress(report)) = events.last() else { return };
+        let reached = match stage.get() {
+            0 => merged(events) > 0,
+            1 => report.share < 1.0,
+            _ => report.steps > steps.get(),
+        };
+        if !reached {
+            return;
+        }
+        steps.set(report.steps);
+        match stage.replace(stage.get() + 1) {
+            0 => fake.order(syncer::Input::Pace { learner: LEARNER, share: Share::new(0.01).unwrap() }),
+            // From here on each step is followed by minutes of rest.
+            1 => control.set_duty_cycle(0.001).unwrap(),
+            2 => relieve(&fake, control),
+            _ => control.stop(),
+        }
+    });
+    result.unwrap();
+    stage.get() > 3
+}
+
+#[test]
+fn a_raised_duty_cycle_ends_the_rest_owed_before() {
+    assert!(trains_again_after(|_, control| control.set_duty_cycle(1.0).unwrap()));
+}
+
+#[test]
+fn a_pace_raised_while_it_was_away_ends_the_rest_owed_before() {
+    assert!(trains_again_after(|fake, _| {
+        fake.order(syncer::Input::Drop { learner: LEARNER, wait_ms: 300 });
+        fake.order(syncer::Input::Pace { learner: LEARNER, share: Share::FULL });
+    }));
+}
+
+#[test]
+fn stays_away_for_as_long_as_it_is_told_and_no_longer() {
+    let fake = FakeSyncer::start(Script::default());
+    let (asked, before) = (Cell::new(false), Cell::new(0));
+    let (result, events) = learn(config(&fake.address), |events| {
+        if merged(events) >= 1 && !asked.replace(true) {
+            fake.order(syncer::Input::Drop { learner: LEARNER, wait_ms: 1_500 });
+            before.set(merged(events));
+        }
+        merged(events) > before.get() + 3
+            && count(events, |event| matches!(event, Event::Disconnected { .. })) > 0
+    });
+    assert!(result.unwrap().updates_merged > 1);
+    let gone: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Disconnected { reason, retry_ms } => Some((reason.as_str(), *retry_ms)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(gone, [("the owner of the run dropped this learner for a while", 1_500)]);
+    let away: Vec<_> = reports(&events).filter_map(|report| report.offline.as_ref()?.code).collect();
+    assert!(!away.is_empty() && away.iter().all(|&code| code == 4014), "{away:?}");
+    // It reconnects once, at the permitted time.
+    assert_eq!(fake.script(|script| script.hellos.len()), 2);
+}
+
+/// Goal: a page that is opened again during the wait of its learner is not treated as unreachable.
+#[test]
+fn a_newcomer_that_is_told_to_wait_is_not_without_contact() {
+    let goodbye = Bye { wait_ms: 1_000, ..bye(CloseCode::Dropped) };
+    let fake = FakeSyncer::start(Script { goodbyes: vec![goodbye], ..Script::default() });
+    let patience = RunConfig { contact_ms_max: 300, ..config(&fake.address) };
+    let (result, _) = learn(patience, |events| merged(events) >= 1);
+    assert!(result.is_ok(), "{result:?}");
+    assert_eq!(fake.script(|script| script.hellos.len()), 2);
+}
+
+/// Runs a learner with a patience of `first_ms` whose syncer falls silent once, and returns its events.
+fn with_patience(first_ms: u64, hurries: bool) -> Vec<Event> {
+    let fake = FakeSyncer::start(Script { mute_after_receipts: Some(3), ..Script::default() });
+    let (control, events) = (Control::new(), RefCell::new(Vec::new()));
+    let merged_then = Cell::new(None);
+    let observe = |event: &Event| {
+        events.borrow_mut().push(event.clone());
+        match (event, merged_then.get()) {
+            (Event::Disconnected { .. }, None) => merged_then.set(Some(merged(&events.borrow()))),
+            (Event::Progress(_), None) if hurries => control.reconnect(),
+            (Event::Receipt { .. }, Some(then)) if merged(&events.borrow()) > then + 3 => control.stop(),
+            _ => {}
+        }
+    };
+    let config = RunConfig { run_ms_max: Some(20_000), ..config(&fake.address) };
+    let build = async |spec: &_, _| Ok(HostEngine::new(spec, Toy::new())?);
+    let patience = Doubling { first_ms, longest_ms: 60_000 };
+    let waits = Waits { patience, ..Waits::default() };
+    let session = Session::with(config, waits, &control, build, observe).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(session.run()).unwrap();
+    assert!(
+        merged_then.get().is_some_and(|then| merged(&events.borrow()) > then + 3),
+        "it is taken in again"
+    );
+    events.into_inner()
+}
+
+fn why_disconnected(events: &[Event]) -> Vec<&str> {
+    let reasons = events.iter().filter_map(|event| match event {
+        Event::Disconnected { reason, .. } => Some(reason.as_str()),
+        _ => None,
+    });
+    reasons.collect()
+}
+
+#[test]
+fn comes_back_after_a_silence() {
+    let events = with_patience(2_000, false);
+    assert_eq!(why_disconnected(&events), ["nothing was heard for 2 s"]);
+}
+
+#[test]
+fn comes_back_sooner_in_a_hurry() {
+    let events = with_patience(9_000, true);
+    assert_eq!(why_disconnected(&events), ["nothing was heard for a while"]);
 }
