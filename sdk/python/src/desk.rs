@@ -4,20 +4,14 @@
 //! them out on its own tensors: it copies a fragment out, adds a change, or trains on a batch. One batch is ready while
 //! the program trains on the previous one, so that the program need not wait for the loop.
 
-mod measure;
-mod notes;
-
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use archipelago::data::token;
-use archipelago::run::Report;
+use archipelago::run::{Event, Report};
 use archipelago_runtime::engine::EngineError;
 use tokio::sync::Notify;
-
-pub use measure::Task;
-pub use notes::Note;
 
 use crate::fault::Fault;
 use crate::tensors::Place;
@@ -371,5 +365,100 @@ impl State {
             true => Err(EngineError::Thread(std::io::Error::other("the program dropped its learner"))),
             false => Ok(()),
         }
+    }
+}
+
+/// Parameters to measure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    /// Id for [`Desk::measured`].
+    pub id: u64,
+    /// Parameters, as many as the places have.
+    pub values: Vec<f32>,
+    /// Positions of the parameters.
+    pub places: Vec<Place>,
+    /// Tokens, `[windows, context + 1]`, row-major.
+    pub tokens: Vec<u32>,
+    /// Number of windows.
+    pub windows: u32,
+}
+
+impl Desk {
+    /// Delivers the loss requested under `id`, in nats per token, or `None` if it could not be measured.
+    pub fn measured(&self, id: u64, loss: Option<f32>) {
+        self.state().measured = Some((id, loss));
+        self.for_loop.notify_one();
+    }
+
+    /// Requests the loss of `values` at `places` on `windows` windows, and returns its id.
+    pub fn ask(&self, values: Vec<f32>, places: Vec<Place>, tokens: &[u32], windows: u32) -> u64 {
+        let mut state = self.state();
+        let id = state.id();
+        let task = Task { id, values, places, tokens: tokens.to_vec(), windows };
+        state.orders.push_back(Order::Measure(task));
+        self.for_program.notify_all();
+        id
+    }
+
+    /// Takes the result for `id`, once it is there.
+    ///
+    /// # Errors
+    /// [`EngineError::NotFinite`]: training diverged; [`EngineError::Thread`]: the program is gone.
+    pub fn take_measured(&self, id: u64) -> Result<Option<Option<f32>>, EngineError> {
+        let mut state = self.state();
+        state.check()?;
+        Ok(state.measured.take_if(|(of, _)| *of == id).map(|(_, loss)| loss))
+    }
+}
+
+/// Maximum number of notes kept for the program; the oldest are dropped.
+const NOTES_MAX: usize = 64;
+
+/// An entry for the program's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Whether it is a warning.
+    pub is_warning: bool,
+    /// Text of one sentence.
+    pub text: String,
+}
+
+impl Desk {
+    /// Returns the notes since the last call.
+    #[must_use]
+    pub fn take_notes(&self) -> Vec<Note> {
+        self.state().notes.drain(..).collect()
+    }
+
+    /// Records an event as a note or report, if it is worth showing.
+    pub fn hear(&self, event: &Event) {
+        let mut state = self.state();
+        let (is_warning, text) = match event {
+            Event::Progress(report) => {
+                state.report = Some((**report).clone());
+                return;
+            }
+            Event::Disconnected { reason, .. } => {
+                state.lost = Some(reason.clone());
+                return;
+            }
+            Event::Connecting { .. } => match state.lost.take() {
+                Some(reason) => (true, format!("the connection was lost because {reason}; connecting again")),
+                None => return,
+            },
+            Event::Welcomed { run, learner, params, batch, .. } => (
+                false,
+                format!(
+                    "admitted to run {run} as learner {learner}: {params} parameters, {batch} windows a step"
+                ),
+            ),
+            Event::Afresh { reason } => (true, format!("joining as a newcomer: {reason}")),
+            Event::Trouble { reason } => (true, reason.clone()),
+            _ => return,
+        };
+        if state.notes.len() == NOTES_MAX {
+            state.notes.pop_front();
+        }
+        state.notes.push_back(Note { is_warning, text });
     }
 }

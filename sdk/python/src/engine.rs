@@ -270,4 +270,315 @@ impl Engine for DeskEngine {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use archipelago::data::token;
+    use archipelago::model::{Code, DataSpec, ExchangeSpec, MergeClass, Model, Preset, ShardSpec, Tensor};
+    use archipelago::{HostEngine, Trainer};
+    use futures::executor::block_on;
+
+    use super::*;
+    use crate::desk::{Next, Order};
+    use crate::tensors::{Place, Shaped};
+
+    /// Change of each parameter by a step.
+    const STEP: f32 = 0.0625;
+
+    /// A program with its tensors, in an order of its own.
+    struct Program(Vec<Vec<f32>>);
+
+    /// Ends the program's work, even if a test fails.
+    struct Over<'a>(&'a Desk);
+
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.end(Err(Fault::Failed("over".into())));
+        }
+    }
+
+    /// The same parameters in the order of the layout.
+    struct Toy(Layout, Vec<f32>);
+
+    impl Trainer for Toy {
+        fn layout(&self) -> &Layout {
+            &self.0
+        }
+
+        fn params(&self) -> &[f32] {
+            &self.1
+        }
+
+        fn params_mut(&mut self) -> &mut [f32] {
+            &mut self.1
+        }
+
+        fn step(&mut self, tokens: &[u32], _lr: f32) -> Result<StepStats, EngineError> {
+            self.1.iter_mut().enumerate().for_each(|(index, value)| *value += STEP * (index % 3) as f32);
+            Ok(StepStats { loss: 1.0, grad_norm: 0.0, tokens: tokens.len() as u64 })
+        }
+
+        fn describe(&self) -> String {
+            "toy".into()
+        }
+    }
+
+    impl Program {
+        /// Carries out orders at `desk` until the learner's loop is over.
+        fn work(&mut self, desk: &Desk) {
+            loop {
+                match desk.next(Duration::from_secs(1)) {
+                    Ok(Next::Order(order)) => self.act(desk, order),
+                    Ok(Next::Nothing) => {}
+                    Ok(Next::Over) | Err(_) => return,
+                }
+            }
+        }
+
+        fn act(&mut self, desk: &Desk, order: Order) {
+            match order {
+                Order::Step(batch) => {
+                    // As in `Toy`, where the tensor `b` comes first in the layout.
+                    let of_b = self.0[1].len();
+                    for (tensor, offset) in [(1, 0), (0, of_b)] {
+                        let values = self.0[tensor].iter_mut().enumerate();
+                        values.for_each(|(index, value)| *value += STEP * ((index + offset) % 3) as f32);
+                    }
+                    desk.done(batch.id, 1.0, None).unwrap();
+                }
+                Order::Read { id, places } => {
+                    let part = |place: &Place| &self.0[place.tensor][place.start..place.stop];
+                    desk.give(id, places.iter().flat_map(part).copied().collect());
+                }
+                Order::Measure(task) => {
+                    let whole: Vec<_> = task.places.iter().map(|place| (place.tensor, place.stop)).collect();
+                    assert_eq!(whole, [(1, self.0[1].len()), (0, self.0[0].len())], "whole, as laid out");
+                    let (sum, len) = (task.values.iter().sum::<f32>(), task.values.len() as f32);
+                    desk.measured(task.id, Some(sum / len + task.windows as f32));
+                }
+                Order::Change { kept, values, places } => {
+                    let mut values = values.into_iter();
+                    for Place { tensor, start, stop } in places {
+                        let part = &mut self.0[tensor][start..stop];
+                        part.iter_mut()
+                            .zip(&mut values)
+                            .for_each(|(theta, value)| *theta = kept * *theta + value);
+                    }
+                }
+            }
+        }
+    }
+
+    fn spec(apply: ApplyPolicy) -> RunSpec {
+        let exchange = ExchangeSpec { fragments: 3, sync_every: 4, block: 8, code: Code::F32, apply };
+        let data = DataSpec {
+            token_bytes: 2,
+            masks: false,
+            shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }],
+        };
+        let (model, inner) = (Preset::Tiny.model(256).into(), Preset::Tiny.inner());
+        RunSpec { model, inner, exchange, data, seed: 1, frozen: None }
+    }
+
+    fn fit() -> Fit {
+        let shaped = |name: &str, shape: &[u64]| Shaped { name: name.into(), shape: shape.into() };
+        let tensors = [shaped("w", &[6, 4]), shaped("b", &[5])];
+        let of_the_run = |name: &str, rows, cols| {
+            let merge = MergeClass::Radial;
+            Tensor { name: name.into(), rows, cols, merge }
+        };
+        let run = Model {
+            tensors: vec![of_the_run("b", 1, 5), of_the_run("w", 6, 4)],
+            ..Preset::Tiny.model(256).into()
+        };
+        Fit::new(&tensors, &run).unwrap()
+    }
+
+    fn at_desk(apply: ApplyPolicy) -> (DeskEngine, Arc<Desk>) {
+        let desk = Arc::new(Desk::default());
+        (DeskEngine::new(&spec(apply), fit(), Arc::clone(&desk), "toy".into(), true).unwrap(), desk)
+    }
+
+    /// Plays the life of an engine, and returns the bodies that it coded.
+    async fn life(engine: &mut impl Engine, apply: ApplyPolicy) -> Vec<Vec<u8>> {
+        let fragments = Arc::clone(engine.fragments());
+        let codec = Codec::new(&spec(apply).exchange).unwrap();
+        let mut bodies = Vec::new();
+        let mut serial = 0;
+        for fragment in fragments.ids() {
+            engine.load(fragment, &vec![0.5; fragments.len(fragment)], false).unwrap();
+        }
+        // The last round has no changes: it shows the result of the earlier ones.
+        for round in 0..5_u8 {
+            for _ in 0..3 {
+                engine.step(&[7; 65], 1e-3).await.unwrap();
+            }
+            for fragment in fragments.ids() {
+                serial += 1;
+                engine.encode(Serial(serial), fragment).unwrap();
+                if round == 4 {
+                    continue;
+                }
+                // A change that comes before the copy is taken has to wait for it.
+                let change = vec![0.125 * f32::from(round); fragments.len(fragment)];
+                let body = codec.encode(fragments.segments(fragment).unwrap(), &change);
+                if round % 2 == 0 {
+                    engine.include(fragment).unwrap();
+                }
+                engine.apply(fragment, &body).unwrap();
+            }
+            engine.settle().await.unwrap();
+            while let Some(encoded) = engine.encoded().unwrap() {
+                bodies.push(encoded.body);
+            }
+            engine.load(FragmentId(0), &vec![0.25; fragments.len(FragmentId(0))], true).unwrap();
+        }
+        bodies
+    }
+
+    #[test]
+    fn it_does_what_an_engine_with_a_model_does() {
+        let policies = [
+            ApplyPolicy::Keep { residue: true },
+            ApplyPolicy::Keep { residue: false },
+            ApplyPolicy::Overwrite,
+            ApplyPolicy::Blend { alpha: 0.5 },
+        ];
+        for apply in policies {
+            let layout = fit().layout;
+            let mut host =
+                HostEngine::new(&spec(apply), Toy(layout.clone(), vec![0.0; layout.len()])).unwrap();
+            let expected = block_on(life(&mut host, apply));
+            let (mut engine, desk) = at_desk(apply);
+            let mut program = Program(vec![vec![9.0; 24], vec![9.0; 5]]);
+            let found = thread::scope(|scope| {
+                scope.spawn(|| program.work(&desk));
+                let _over = Over(&desk);
+                let found = block_on(life(&mut engine, apply));
+                // The last change is done soon, and then no order is left.
+                while !desk.is_loaded() {
+                    thread::yield_now();
+                }
+                found
+            });
+            // The order does not matter: the program answers for fragments when it reaches them.
+            let sorted = |mut bodies: Vec<Vec<u8>>| {
+                bodies.sort();
+                bodies
+            };
+            assert_eq!(sorted(found), sorted(expected), "{apply:?}");
+        }
+    }
+
+    #[test]
+    fn a_batch_lies_ready_while_the_program_trains() {
+        let (mut engine, desk) = at_desk(ApplyPolicy::Overwrite);
+        let wait = Duration::from_secs(5);
+        thread::scope(|scope| {
+            let program = scope.spawn(|| {
+                let mut trained = Vec::new();
+                while trained.len() < 3 {
+                    let Ok(Next::Order(Order::Step(batch))) = desk.next(wait) else { panic!("no batch") };
+                    assert_eq!((batch.windows, batch.tokens.len()), (2, 130));
+                    assert_eq!(desk.next(Duration::ZERO), Ok(Next::Nothing), "one at a time");
+                    trained.push(batch.id);
+                    desk.done(batch.id, 0.5, None).unwrap();
+                }
+                trained
+            });
+            // The first step is awaited; later results count the steps that the program has finished.
+            let first = block_on(engine.step(&[0; 130], 1e-3)).unwrap();
+            assert_eq!((first.tokens, first.loss), (128, 0.5));
+            let tokens: u64 = (0..3).map(|_| block_on(engine.step(&[0; 130], 1e-3)).unwrap().tokens).sum();
+            assert!(tokens <= 2 * 128, "{tokens}");
+            assert_eq!(program.join().unwrap().len(), 3);
+        });
+    }
+
+    #[test]
+    fn where_nothing_is_learnt_there_is_no_loss() {
+        let (_, desk) = at_desk(ApplyPolicy::Overwrite);
+        let mut given = [7 | token::GIVEN; 130];
+        let step = |tokens: &[u32], loss| {
+            assert!(desk.offer(tokens, 2, 1e-3).unwrap());
+            let Ok(Next::Order(Order::Step(batch))) = desk.next(Duration::ZERO) else { panic!("no batch") };
+            desk.done(batch.id, loss, None).map(|()| desk.take_steps().unwrap())
+        };
+        assert_eq!(step(&[7; 130], 0.5), Ok((1, 0.5, 128)));
+        // All tokens read count, and the loss is that of the previous step.
+        assert_eq!(step(&given, f32::NAN), Ok((2, 0.5, 128)));
+        // The first token of a window is never a target.
+        given[65] = 7;
+        assert_eq!(step(&given, f32::NAN), Ok((3, 0.5, 128)));
+        given[66] = 7;
+        assert!(matches!(step(&given, f32::NAN), Err(Fault::NotFinite { .. })));
+    }
+
+    #[test]
+    fn what_is_measured_is_what_the_run_has() {
+        let (mut engine, desk) = at_desk(ApplyPolicy::Keep { residue: true });
+        let mut program = Program(vec![vec![9.0; 24], vec![9.0; 5]]);
+        let found = thread::scope(|scope| {
+            scope.spawn(|| program.work(&desk));
+            let _over = Over(&desk);
+            block_on(async {
+                let fragments = Arc::clone(Engine::fragments(&engine));
+                for fragment in fragments.ids() {
+                    Engine::load(&mut engine, fragment, &vec![0.5; fragments.len(fragment)], false)?;
+                }
+                // Progress that is trained here and not merged is no part of it.
+                engine.step(&[7; 65], 1e-3).await?;
+                engine.held_out_loss(&[7; 130]).await
+            })
+        });
+        assert_eq!(found.unwrap(), Some(2.5), "the mean of the parameters and two windows");
+        engine.measures = false;
+        assert_eq!(block_on(engine.held_out_loss(&[7; 130])).unwrap(), None);
+    }
+
+    #[test]
+    fn who_blew_up_measures_nothing() {
+        let (mut engine, desk) = at_desk(ApplyPolicy::Overwrite);
+        assert!(desk.offer(&[0; 65], 1, 1e-3).unwrap());
+        let Ok(Next::Order(Order::Step(batch))) = desk.next(Duration::ZERO) else { panic!("no batch") };
+        desk.done(batch.id, f32::INFINITY, None).unwrap_err();
+        assert!(matches!(block_on(engine.held_out_loss(&[7; 65])), Err(EngineError::NotFinite { .. })));
+    }
+
+    #[test]
+    fn what_is_not_finite_is_named_and_never_sent() {
+        let (mut engine, desk) = at_desk(ApplyPolicy::Keep { residue: true });
+        Engine::encode(&mut engine, Serial(1), FragmentId(0)).unwrap();
+        let Ok(Next::Order(Order::Read { id, places })) = desk.next(Duration::ZERO) else {
+            panic!("no copy asked for")
+        };
+        let len = places.iter().map(|place| place.stop - place.start).sum();
+        let mut values = vec![0.0; len];
+        values[0] = f32::NAN;
+        desk.give(id, values);
+        assert!(matches!(
+            Engine::encoded(&mut engine),
+            Err(EngineError::Exchange(ReplicaError::NotFinite { .. }))
+        ));
+        let fault = desk.next(Duration::ZERO).unwrap_err().to_string();
+        assert!(fault.starts_with("a value of tensor ") && fault.contains("reset the optimiser"), "{fault}");
+
+        assert!(desk.offer(&[0; 65], 1, 1e-3).unwrap());
+        let Ok(Next::Order(Order::Step(batch))) = desk.next(Duration::ZERO) else { panic!("no batch") };
+        assert!(matches!(desk.done(batch.id, f32::INFINITY, None), Err(Fault::NotFinite { .. })));
+        assert!(matches!(desk.offer(&[0; 65], 1, 1e-3), Err(EngineError::NotFinite { .. })));
+        // A new engine starts from scratch, and a step of the old one is ignored.
+        desk.clear();
+        assert_eq!(desk.done(batch.id, f32::NAN, None), Ok(()));
+        assert!(desk.offer(&[0; 65], 1, 1e-3).unwrap());
+    }
+
+    #[test]
+    fn whoever_lets_go_ends_the_loop() {
+        let (mut engine, desk) = at_desk(ApplyPolicy::Overwrite);
+        Engine::encode(&mut engine, Serial(1), FragmentId(0)).unwrap();
+        desk.let_go();
+        assert!(block_on(engine.settle()).is_err() && block_on(engine.step(&[0; 65], 1e-3)).is_err());
+    }
+}
