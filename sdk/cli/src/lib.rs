@@ -7,43 +7,51 @@
 //! |---|---|
 //! | `layers` | flag over environment over file over default |
 //! | `file` | a TOML file whose keys are flags |
-//! | `program` | exit codes, and the sentence that a program ends with |
-//! | `units` | durations, sizes and counts of tokens as people write them |
+//! | `program` | exit codes, the sentence that a program ends with, and standard output that may be closed or full |
+//! | `units` | durations, sizes and counts of tokens as people write them, and settings out of range |
 //! | `memory` | available memory, on the machine and in a container |
-//! | `range` | settings that are out of range |
-//! | `copied` | secrets and links as people copy them |
-//! | `experts` | a mixture of experts |
-//! | `method` | the settings of the method itself |
+//! | `method` | the settings of the method itself and of a mixture of experts |
 //! | `demo` | the flags of the demo |
 //! | `process` | child processes that never outlive their parent |
-//! | `output` | standard output that may be closed or full |
 //! | `plot` | plots as SVG, and numbers as people read them |
 
 #![forbid(unsafe_code)]
 
-mod copied;
 mod demo;
-mod experts;
 mod file;
 mod layers;
 mod memory;
 mod method;
-mod output;
 pub mod plot;
 pub mod process;
 mod program;
-mod range;
 mod units;
 
+use std::convert::Infallible;
+
+use archipelago_core::text::link_of;
+
 pub use archipelago_core::text::plain;
-pub use copied::{link, secret};
 pub use demo::DemoArgs;
-pub use experts::ExpertArgs;
 pub use file::{FileError, key_of, with_key};
 pub use layers::{CliError, Given, Sources, command, defaults, from_toml, parse, parse_over};
 pub use memory::available_bytes;
-pub use method::{MethodArgs, as_written, one_of};
-pub use output::{output_fault, say, write};
-pub use program::{Program, fail};
-pub use range::{SettingError, range, within};
-pub use units::{Bytes, Span, UnitError, some_time, some_tokens, tokens};
+pub use method::{ExpertArgs, MethodArgs, as_written, one_of};
+pub use program::{Program, fail, output_fault, say, write};
+pub use units::{Bytes, SettingError, Span, UnitError, range, some_time, some_tokens, tokens, within};
+
+/// Reads a secret. Removes surrounding blanks and the newline that an editor or `echo` adds.
+///
+/// # Errors
+/// None.
+pub fn secret(text: &str) -> Result<String, Infallible> {
+    Ok(text.trim().to_owned())
+}
+
+/// Reads a link or an invite. Removes surrounding blanks and newlines, as [`secret`] does, and quotes.
+///
+/// # Errors
+/// None.
+pub fn link(text: &str) -> Result<String, Infallible> {
+    Ok(link_of(text).to_owned())
+}

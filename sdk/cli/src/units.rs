@@ -1,7 +1,8 @@
-//! Durations, sizes and counts of tokens as people write them.
+//! Durations, sizes and counts of tokens as people write them, and settings that are out of range.
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -202,6 +203,35 @@ fn split_unit(text: &str) -> (&str, &str) {
     let text = text.trim();
     let at = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());
     (text[..at].trim(), &text[at..])
+}
+
+/// A setting out of range, with the permitted range.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("--{flag} {found} is out of range: give {range}")]
+pub struct SettingError {
+    /// Flag, without its dashes.
+    pub flag: &'static str,
+    /// Its value.
+    pub found: f64,
+    /// Permitted range.
+    pub range: String,
+}
+
+/// Checks that `--flag`, whose value is `found`, is in `range`, as indicated by `holds`.
+///
+/// # Errors
+/// [`SettingError`]: `holds` is false.
+pub fn range(flag: &'static str, found: f64, holds: bool, range: &str) -> Result<(), SettingError> {
+    if holds { Ok(()) } else { Err(SettingError { flag, found, range: range.to_owned() }) }
+}
+
+/// Checks that `--flag`, whose value is `found`, is a number in `bounds`; NaN never is.
+///
+/// # Errors
+/// [`SettingError`]: the value is out of bounds.
+pub fn within(flag: &'static str, found: f64, bounds: RangeInclusive<f64>) -> Result<(), SettingError> {
+    let words = format!("a number from {} to {}", bounds.start(), bounds.end());
+    range(flag, found, bounds.contains(&found), &words)
 }
 
 #[cfg(test)]

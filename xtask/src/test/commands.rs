@@ -7,16 +7,15 @@ struct Program {
 }
 
 const METHOD: &str = "sdk/cli/src/method.rs";
-const EXPERTS: &str = "sdk/cli/src/experts.rs";
 const DEMO: &str = "sdk/cli/src/demo.rs";
 
 const PROGRAMS: &[Program] = &[
-    Program { call: "syncer-server", sources: &["syncer-server/src/config/", METHOD, EXPERTS, DEMO] },
+    Program { call: "syncer-server", sources: &["syncer-server/src/config/", METHOD, DEMO] },
     Program {
         call: "native-learner",
         sources: &["native-learner/src/cli.rs", "native-learner/src/cache.rs"],
     },
-    Program { call: "simulate", sources: &["tests/experiments/src/", METHOD, EXPERTS] },
+    Program { call: "simulate", sources: &["tests/experiments/src/", METHOD] },
     Program { call: "cargo xtask demo", sources: &[DEMO, "xtask/src/demo.rs"] },
     Program { call: "cargo xtask test", sources: &["xtask/src/test/mod.rs"] },
     Program { call: "cargo xtask bench", sources: &["xtask/src/bench/"] },

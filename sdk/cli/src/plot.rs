@@ -2,11 +2,7 @@
 //!
 //! Coordinates are rounded to a tenth, so that the same figures give the same bytes.
 
-mod scale;
-
 use std::fmt::Write;
-
-use scale::Map;
 
 /// A plot of several series.
 #[derive(Clone, Debug, PartialEq)]
@@ -303,5 +299,223 @@ fn positive_zero(value: f64) -> f64 {
     value + 0.0
 }
 
+/// Approximate number of ticks.
+const TICKS: f64 = 6.0;
+
+/// Mapping of numbers between two ends of an axis.
+struct Map<'a> {
+    scale: &'a Scale,
+    /// Smallest and largest number shown, or their logarithms.
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+}
+
+impl<'a> Map<'a> {
+    /// Returns an axis from `from` to `to` that shows all `values`.
+    fn new(scale: &'a Scale, values: Vec<f64>, from: f64, to: f64) -> Self {
+        let (low, high) = match scale {
+            Scale::Names(names) => (-0.5, names.len().max(1) as f64 - 0.5),
+            Scale::Linear | Scale::Log => {
+                let values: Vec<f64> = values.into_iter().filter_map(|value| lay(scale, value)).collect();
+                let low = values.iter().copied().reduce(f64::min);
+                let high = values.iter().copied().reduce(f64::max);
+                let (low, high) = low.zip(high).unwrap_or((0.0, 1.0));
+                // A single number is in the middle; several get some margin, but never below zero.
+                let air = if high > low { 0.04 * (high - low) } else { 0.5 };
+                let bottom =
+                    if *scale == Scale::Linear && low >= 0.0 { 0.0_f64.max(low - air) } else { low - air };
+                (bottom, high + air)
+            }
+        };
+        Self { scale, low, high, from, to }
+    }
+
+    /// Returns the position of `value`, if the axis can show it.
+    fn place(&self, value: f64) -> Option<f64> {
+        let at = lay(self.scale, value)?;
+        Some(self.from + (at - self.low) / (self.high - self.low) * (self.to - self.from))
+    }
+
+    /// Returns positions and labels of the ticks.
+    fn ticks(&self) -> Vec<(f64, String)> {
+        let values: Vec<(f64, String)> = match self.scale {
+            Scale::Names(names) => {
+                names.iter().enumerate().map(|(i, name)| (i as f64, name.clone())).collect()
+            }
+            Scale::Linear => {
+                let step = nice_step((self.high - self.low) / TICKS);
+                // The epsilon keeps a tick that rounding would move over the edge.
+                let first = (self.low / step - 1e-9).ceil();
+                let ticks = (0..).map(|i| (first + f64::from(i)) * step);
+                ticks
+                    .take_while(|tick| *tick <= self.high + 1e-9 * step)
+                    .map(|tick| (tick, label(tick)))
+                    .collect()
+            }
+            Scale::Log => {
+                let dense = self.high - self.low < 2.0;
+                let decades = (self.low.floor() as i32)..=(self.high.ceil() as i32);
+                let digits: &[f64] = if dense { &[1.0, 2.0, 5.0] } else { &[1.0] };
+                let ticks =
+                    decades.flat_map(|decade| digits.iter().map(move |digit| digit * 10_f64.powi(decade)));
+                let shown = |tick: &f64| (self.low..=self.high).contains(&tick.log10());
+                ticks.filter(shown).map(|tick| (tick, label(tick))).collect()
+            }
+        };
+        values.into_iter().filter_map(|(value, label)| Some((self.place(value)?, label))).collect()
+    }
+}
+
+fn lay(scale: &Scale, value: f64) -> Option<f64> {
+    match scale {
+        Scale::Log => (value.is_finite() && value > 0.0).then(|| value.log10()),
+        Scale::Linear | Scale::Names(_) => value.is_finite().then_some(value),
+    }
+}
+
+/// Returns the smallest number of at least `rough` that is 1, 2 or 5 times a power of ten.
+fn nice_step(rough: f64) -> f64 {
+    let power = 10_f64.powf(rough.log10().floor());
+    let digit = [1.0, 2.0, 5.0].into_iter().find(|digit| digit * power >= rough * (1.0 - 1e-9));
+    digit.unwrap_or(10.0) * power
+}
+
+/// Returns a short label of a tick: 150 k instead of 150000.
+fn label(value: f64) -> String {
+    let (value, unit) = match value.abs() {
+        size if size >= 1e9 => (value / 1e9, " G"),
+        size if size >= 1e6 => (value / 1e6, " M"),
+        size if size >= 1e4 => (value / 1e3, " k"),
+        _ => (value, ""),
+    };
+    // Four digits after the point hide binary rounding errors.
+    let text = format!("{value:.4}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    let text = if text.is_empty() || text == "-0" { "0" } else { text };
+    format!("{text}{unit}")
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    fn plot(series: Vec<Series>) -> Plot {
+        let axis = |label: &str, scale| Axis { label: label.into(), scale };
+        Plot {
+            name: "plot".into(),
+            title: "a < b & c".into(),
+            x: axis("chips", Scale::Log),
+            y: axis("goodput [%]", Scale::Linear),
+            series,
+        }
+    }
+
+    fn series(mark: Mark, points: &[(f64, f64)]) -> Series {
+        Series { name: "M = 2".into(), colour: 0, mark, points: points.to_vec() }
+    }
+
+    #[test]
+    fn draws_what_it_is_given() {
+        let points = [(1.0, 0.0), (10.0, 50.0), (100.0, 100.0)];
+        let svg = plot(vec![series(Mark::Line, &points), series(Mark::Hollow, &points)]).svg();
+        // The middle of the frame is halfway between 64 and 520 and between 350 and 40, with a small margin at the top.
+        assert!(svg.contains(r#"<path class="line" d="M80.9 350.0L292.0 201.0L503.1 51.9"/>"#), "{svg}");
+        let mark = r#"<g><title>M = 2: 10.00, 50.00</title><circle class="hollow" cx="292.0" cy="201.0" r="4.5"/></g>"#;
+        assert!(svg.contains(mark), "{svg}");
+        assert_eq!(svg.matches("<circle").count(), 2 * (3 + 1), "three marks and one in the legend, each");
+        assert_eq!(svg, plot(vec![series(Mark::Line, &points), series(Mark::Hollow, &points)]).svg());
+    }
+
+    #[test]
+    fn long_lines_go_without_marks() {
+        let points: Vec<(f64, f64)> = (1..=50).map(|x| (f64::from(x), 1.0)).collect();
+        let svg = plot(vec![series(Mark::Line, &points), series(Mark::Hollow, &points)]).svg();
+        assert_eq!(svg.matches("<circle").count(), 1 + (50 + 1), "the line has one, in the legend");
+    }
+
+    #[test]
+    fn text_is_escaped() {
+        let svg = plot(vec![]).svg();
+        assert!(svg.contains("<title>a &lt; b &amp; c</title>"), "{svg}");
+        assert!(!svg.contains("a < b"), "{svg}");
+    }
+
+    #[test]
+    fn nothing_and_no_numbers_leave_a_frame() {
+        for series in [vec![], vec![series(Mark::Line, &[])], vec![series(Mark::Line, &[(f64::NAN, 1.0)])]] {
+            let svg = plot(series).svg();
+            assert!(!svg.contains("NaN") && !svg.contains("inf") && svg.contains("class=\"frame\""), "{svg}");
+        }
+    }
+
+    #[test]
+    fn bars_stand_side_by_side_on_the_ground() {
+        let bars =
+            |name: &str| Series { name: name.into(), ..series(Mark::Bar, &[(0.0, 10.0), (1.0, 20.0)]) };
+        let mut plot = plot(vec![bars("one"), bars("two")]);
+        plot.x.scale = Scale::Names(vec!["a".into(), "b".into()]);
+        let svg = plot.svg();
+        // Two positions 228 apart, 80 % of each for two bars.
+        for left in ["86.8", "178.0", "314.8", "406.0"] {
+            assert!(svg.contains(&format!(r#"<rect x="{left}" "#)), "{left} in {svg}");
+        }
+        assert!(svg.contains(r#"width="91.2" height="149.0""#), "{svg}");
+    }
+
+    #[test]
+    fn names_without_room_are_turned_and_a_series_without_a_name_has_no_legend() {
+        let mut plot =
+            plot(vec![Series { name: String::new(), ..series(Mark::Dot, &[(0.0, 1.0), (1.0, 2.0)]) }]);
+        let names = |length: usize| Scale::Names(vec!["a".repeat(length), "b".into()]);
+        plot.x.scale = names(32);
+        let level = plot.svg();
+        assert!(!level.contains("rotate(-35)") && level.contains(r#"viewBox="0 0 720 404""#), "{level}");
+        plot.x.scale = names(33);
+        let turned = plot.svg();
+        // 33 letters that reach down by four each.
+        assert!(turned.contains(r#"viewBox="0 0 720 536""#), "{turned}");
+        assert!(
+            turned.contains(r#"<text transform="translate(182.0 368) rotate(-35)" text-anchor="end">aaa"#),
+            "{turned}"
+        );
+        assert_eq!(turned.matches("<circle").count(), 2, "the marks, and no legend");
+        assert!(
+            !turned.contains(r#"class="line" d"#) && turned.contains("<title>b, 2.000</title>"),
+            "{turned}"
+        );
+    }
+
+    #[test]
+    fn figures_keep_four_digits() {
+        let figures = [0.4301, 1.72, 18.62, 103.64, 1_999.6, f64::NAN].map(figure);
+        assert_eq!(figures, ["0.430", "1.720", "18.62", "103.6", "2000", "NaN"]);
+    }
+
+    fn ticks(scale: &Scale, values: &[f64]) -> Vec<String> {
+        Map::new(scale, values.to_vec(), 0.0, 100.0).ticks().into_iter().map(|(_, label)| label).collect()
+    }
+
+    #[test]
+    fn ticks_are_round_numbers() {
+        assert_eq!(ticks(&Scale::Linear, &[0.0, 100.0]), ["0", "20", "40", "60", "80", "100"]);
+        assert_eq!(ticks(&Scale::Linear, &[1.52, 1.74]), ["1.55", "1.6", "1.65", "1.7"]);
+        assert_eq!(ticks(&Scale::Log, &[1.5e5, 2.4e6]), ["200 k", "500 k", "1 M", "2 M"]);
+        assert_eq!(ticks(&Scale::Log, &[0.1, 1_000.0]), ["0.1", "1", "10", "100", "1000"]);
+        assert_eq!(ticks(&Scale::Names(vec!["a".into(), "b".into()]), &[]), ["a", "b"]);
+        assert_eq!(ticks(&Scale::Linear, &[-0.02, 0.02]), ["-0.02", "-0.01", "0", "0.01", "0.02"]);
+    }
+
+    #[test]
+    fn every_value_has_its_place() {
+        let linear = Map::new(&Scale::Linear, vec![3.0], 0.0, 100.0);
+        assert_eq!(linear.place(3.0), Some(50.0));
+        assert_eq!(linear.place(f64::NAN), None);
+        let log = Map::new(&Scale::Log, vec![1.0, 100.0], 0.0, 100.0);
+        assert!((log.place(10.0).unwrap() - 50.0).abs() < 1e-9);
+        assert_eq!(log.place(0.0), None);
+        // There is an axis even without values.
+        assert!(Map::new(&Scale::Log, vec![-1.0], 0.0, 1.0).place(3.0).is_some());
+    }
+}
