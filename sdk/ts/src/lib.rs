@@ -6,9 +6,6 @@
 //! Names are in camelCase throughout, keys and values alike. Only the reasons in [`AS_ON_THE_WIRE`] keep their names on
 //! the wire, so that they are the same in `WIRE.md`, in ledgers and on pages.
 
-mod casing;
-mod layout;
-
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -46,7 +43,7 @@ impl Module {
         let docs = T::docs().unwrap_or_default();
         let declaration = format!("{docs}export {}\n", T::decl(&config()));
         self.body.push('\n');
-        self.body.push_str(&layout::tidy(&declaration));
+        self.body.push_str(&tidy(&declaration));
         self
     }
 
@@ -75,7 +72,7 @@ impl Module {
     /// The file is outdated or cannot be written, or a name in it has another casing.
     pub fn check(self) {
         let current = self.contents();
-        casing::check(&current);
+        check_casing(&current);
         if env::var_os(BLESS).is_some() {
             fs::write(&self.path, &current).expect("the folder is there and can be written to");
         }
@@ -99,10 +96,7 @@ impl Module {
         ));
         for (module, names) in &self.imports {
             for name in names {
-                assert!(
-                    layout::words(&self.body).any(|word| word == name),
-                    "{name} is imported but not used"
-                );
+                assert!(words(&self.body).any(|word| word == name), "{name} is imported but not used");
             }
             text.push_str(&format!("import type {{ {} }} from \"{module}\";\n", names.join(", ")));
         }
@@ -113,6 +107,49 @@ impl Module {
 /// Counts are numbers: none comes near 2⁵³.
 fn config() -> Config {
     Config::default().with_large_int("number")
+}
+
+/// Checks every key and every value of `text`, except comments.
+///
+/// # Panics
+/// A name is not in camelCase.
+pub(crate) fn check_casing(text: &str) {
+    for line in text.lines().map(str::trim) {
+        let is_comment = ["/**", "*", "//"].iter().any(|start| line.starts_with(start));
+        let is_wire = AS_ON_THE_WIRE.iter().any(|name| line.starts_with(&format!("export type {name} ")));
+        // Constants are written in capitals.
+        if is_comment || is_wire || line.starts_with("export const ") || line.starts_with("import ") {
+            continue;
+        }
+        let line = line.split("/**").next().unwrap_or_default();
+        for word in words(line) {
+            assert!(!word.contains('_'), "{word} is not in camelCase: {line}");
+        }
+    }
+}
+
+/// Returns `declaration` with each doc on one line and its fields indented.
+pub(crate) fn tidy(declaration: &str) -> String {
+    let mut text = String::new();
+    for line in declaration.lines().map(str::trim) {
+        match line {
+            "/**" => text.push_str("  /**"),
+            "*/" => text.push_str(" */\n"),
+            _ => match line.strip_prefix("* ") {
+                Some(doc) => text.push_str(&format!(" {doc}")),
+                None if line.starts_with("export ") => text.push_str(&format!("{line}\n")),
+                None => text.push_str(&format!("  {line}\n")),
+            },
+        }
+    }
+    // Text before a type, or at its end, is not one of its fields.
+    let text = text.strip_prefix("  ").unwrap_or(&text);
+    text.replace(", };\n", ",\n};\n").replace(", } | {", ",\n} | {").replace(", } } | {", ",\n} } | {")
+}
+
+/// Returns the words of `text`: names, keys and other runs of letters, digits and `_`.
+pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
 }
 
 #[cfg(test)]
@@ -142,5 +179,24 @@ mod tests {
             }
         }
         assert!(declared.len() > 40, "{declared:?}");
+    }
+
+    #[test]
+    fn takes_camel_case_and_the_reasons_of_the_wire() {
+        check_casing("/** A snake_case word in a comment. */");
+        check_casing("export type Way = { stepMs: number, \"kind\": \"dataParallel\", };");
+        check_casing("export type Refusal = \"not_invited\" | \"empty\";\nexport const LESSON_MS_MAX = 1;");
+    }
+
+    #[test]
+    #[should_panic(expected = "step_ms is not in camelCase")]
+    fn refuses_keys_in_snake_case() {
+        check_casing("export type Way = {\n  step_ms: number,\n};");
+    }
+
+    #[test]
+    #[should_panic(expected = "data_parallel is not in camelCase")]
+    fn refuses_values_in_snake_case() {
+        check_casing("export type Way = \"data_parallel\";");
     }
 }
