@@ -11,9 +11,9 @@ use archipelago_runtime::platform::trust_only;
 use clap::{Args, Parser, Subcommand};
 
 use crate::cache::CacheArgs;
+use crate::compute;
 use crate::exit::{Exit, Failure};
-use crate::key_args::IdentityArgs;
-use crate::machine;
+use crate::keys::IdentityArgs;
 
 /// Lends this machine to a run that trains one language model on many learners.
 #[derive(Debug, Parser)]
@@ -93,12 +93,12 @@ impl ComputeArgs {
     /// Returns the number of threads of the CPU engine: the requested number, limited to the number of cores. Further
     /// threads would only wait for each other.
     pub(crate) fn threads(&self) -> NonZeroUsize {
-        self.threads.map_or_else(machine::cores, |threads| threads.min(machine::cores()))
+        self.threads.map_or_else(super::compute::cores, |threads| threads.min(super::compute::cores()))
     }
 
     /// Returns a warning if `--threads` asks for more threads than there are cores.
     pub(crate) fn excess(&self) -> Option<String> {
-        let (asked, cores) = (self.threads?, machine::cores());
+        let (asked, cores) = (self.threads?, super::compute::cores());
         (asked > cores)
             .then(|| format!("--threads {asked}: this process may use {cores} cores, so it takes {cores}"))
     }
@@ -360,7 +360,7 @@ mod tests {
                     preset = 'tiny'\nseconds = 2\nsyncer = 'a:1'";
         let check = |args: &ComputeArgs| {
             assert_eq!((args.engine, args.adapter.as_deref()), (EngineKind::Gpu, Some("arc")));
-            assert!(args.half_weights && args.threads() == machine::cores());
+            assert!(args.half_weights && args.threads() == compute::cores());
             assert_eq!(args.gpu_memory, Some(2_000));
         };
         check(&join(file, &[]).unwrap().0.compute);

@@ -1,9 +1,9 @@
-//! The requested engine, and sentences about its selection.
+//! The requested engine, sentences about its selection, and the machine's cores and memory.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::{mem, slice};
+use std::{fs, mem, slice, thread};
 
 use archipelago::run::Basis;
 use archipelago_core::wire::{DeviceKind, RunSpec};
@@ -13,7 +13,7 @@ use archipelago_runtime::platform::Clock;
 
 use crate::cli::ComputeArgs;
 use crate::exit::{Exit, Failure};
-use crate::{machine, tunings};
+use crate::tunings;
 
 /// Builds engines, and remembers measurements for them.
 pub(crate) struct Compute {
@@ -37,7 +37,7 @@ impl Compute {
             whole_products: args.whole_products,
             gpu_mib_max: args.gpu_memory,
             threads: args.threads(),
-            free_mib: machine::available_mib,
+            free_mib: available_mib,
             tunings: known.unwrap_or_else(|error| {
                 notes.push(error.to_string());
                 Vec::new()
@@ -108,4 +108,21 @@ impl Compute {
             _ => Ok(trials.to_vec()),
         }
     }
+}
+
+/// Returns the number of cores that this process may use, 1 if the system does not report it.
+pub(crate) fn cores() -> NonZeroUsize {
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+/// Returns the memory that this process may still take, in MiB, or `None` on systems that do not report it. Linux does.
+pub(crate) fn available_mib() -> Option<u64> {
+    archipelago_cli::available_bytes().map(|bytes| bytes >> 20)
+}
+
+/// Returns this machine's name, for display.
+pub(crate) fn host_name() -> Option<String> {
+    let name = fs::read_to_string("/etc/hostname").ok()?;
+    let name = name.trim();
+    (!name.is_empty()).then(|| name.to_owned())
 }

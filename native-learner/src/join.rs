@@ -1,9 +1,8 @@
 //! `native-learner join`: takes part in a run.
 
 use std::cell::RefCell;
-use std::process;
 use std::rc::Rc;
-use std::thread;
+use std::{process, thread};
 
 use archipelago::run::identity::{IdentityLock, default_folder};
 use archipelago::run::{Address, Basis, Control, RunConfig, run};
@@ -12,9 +11,9 @@ use archipelago_core::wire::RunSpec;
 use archipelago_runtime::platform::{Clock, interrupted, sleep};
 
 use crate::cli::JoinArgs;
+use crate::compute;
 use crate::compute::Compute;
 use crate::exit::{Exit, Failure};
-use crate::machine;
 use crate::show::Show;
 
 /// Time after the first signal in which further signals are ignored, in milliseconds.
@@ -42,7 +41,7 @@ async fn take_part(
     let run_config = RunConfig {
         address,
         signer: Rc::new(identity.key.clone()),
-        name: args.name.clone().unwrap_or_else(|| own_name(machine::host_name(), identity.index)),
+        name: args.name.clone().unwrap_or_else(|| own_name(super::compute::host_name(), identity.index)),
         device: compute.device(),
         contact_ms_max: args.contact_max.ms(),
         reconnect_ms_max: args.reconnect_max.map(Span::ms),

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `cli`, `exit` | verbs and settings; how the command ends |
 //! | `join`, `cache` | takes part in a run; what it keeps of the weights that a run does not train |
-//! | `bench`, `doctor/` | how fast this machine trains, and what is wrong with it |
-//! | `compute`, `machine`, `tunings` | the engine, what it stands on, and what was measured for it |
-//! | `keys`, `key_args` | the learner's key on disk, shown and taken along |
+//! | `bench`, `doctor` | how fast this machine trains, and what is wrong with it |
+//! | `compute`, `tunings` | the engine, what it stands on, and what was measured for it |
+//! | `keys` | the learner's key on disk, shown and taken along |
 //! | `show` | what people and programs get to see |
 
 #![forbid(unsafe_code)]
@@ -18,9 +18,7 @@ mod compute;
 mod doctor;
 mod exit;
 mod join;
-mod key_args;
 mod keys;
-mod machine;
 mod show;
 mod tunings;
 

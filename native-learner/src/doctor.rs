@@ -1,26 +1,95 @@
-//! Devices and training speed of this machine.
+//! `native-learner doctor`: devices of this machine, the engine that it would use, and whether it reaches a syncer.
 
 use std::collections::BTreeMap;
 
-use archipelago::run::Basis;
+use archipelago::run::identity::{IdentityLock, default_folder};
+use archipelago::run::{Address, Basis};
+use archipelago_cli::plain;
 use archipelago_core::model::Preset;
+use archipelago_core::wire::{CHUNK_BYTES, CloseCode, SUBPROTOCOL, http};
 use archipelago_runtime::engine::gpu::{AdapterFacts, Best, Choice, Form, MemoryPlan, Room, Trial, adapters};
 use archipelago_runtime::engine::{AnyEngine, Engine, Outlook, Rehearsal};
-use archipelago_runtime::platform::Clock;
+use archipelago_runtime::platform::{
+    ByteCount, Clock, FetchReply, FetchRequest, Socket, SocketEvent, SocketLimits, fetch,
+};
 use serde_json::{Value, json};
 
-use super::Finding;
-use crate::cli::ComputeArgs;
-use crate::compute::Compute;
+use crate::cli::{ComputeArgs, DoctorArgs};
+use crate::compute::{self, Compute};
 use crate::exit::{Exit, Failure};
-use crate::show::short;
+use crate::show::{self, short};
+
+/// Result of one check.
+struct Finding {
+    what: &'static str,
+    well: bool,
+    /// Result, with a remedy if it is not well.
+    text: String,
+}
+
+impl Finding {
+    fn well(what: &'static str, text: impl Into<String>) -> Self {
+        Self { what, well: true, text: text.into() }
+    }
+}
+
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
+    let address = args.address()?;
+    args.trust.apply()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
+    runtime.block_on(look(args, address.as_ref()))
+}
+
+async fn look(args: &DoctorArgs, address: Option<&Address>) -> Result<(), Failure> {
+    let (mut findings, figures) = examine_devices(&args.compute).await;
+    findings.push(memory());
+    match address {
+        None => findings.push(Finding::well("syncer", "none named; give an address to check it")),
+        Some(address) => {
+            findings.push(check_identity(address));
+            findings.push(check_http(address).await);
+            findings.push(check_socket(address).await);
+        }
+    }
+    if args.json {
+        let mut all = json!(figures);
+        let finding =
+            |Finding { what, well, text }: &Finding| json!({"what": what, "well": well, "text": text});
+        all["well"] = json!(findings.iter().all(|finding| finding.well));
+        all["findings"] = findings.iter().map(finding).collect();
+        show::print(&all);
+    } else {
+        for Finding { what, well, text } in &findings {
+            show::write(format_args!("{} {what}: {text}\n", if *well { "ok  " } else { "FAIL" }));
+        }
+    }
+    match findings.iter().find(|finding| !finding.well) {
+        None => Ok(()),
+        Some(finding) => Err(Failure::new(Exit::Unwell, format!("{}: {}", finding.what, finding.text))),
+    }
+}
+
+fn memory() -> Finding {
+    let text = match super::compute::available_mib() {
+        Some(available_mib) => {
+            let params = (available_mib << 20) / 24;
+            format!(
+                "{available_mib} MiB free, enough for models of up to about {} M parameters",
+                params / 1_000_000
+            )
+        }
+        None => "this system does not report how much is free".to_owned(),
+    };
+    Finding::well("memory", text)
+}
 
 /// Duration of the training that measures speed, in microseconds.
 const TRAIN_US: u64 = 500_000;
 
 /// Examines every adapter, and takes steps with the engine that `args` request. Returns the findings, for people and
 /// for programs.
-pub(super) async fn look(args: &ComputeArgs) -> (Vec<Finding>, Value) {
+async fn examine_devices(args: &ComputeArgs) -> (Vec<Finding>, Value) {
     let adapters = adapters().await;
     let mut findings: Vec<Finding> =
         adapters.iter().map(|facts| Finding::well("adapter", describe(facts))).collect();
@@ -177,4 +246,82 @@ fn matmul(choice: &Choice, trials: &[Trial]) -> Vec<Finding> {
     let attention = if choice.strips { "matrix units" } else { "32-bit floats" };
     let attention = Finding::well("attention", format!("multiplies on {attention}"));
     forms.iter().map(finding).chain([attention]).collect()
+}
+
+fn check_identity(address: &Address) -> Finding {
+    let found = default_folder(|name| std::env::var(name).ok())
+        .and_then(|folder| IdentityLock::in_folder(&folder, address));
+    match found {
+        Ok(lock) => Finding { what: "identity", well: true, text: lock.path.display().to_string() },
+        Err(error) => Finding { what: "identity", well: false, text: error.to_string() },
+    }
+}
+
+async fn check_http(address: &Address) -> Finding {
+    let url = address.http_url(http::HEALTH);
+    let request = FetchRequest {
+        url: url.clone(),
+        start_byte: 0,
+        body_bytes_max: 1 << 20,
+        headers: Vec::new(),
+        header: "location",
+        count: ByteCount::default(),
+    };
+    match fetch(request).await {
+        Ok(reply) if reply.status == 200 && is_page(&reply.body) => Finding {
+            what: "http",
+            well: false,
+            text: format!(
+                "{url} answers with a web page: something in between answers, such as the sign-in page of a network; \
+                 open the address in a browser"
+            ),
+        },
+        Ok(reply) if reply.status == 200 => {
+            Finding { what: "http", well: true, text: format!("{url} answers 200") }
+        }
+        Ok(FetchReply { status: status @ 300..400, header: Some(location), .. }) => Finding {
+            what: "http",
+            well: false,
+            text: format!("{url} leads to {} (HTTP status {status}): give that address", plain(&location)),
+        },
+        Ok(reply) => Finding {
+            what: "http",
+            well: false,
+            text: format!("{url} answers {}: this is not a healthy syncer; check the address", reply.status),
+        },
+        Err(error) => Finding {
+            what: "http",
+            well: false,
+            text: format!(
+                "{error}; check that the syncer runs, that the address is right and that no firewall is in between"
+            ),
+        },
+    }
+}
+
+/// Returns true if an answer is a web page. A syncer answers with a single word.
+fn is_page(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"<")
+}
+
+async fn check_socket(address: &Address) -> Finding {
+    let url = address.socket_url();
+    let limits = SocketLimits { frame_bytes_max: CHUNK_BYTES as usize, queue_bytes_max: 0 };
+    let mut socket = Socket::connect(&url, SUBPROTOCOL, limits);
+    let (well, text) = match socket.recv().await {
+        SocketEvent::Opened => {
+            socket.close(CloseCode::Done.into(), "doctor");
+            (true, format!("{url} opens and speaks {SUBPROTOCOL}"))
+        }
+        SocketEvent::Absent { reason } => {
+            (false, format!("there is no run at {url}, which {reason}; give the link to the run's own page"))
+        }
+        SocketEvent::Closed { reason, .. } => {
+            (false, format!("{url} does not open: {reason}; a proxy in between must let WebSockets through"))
+        }
+        SocketEvent::Frame(_) | SocketEvent::Alive => {
+            (false, format!("{url} sends data before it is asked: it is not a syncer"))
+        }
+    };
+    Finding { what: "socket", well, text }
 }
