@@ -10,7 +10,7 @@ use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 
 use crate::Failure;
-use crate::convert::{read, to_js};
+use crate::options::{read, to_js};
 
 #[wasm_bindgen]
 extern "C" {

@@ -1,30 +1,32 @@
-//! A learner in a Worker.
+//! A learner in a Worker, with its callbacks, notices, key and storage in the browser.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 
-use archipelago::run::{Address, Basis, Control, Event, Key, Report, RunConfig, Signer, WeightCache, run};
+use archipelago::run::{
+    Address, Basis, Control, Event, Key, Report, RunConfig, ShelfError, SignError, Signer, WeightCache, run,
+};
 use archipelago_core::diloco::Layout;
-use archipelago_core::wire::{DeviceKind, Identity, RunSpec};
+use archipelago_core::wire::{DeviceKind, Identity, RunSpec, Signature};
 use archipelago_runtime::engine::gpu::Gpu;
 use archipelago_runtime::engine::{
-    Engine, EngineBuilder, EngineError, EngineKind, EngineOptions, Helpers, OptimiserState,
+    AnyEngine, Engine, EngineBuilder, EngineError, EngineKind, EngineOptions, Exchange, Helpers,
+    OptimiserState, StepStats,
 };
 use archipelago_runtime::platform::Clock;
-use js_sys::Float32Array;
+use futures::future::LocalBoxFuture;
+use js_sys::{Array, Float32Array, Promise, Uint8Array};
+use serde::Serialize;
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 
-use crate::convert::{read, to_js};
 use crate::failure::told;
 use crate::helper::{Team, helpers};
-use crate::hooks::{Hooks, Kept};
-use crate::saving::Saving;
-use crate::shelf::BrowserShelf;
-use crate::signer::BrowserKey;
-use crate::{Failure, JoinOptions, Notice, options};
+use crate::options::{read, to_js};
+use crate::{Failure, JoinOptions, options};
 
 /// Maximum number of parameters for which moments are saved. Moments above 256 MiB are too large to write often.
 const SAVED_PARAMS_MAX: usize = 32 << 20;
@@ -194,4 +196,184 @@ async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<OptimiserState> {
     let vectors = kept.vectors().iter().map(|vector| Float32Array::new(&vector).to_vec()).collect();
     // The engine checks whether they belong to this model and its optimiser.
     (0.0..=u32::MAX.into()).contains(&steps).then_some(OptimiserState { steps: steps as u64, vectors })
+}
+
+#[wasm_bindgen]
+extern "C" {
+    /// Callbacks that a learner uses in its Worker.
+    pub type Hooks;
+    /// Receives an event.
+    #[wasm_bindgen(method)]
+    pub(crate) fn event(this: &Hooks, event: JsValue);
+    /// Saves moments.
+    #[wasm_bindgen(method)]
+    pub(crate) fn save(this: &Hooks, steps: f64, vectors: Array);
+    /// Resolves with the Ed25519 signature of a text, made with the key that the browser holds.
+    #[wasm_bindgen(method)]
+    pub(crate) fn sign(this: &Hooks, text: Uint8Array) -> Promise;
+    /// Resolves with the saved moments of a model with `params` parameters, or with nothing.
+    #[wasm_bindgen(method)]
+    pub(crate) fn restore(this: &Hooks, params: f64) -> Promise;
+    /// Resolves with the part of frozen weights stored under a name, or with nothing.
+    #[wasm_bindgen(method, js_name = takeKept)]
+    pub(crate) fn take_kept(this: &Hooks, name: &str) -> Promise;
+    /// Stores a part of frozen weights under a name.
+    #[wasm_bindgen(method)]
+    pub(crate) fn keep(this: &Hooks, name: &str, bytes: Uint8Array) -> Promise;
+
+    /// Result of `restore`.
+    pub type Kept;
+    #[wasm_bindgen(method, getter)]
+    pub(crate) fn steps(this: &Kept) -> f64;
+    #[wasm_bindgen(method, getter)]
+    pub(crate) fn vectors(this: &Kept) -> Array;
+}
+
+/// Something that a page may want to show. As JSON each has its name under `event`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Notice {
+    /// The engine is chosen.
+    Engine {
+        /// "gpu" or "cpu".
+        engine: &'static str,
+        /// What it computes with, for people.
+        device: String,
+        /// Why it is not the GPU, if one was wanted.
+        fallback: Option<String>,
+        /// Whether it goes on with moments from an earlier page.
+        restored: bool,
+    },
+}
+
+/// Function that passes moments to their storage and returns at once.
+pub type Save = Box<dyn Fn(&OptimiserState)>;
+
+/// [`AnyEngine`] with a save function for its moments.
+pub struct Saving {
+    engine: AnyEngine,
+    save: Save,
+    /// Steps between two saves; 0 for never.
+    every: u32,
+    since: u32,
+}
+
+impl Saving {
+    /// Creates an engine that saves after every `every` steps, or never if that is 0.
+    pub fn new(engine: AnyEngine, every: u32, save: Save) -> Self {
+        Self { engine, save, every, since: 0 }
+    }
+}
+
+impl Engine for Saving {
+    fn exchange(&self) -> &dyn Exchange {
+        self.engine.exchange()
+    }
+
+    fn exchange_mut(&mut self) -> &mut dyn Exchange {
+        self.engine.exchange_mut()
+    }
+
+    fn describe(&self) -> String {
+        self.engine.describe()
+    }
+
+    async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        let stats = self.engine.step(tokens, lr).await?;
+        self.since += 1;
+        if self.since == self.every {
+            self.since = 0;
+            if let Some(moments) = self.engine.salvage() {
+                (self.save)(&moments);
+            }
+        }
+        Ok(stats)
+    }
+
+    async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        self.engine.rehearse(tokens).await
+    }
+
+    async fn settle(&mut self) -> Result<(), EngineError> {
+        self.engine.settle().await
+    }
+
+    fn is_busy(&self) -> bool {
+        self.engine.is_busy()
+    }
+
+    fn salvage(&mut self) -> Option<OptimiserState> {
+        self.engine.salvage()
+    }
+
+    fn take_seen(&mut self) -> Vec<u64> {
+        self.engine.take_seen()
+    }
+}
+
+/// Storage behind `hooks`, which limits its own size.
+pub(crate) struct BrowserShelf {
+    pub(crate) hooks: Rc<Hooks>,
+}
+
+impl WeightCache for BrowserShelf {
+    /// Returns true. A browser shows its free space only when data is stored.
+    fn has_room(&self, _bytes: u64) -> bool {
+        true
+    }
+
+    fn take<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<Vec<u8>>, ShelfError>> {
+        Box::pin(async move {
+            let kept = settled(self.hooks.take_kept(name)).await?;
+            Ok((!kept.is_undefined()).then(|| Uint8Array::new(&kept).to_vec()))
+        })
+    }
+
+    fn keep<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> LocalBoxFuture<'a, Result<(), ShelfError>> {
+        Box::pin(async move { settled(self.hooks.keep(name, Uint8Array::from(bytes))).await.map(drop) })
+    }
+}
+
+async fn settled(promise: Promise) -> Result<JsValue, ShelfError> {
+    JsFuture::from(promise).await.map_err(|error| {
+        let message = js_sys::Reflect::get(&error, &"message".into()).ok().and_then(|text| text.as_string());
+        ShelfError { reason: format!("the browser's storage failed: {}", message.unwrap_or_default()) }
+    })
+}
+
+impl fmt::Debug for BrowserShelf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BrowserShelf")
+    }
+}
+
+/// Key whose public half is `identity`.
+pub(crate) struct BrowserKey {
+    pub(crate) identity: Identity,
+    pub(crate) hooks: Rc<Hooks>,
+}
+
+impl Signer for BrowserKey {
+    fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    fn sign<'a>(&'a self, text: &'a [u8]) -> LocalBoxFuture<'a, Result<Signature, SignError>> {
+        Box::pin(async move {
+            let signed = JsFuture::from(self.hooks.sign(Uint8Array::from(text))).await;
+            let failed = |reason: String| SignError { reason };
+            let bytes = signed.map_err(|error| failed(format!("{error:?}")))?;
+            let bytes = bytes.dyn_into::<Uint8Array>().map_err(|_| failed("no bytes came".to_owned()))?;
+            let signature = <[u8; 64]>::try_from(bytes.to_vec())
+                .map_err(|bytes| failed(format!("{} bytes came instead of 64", bytes.len())))?;
+            Ok(Signature(signature))
+        })
+    }
+}
+
+impl fmt::Debug for BrowserKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BrowserKey({:?})", self.identity)
+    }
 }

@@ -15,19 +15,13 @@
 
 #![forbid(unsafe_code)]
 
-mod convert;
 mod failure;
 mod helper;
-mod hooks;
 mod learner;
 mod measure;
-mod notice;
 mod options;
 #[cfg(feature = "parity")]
 mod parity;
-mod saving;
-mod shelf;
-mod signer;
 #[cfg(test)]
 mod types;
 mod writer;
@@ -36,9 +30,8 @@ use wasm_bindgen::prelude::wasm_bindgen;
 
 pub use failure::Failure;
 pub use helper::Differentiator;
-pub use learner::Learner;
+pub use learner::{Learner, Notice};
 pub use measure::measure;
-pub use notice::Notice;
 pub use options::{JoinOptions, MeasureOptions, Measured, PresetFacts};
 #[cfg(feature = "parity")]
 pub use parity::Parity;

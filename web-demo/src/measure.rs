@@ -6,9 +6,9 @@ use archipelago_runtime::platform::{Clock, yield_now};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 
-use crate::convert::{read, to_js};
 use crate::helper::{Team, helpers};
 use crate::learner::open;
+use crate::options::{read, to_js};
 use crate::{Failure, MeasureOptions, Measured, PresetFacts, options};
 
 /// Trains a preset on arbitrary tokens for a while; resolves with [`Measured`]. `measure_options` are

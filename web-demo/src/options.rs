@@ -2,7 +2,9 @@
 
 use archipelago::run::BatchChoice;
 use archipelago_runtime::engine::EngineKind;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use wasm_bindgen::JsValue;
 
 use crate::Failure;
 
@@ -119,6 +121,17 @@ pub(crate) fn half(digits: &str) -> Result<[u8; 32], Failure> {
         *byte = u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).map_err(|_| wrong())?;
     }
     Ok(bytes)
+}
+
+/// Reads options from JavaScript.
+pub(crate) fn read<T: DeserializeOwned>(options: JsValue) -> Result<T, Failure> {
+    serde_wasm_bindgen::from_value(options).map_err(|error| Failure::Options(error.to_string()))
+}
+
+/// Converts plain data to plain objects.
+pub(crate) fn to_js(value: &impl Serialize) -> JsValue {
+    let serializer = serde_wasm_bindgen::Serializer::json_compatible();
+    value.serialize(&serializer).expect("plain data")
 }
 
 #[cfg(test)]

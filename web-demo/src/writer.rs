@@ -9,7 +9,7 @@ use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
 use crate::Failure;
-use crate::convert::{read, to_js};
+use crate::options::{read, to_js};
 
 /// Location of a syncer, for code that fetches from it.
 #[derive(Serialize)]
