@@ -281,7 +281,7 @@ impl Exchange {
 
     /// Returns Θ̂, `[len]`, where θ has the layout of `arena`.
     #[cfg(any(test, feature = "parity"))]
-    pub async fn hat(&self, arena: &super::arena::Arena, len: usize) -> Result<Vec<f32>, GpuError> {
+    pub async fn hat(&self, arena: &Arena, len: usize) -> Result<Vec<f32>, GpuError> {
         let host = match &self.hat {
             Hat::Device(hat) => return super::vectors::download(&self.gpu, arena, hat, len).await,
             Hat::Host(host) => host,
