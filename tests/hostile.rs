@@ -1,13 +1,13 @@
 //! Learners that follow the protocol but lie, next to honest ones: bounds on their harm to a run.
 
 use archipelago_core::wire::Code;
-use archipelago_sim::world::{Fault, Lie, MachineSpec, Poison, World};
+use archipelago_sim::world::{Attack, Fault, MachineSpec, Poison, World};
 use archipelago_tests::toys::{Toys, brief, for_seeds, learners, loss, status, watch};
 
 const HONEST: usize = 4;
 
 /// Returns honest machines, and `liars` that tell this lie from the beginning.
-fn world(seed: u64, liars: usize, lie: Lie, change: impl FnOnce(&mut Toys)) -> World {
+fn world(seed: u64, liars: usize, lie: Attack, change: impl FnOnce(&mut Toys)) -> World {
     let mut toys = Toys::new(HONEST);
     for i in 0..liars {
         let starts_ms = 5_000 + 10 * i as u64;
@@ -38,8 +38,8 @@ fn idle_words_do_not_move_the_schedule() {
                 assert_eq!(status(&world).live as usize, HONEST + liars, "seed {seed}");
                 status(&world).rounds as f64
             };
-            let clean = rounds(0, Lie::Mute);
-            for lie in [Lie::Crawls, Lie::Boasts] {
+            let clean = rounds(0, Attack::Mute);
+            for lie in [Attack::Crawls, Attack::Boasts] {
                 let found = rounds(5, lie);
                 assert!(
                     found > 0.8 * clean && found < 1.3 * clean,
@@ -55,7 +55,7 @@ fn idle_words_do_not_move_the_schedule() {
 fn a_mute_crowd_keeps_nobody_out() {
     for_seeds(5, |seed| {
         let run = |liars| {
-            let mut world = world(seed, liars, Lie::Mute, |toys| toys.syncer.cohort_max = 8);
+            let mut world = world(seed, liars, Attack::Mute, |toys| toys.syncer.cohort_max = 8);
             watch(&mut world, seed, 60_000);
             let status = status(&world);
             (status.rounds as f64, status.participation, brief(&world))
@@ -71,7 +71,7 @@ fn a_mute_crowd_keeps_nobody_out() {
 fn participation_is_not_a_matter_of_words() {
     for_seeds(5, |seed| {
         let participation = |liars| {
-            let mut world = world(seed, liars, Lie::Inflates, |_| {});
+            let mut world = world(seed, liars, Attack::Inflates, |_| {});
             watch(&mut world, seed, 60_000);
             status(&world).participation
         };
@@ -87,7 +87,7 @@ fn a_free_rider_does_not_end_a_run() {
     for (seeds, ms) in [(5, 60_000), (1, 1_800_000)] {
         for_seeds(seeds, |seed| {
             let run = |liars| {
-                let mut world = world(seed, liars, Lie::Rides, |_| {});
+                let mut world = world(seed, liars, Attack::Rides, |_| {});
                 watch(&mut world, seed, ms);
                 let honest = learners(&world).filter(|learner| learner.name != "machine 4");
                 let honest: u64 = honest.map(|learner| learner.tokens_merged).sum();
@@ -111,7 +111,7 @@ fn a_free_rider_does_not_end_a_run() {
 fn claims_beside_slow_learners_set_no_pace() {
     for_seeds(5, |seed| {
         let run = |liars| {
-            let mut world = world(seed, liars, Lie::Claims, |toys| {
+            let mut world = world(seed, liars, Attack::Claims, |toys| {
                 let slow = |machine: &mut MachineSpec| (machine.starts_ms, machine.step_ms) = (0, 2_000);
                 toys.machines.iter_mut().for_each(slow);
             });
@@ -136,7 +136,7 @@ fn claims_beside_slow_learners_set_no_pace() {
 fn a_restart_counts_little_for_a_free_rider() {
     for_seeds(3, |seed| {
         let clock = |liars| {
-            let mut world = world(seed, liars, Lie::Rides, |_| {});
+            let mut world = world(seed, liars, Attack::Rides, |_| {});
             watch(&mut world, seed, 60_000);
             world.inject(Fault::CrashSyncer);
             world.run_for(500);
@@ -160,7 +160,7 @@ fn a_run_half_of_which_was_hostile_recovers() {
         toys.machines.extend([comes; 4]);
         let mut world = toys.world_with(seed, |run| run.exchange.code = Code::F32);
         for liar in 4..8 {
-            world.inject(Fault::Poison(liar, Some(Poison::Lie(Lie::Times(-5)))));
+            world.inject(Fault::Poison(liar, Some(Poison::Lie(Attack::Times(-5)))));
         }
         watch(&mut world, seed, 42_000);
         let during = loss(&mut world);
@@ -183,7 +183,7 @@ fn a_crowd_of_newcomers_does_not_take_over_within_seconds() {
         toys.machines.extend([comes; 6]);
         let mut world = toys.world_with(seed, |run| run.exchange.code = Code::F32);
         for liar in 2..8 {
-            world.inject(Fault::Poison(liar, Some(Poison::Lie(Lie::Times(-5)))));
+            world.inject(Fault::Poison(liar, Some(Poison::Lie(Attack::Times(-5)))));
         }
         watch(&mut world, seed, 240_000);
         let mut worst = 0.0_f32;
@@ -228,7 +228,7 @@ fn long_updates_do_not_drive_a_run_apart() {
             let mut world = Toys::new(honest + liars).world_with(seed, |run| run.exchange.code = Code::F32);
             watch(&mut world, seed, 20_000);
             for liar in honest..honest + liars {
-                world.inject(Fault::Poison(liar as u32, Some(Poison::Lie(Lie::Times(factor)))));
+                world.inject(Fault::Poison(liar as u32, Some(Poison::Lie(Attack::Times(factor)))));
             }
             let mut worst = 0.0_f32;
             for _ in 0..40 {

@@ -11,13 +11,13 @@ use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::model::{InnerSpec, ModelSpec, Preset};
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
 use archipelago_experiments::lab::{Budget, Corpus, Joining, Outcome, Recipe, reference_model};
-use archipelago_sim::world::{Fault, Lie, LinkSpec, MachineSpec, Poison};
+use archipelago_sim::world::{Attack, Fault, LinkSpec, MachineSpec, Poison};
 use archipelago_tests::toys::{for_seeds_in, seeds};
 
 /// Largest number of loss checks until a learner that does not train is suspected.
 const LOOKS_MAX: u32 = 160;
 /// Machines that do not train, and the lies that they send.
-const RIDERS: [(u32, Lie); 3] = [(5, Lie::Times(0)), (6, Lie::Noise), (7, Lie::Copies)];
+const RIDERS: [(u32, Attack); 3] = [(5, Attack::Times(0)), (6, Attack::Noise), (7, Attack::Copies)];
 
 fn corpus() -> Corpus {
     Corpus::new(grammar::generate(1, 1_000_000).as_bytes()).expect("a text of some length")

@@ -3,7 +3,7 @@
 
 use archipelago_core::diloco::syncer::{Event, Trust};
 use archipelago_core::wire::{LearnerId, Millis};
-use archipelago_sim::world::{Fault, Harm, Lie, LookSpec, LossOf, MachineSpec, Poison, Toy, World};
+use archipelago_sim::world::{Attack, Fault, Harm, LookSpec, LossOf, MachineSpec, Poison, Toy, World};
 use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, loss, watch};
 
 const HONEST: u32 = 6;
@@ -25,7 +25,7 @@ fn toy_loss() -> Box<LossOf> {
 
 /// Returns a world of honest machines and one traitor, with loss measurements from the beginning. Updates are not
 /// bounded, because this tests harm that passes the bounds.
-fn betrayed(seed: u64, lie: Lie) -> World {
+fn betrayed(seed: u64, lie: Attack) -> World {
     let mut toys = Toys::new(0);
     toys.machines = vec![MachineSpec::default(); HONEST as usize + 1];
     toys.syncer.norm_ratio_max = 0.0;
@@ -75,7 +75,7 @@ fn turn(world: &mut World, seed: u64, turns: usize) {
 #[test]
 fn harm_is_found_and_undone_within_four_turns() {
     for_seeds(5, |seed| {
-        for lie in [Lie::Reaches, Lie::Times(-30)] {
+        for lie in [Attack::Reaches, Attack::Times(-30)] {
             let mut world = betrayed(seed, lie);
             watch(&mut world, seed, TURNS_MS);
             assert_eq!(
@@ -111,7 +111,7 @@ fn harm_is_found_and_undone_within_four_turns() {
 #[test]
 fn a_culprit_is_sent_away_and_remembered_over_a_restart() {
     for_seeds(5, |seed| {
-        let mut world = betrayed(seed, Lie::Reaches);
+        let mut world = betrayed(seed, Attack::Reaches);
         watch(&mut world, seed, TURNS_MS);
         harm(&mut world, seed);
         watch(&mut world, seed, 1_000);
@@ -133,7 +133,7 @@ fn a_culprit_is_sent_away_and_remembered_over_a_restart() {
 #[test]
 fn crashes_amid_an_undoing_lose_nothing() {
     for_seeds(20, |seed| {
-        let mut world = betrayed(seed, Lie::Times(-30));
+        let mut world = betrayed(seed, Attack::Times(-30));
         watch(&mut world, seed, TURNS_MS);
         harm(&mut world, seed);
         // Trials, jobs and rows of all fragments take some tens of milliseconds.

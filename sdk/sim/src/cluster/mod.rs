@@ -5,29 +5,31 @@
 //! syncer in one process.
 
 mod check;
-mod fault;
-mod learner;
-mod run;
 mod service;
-mod tape;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use archipelago_core::cluster::{
     AdminCommands, AsBytes, FragmentLeader, Gateway, GatewayId, GatewayInput, GatewayOutput, GatewayTerms,
-    LeaderInput, LeaderOutput, LeaderTerms, Notice, ProcessId, Record,
+    LeaderInput, LeaderOutput, LeaderTerms, Notice, ProcessId, Record, UnresolvedUpdate,
 };
-use archipelago_core::diloco::checksum;
-use archipelago_core::wire::{ConnId, LearnerId, Millis, Round, RunId, Serial, Update, Version};
+use archipelago_core::diloco::{
+    Codec, FragmentState, Fragments, Influence, Layout, MergeRule, OuterSpec, QuorumPolicy, RoundTerms,
+    Segment, SenderInfo, SenderTrust, Tensor, Timing, Verifier, checksum,
+};
+use archipelago_core::model::Preset;
+use archipelago_core::wire::{
+    ApplyPolicy, Code, ConnId, ExchangeSpec, FragmentId, LearnerId, MergeClass, Millis, Round, RunId, Serial,
+    Update, Version,
+};
 
 use crate::world::{Queue, Rng};
+use service::{Awaited, Service, Tape};
+
 pub use check::Broken;
-pub use fault::Fault;
-use learner::Learner;
-use run::{P, Run, STANDING, run};
-use service::{Awaited, Service};
-use tape::Tape;
 
 /// Time between two ticks of the machines, in milliseconds.
 const TICK_MS: u64 = 100;
@@ -393,5 +395,251 @@ impl<T, I> Process<T, I> {
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// A channel that preserves order.
+#[derive(Clone, Copy, Debug, Default)]
+struct Line(Millis);
+
+impl Line {
+    /// Returns the arrival time of an item due at `at`, behind everything already on the channel.
+    fn after(&mut self, at: Millis) -> Millis {
+        self.0 = self.0.max(at);
+        self.0
+    }
+}
+
+/// A learner of a cluster.
+#[derive(Debug)]
+struct Learner {
+    id: LearnerId,
+    /// The gateway that it is connected to.
+    gateway: Option<usize>,
+    /// Number of its current connection.
+    epoch: u32,
+    /// Its messages arrive in order, and so do those that it receives.
+    says: Line,
+    hears: Line,
+    /// Its update without a known fate.
+    unsettled: Option<UnresolvedUpdate>,
+    serial: u64,
+    /// Sent updates by serial, with their rounds.
+    sent: BTreeMap<Serial, (Round, Vec<u8>)>,
+    /// Receipts by serial: the version that the update was merged into, or `None`.
+    told: BTreeMap<Serial, Option<Version>>,
+    /// Whether it got two different receipts for one update, or one for an update that it never sent.
+    is_confused: bool,
+}
+
+impl Learner {
+    fn new(id: LearnerId) -> Self {
+        Self {
+            id,
+            gateway: None,
+            epoch: 0,
+            says: Line::default(),
+            hears: Line::default(),
+            unsettled: None,
+            serial: 0,
+            sent: BTreeMap::new(),
+            told: BTreeMap::new(),
+            is_confused: false,
+        }
+    }
+
+    /// Sends an update for `round`.
+    fn send(&mut self, round: Round, body: Vec<u8>) -> Serial {
+        self.serial += 1;
+        let serial = Serial(self.serial);
+        self.unsettled = Some(UnresolvedUpdate { round, serial });
+        self.sent.insert(serial, (round, body));
+        serial
+    }
+
+    /// Processes a receipt.
+    fn hear(&mut self, serial: Serial, merged: Option<Version>) {
+        let before = self.told.insert(serial, merged);
+        self.is_confused |= before.is_some_and(|before| before != merged) || !self.sent.contains_key(&serial);
+        self.unsettled.take_if(|unsettled| unsettled.serial == serial);
+    }
+}
+
+/// The only fragment.
+const P: FragmentId = FragmentId(0);
+
+/// The standing of every learner, without any restriction.
+const STANDING: SenderInfo = SenderInfo {
+    step_ms_least: 1.0,
+    steps_max: None,
+    step_tokens: 8,
+    stranger_ms: None,
+    unmerged_tokens: 1_000_000,
+    repute: SenderTrust { is_new: false, is_doubted: false, is_shown: None },
+    has_voice: true,
+    clock_tokens: 0,
+};
+
+/// The constants of a run.
+#[derive(Debug)]
+struct Run {
+    fragments: Arc<Fragments>,
+    codec: Codec,
+    verifier: Verifier,
+    owner: LeaderTerms,
+    /// The fragment's initial state.
+    initial: FragmentState,
+    segments: Arc<Vec<Segment>>,
+}
+
+/// Creates a run of one fragment, with a tensor whose directions cancel out when learners disagree.
+fn run(seed: u64) -> Run {
+    let tensor = |name: &str, rows, cols, merge| Tensor { name: name.to_owned(), rows, cols, merge };
+    let tensors = vec![
+        tensor("matrix", 4, 40, MergeClass::Radial),
+        tensor("embedding", 1, 30, MergeClass::Mean),
+        tensor("scalar", 1, 1, MergeClass::Radial),
+    ];
+    let layout = Layout::new(tensors).expect("a layout");
+    let apply = ApplyPolicy::Keep { residue: true };
+    let exchange = ExchangeSpec { fragments: 1, sync_every: 10, block: 16, code: Code::Int4, apply };
+    let fragments = Arc::new(Fragments::plan(&layout, 1.try_into().expect("one fragment")));
+    let codec = Codec::new(&exchange).expect("a code");
+    let segments = fragments.segments(P).expect("the first fragment").to_vec();
+    let mut rng = Rng::stream(seed, 0xc2);
+    let theta = (0..fragments.len(P)).map(|_| rng.bell()).collect();
+    let rounds = RoundTerms {
+        fragment: P,
+        segments: segments.clone(),
+        experts: Vec::new(),
+        mixture: None,
+        codec,
+        inner: Preset::Tiny.inner(),
+        sync_every: exchange.sync_every,
+        is_additive: true,
+        lease_ms: 60_000,
+        quorum: QuorumPolicy { updates_min: 2.try_into().expect("above 0"), ..QuorumPolicy::default() },
+        merge: MergeRule::Radial,
+        influence: Influence::default(),
+        norm_ratio_max: 1.5,
+    };
+    let owner = LeaderTerms {
+        process: ProcessId(0),
+        rounds,
+        outer: OuterSpec::default(),
+        momentum_warmup_tokens: 0.0,
+        fragments: 1,
+        timing: Timing { step_ms: 10.0, launch_ms: 300.0, ..Timing::default() },
+        rest_ms: 100,
+        idle_ms: 0,
+        again_ms: 300,
+        sums_ms: 2_000,
+        learners_start: 1,
+        cohort_max: 256,
+        states_kept: 2,
+    };
+    let verifier = Verifier::new(Arc::clone(&fragments), codec);
+    let initial = FragmentState::new(theta);
+    Run { fragments, codec, verifier, owner, initial, segments: Arc::new(segments) }
+}
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Restarts an owner process without its state.
+    KillOwner(usize),
+    /// Pauses an owner for this many milliseconds; it resumes without noticing.
+    PauseOwner(usize, u64),
+    /// Cuts an owner off for this many milliseconds.
+    CutOwner(usize, u64),
+    /// Makes an owner believe that its leases last this many milliseconds longer than they do.
+    LateOwner(usize, u64),
+    /// Restarts a gateway process without its state.
+    KillGateway(usize),
+    /// Pauses a gateway for this many milliseconds.
+    PauseGateway(usize, u64),
+    /// Cuts a gateway off for this many milliseconds.
+    CutGateway(usize, u64),
+    /// Kills the tape's leader, with the records that only it has; it is back after this many milliseconds.
+    KillLeader(u64),
+    /// Disconnects a learner, which then reconnects to a random gateway.
+    Move(usize),
+}
+
+impl Cluster {
+    /// Injects `fault` now.
+    pub fn inject(&mut self, fault: Fault) {
+        self.strike(fault);
+    }
+
+    /// Injects `count` random faults at random times within the next `ms` milliseconds.
+    pub fn storm(&mut self, count: u64, ms: u64) {
+        for _ in 0..count {
+            let (at, fault) = (self.rng.below(ms), self.any_fault());
+            self.plan_in(at, Happening::Fault(fault));
+        }
+    }
+
+    /// Ends all pauses, partitions, message losses and duplicates from now on.
+    pub fn calm(&mut self) {
+        (self.weather.loss, self.weather.twice) = (0.0, 0.0);
+        let now = self.now;
+        for process in &mut self.owners {
+            (process.paused, process.apart, process.late_ms) = (process.paused.min(now), now, 0);
+        }
+        for process in &mut self.gateways {
+            (process.paused, process.apart) = (process.paused.min(now), now);
+        }
+    }
+
+    fn any_fault(&mut self) -> Fault {
+        let owner = self.rng.below(self.owners.len() as u64) as usize;
+        let gateway = self.rng.below(self.gateways.len() as u64) as usize;
+        let ms = self.rng.between(50, 6_000);
+        match self.rng.below(12) {
+            0 => Fault::KillOwner(owner),
+            1 | 2 => Fault::PauseOwner(owner, ms),
+            3 => Fault::CutOwner(owner, ms),
+            4 => Fault::LateOwner(owner, 2 * ms),
+            5 => Fault::KillGateway(gateway),
+            6 => Fault::PauseGateway(gateway, ms),
+            7 => Fault::CutGateway(gateway, ms),
+            8 | 9 => Fault::KillLeader(ms),
+            _ => Fault::Move(self.rng.below(self.learners.len() as u64) as usize),
+        }
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        let after = |ms| Millis(self.now.0 + ms);
+        match fault {
+            Fault::KillOwner(at) => {
+                let machine = self.owner();
+                self.owners[at].begin_anew(machine);
+            }
+            Fault::PauseOwner(at, ms) => self.owners[at].paused = after(ms),
+            Fault::CutOwner(at, ms) => self.owners[at].apart = after(ms),
+            Fault::LateOwner(at, ms) => self.owners[at].late_ms = ms,
+            Fault::KillGateway(at) => {
+                let machine = self.gateway(at);
+                self.gateways[at].begin_anew(machine);
+                for learner in 0..self.learners.len() {
+                    if self.learners[learner].gateway == Some(at) {
+                        self.drop_learner(learner);
+                    }
+                }
+            }
+            Fault::PauseGateway(at, ms) => self.gateways[at].paused = after(ms),
+            Fault::CutGateway(at, ms) => self.gateways[at].apart = after(ms),
+            Fault::KillLeader(ms) => {
+                let other = self.rng.below(3) as usize;
+                self.tape.crash(other);
+                let elect = self.rng.between(300, 3_000);
+                self.plan_in(elect, Happening::Elect);
+                self.plan_in(ms, Happening::Restart);
+            }
+            Fault::Move(at) => self.drop_learner(at),
+        }
+    }
+
+    fn drop_learner(&mut self, at: usize) {
+        let ms = self.rng.between(10, 1_000);
+        self.plan_in(ms, Happening::Connect(at));
+    }
+}

@@ -1,11 +1,10 @@
-//! The services between the machines: transport, and execution of owners' orders.
+//! The services between the machines: transport, the replicated tape, and execution of owners' orders.
 
 use std::sync::Arc;
 
 use archipelago_core::cluster::{GatewayInput, LeaderInput, LeaderOutput, Record};
 use archipelago_core::wire::Millis;
 
-use super::tape::{REPLICAS, Taken};
 use super::{Cluster, Happening, LEASE_MS, carried};
 
 /// An appended record that is not committed yet.
@@ -138,5 +137,153 @@ impl Cluster {
 
     pub(super) fn answer_gateway(&mut self, at: usize, life: u32, input: GatewayInput) {
         self.ship(Service::Gateway(at), Happening::Gateway(at, life, input));
+    }
+}
+
+/// Replicas of a tape.
+pub(super) const REPLICAS: usize = 3;
+const MAJORITY: usize = 2;
+
+#[derive(Debug, Default)]
+struct Replica {
+    view: u64,
+    log: Vec<Record>,
+    is_down: bool,
+}
+
+/// The tape of one fragment, on three replicas. Acknowledged records are on at least two of them; a lost leader takes
+/// the rest of its log along.
+///
+/// One replica leads a view and copies its log to the others. A record is committed once two replicas have it in this
+/// view. The next leader is the replica with the newest view and the longest log of it, among two that are up
+/// (Viewstamped Replication, Liskov and Cowling 2012). Each committed record is on one of any two replicas.
+#[derive(Debug, Default)]
+pub(super) struct Tape {
+    replicas: [Replica; REPLICAS],
+    leader: Option<usize>,
+    view: u64,
+    /// All records ever committed.
+    committed: Vec<Record>,
+    /// Whether a committed record has changed.
+    pub(super) is_broken: bool,
+}
+
+/// A leader's answer to an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// There is no leader.
+    Silence,
+    /// The last record has another number.
+    Refused,
+    /// The record is in the leader's log, with this number and view.
+    At(u64, u64),
+}
+
+impl Tape {
+    pub(super) fn append(&mut self, expect: u64, record: Record) -> Taken {
+        let Some(leader) = self.leader else { return Taken::Silence };
+        let log = &mut self.replicas[leader].log;
+        if log.len() as u64 != expect {
+            return Taken::Refused;
+        }
+        log.push(record);
+        Taken::At(expect + 1, self.view)
+    }
+
+    /// Returns true if the record appended with this number in this view is committed.
+    pub(super) fn has(&self, seq: u64, view: u64) -> bool {
+        self.is_of(view) && self.committed.len() as u64 >= seq
+    }
+
+    /// Returns true if that view has not ended.
+    pub(super) fn is_of(&self, view: u64) -> bool {
+        self.view == view && self.leader.is_some()
+    }
+
+    /// Returns the records committed after this number, if there is a leader.
+    pub(super) fn read(&self, after: u64) -> Option<Vec<Record>> {
+        self.leader.map(|_| self.committed.iter().skip(after as usize).cloned().collect())
+    }
+
+    pub(super) fn committed(&self) -> &[Record] {
+        &self.committed
+    }
+
+    /// Copies the leader's present log to replica `to`, and commits the records that two replicas have.
+    pub(super) fn copy(&mut self, to: usize) {
+        let Some(leader) = self.leader.filter(|leader| *leader != to && !self.replicas[to].is_down) else {
+            return;
+        };
+        let log = self.replicas[leader].log.clone();
+        self.replicas[to] = Replica { view: self.view, log, is_down: false };
+        let lens = self.replicas.iter().filter(|replica| replica.view == self.view);
+        let mut lens: Vec<usize> = lens.map(|replica| replica.log.len()).collect();
+        lens.sort_unstable();
+        let Some(&len) = lens.len().checked_sub(MAJORITY).and_then(|at| lens.get(at)) else { return };
+        let log = &self.replicas[leader].log[..len];
+        let known = self.committed.len().min(len);
+        self.is_broken |= log[..known] != self.committed[..known];
+        self.committed.extend_from_slice(&log[known..]);
+    }
+
+    /// Kills the leader, or replica `other` if there is no leader, with the records that only it has.
+    pub(super) fn crash(&mut self, other: usize) {
+        if self.replicas.iter().any(|replica| replica.is_down) {
+            return;
+        }
+        let down = self.leader.take().unwrap_or(other);
+        self.replicas[down].is_down = true;
+    }
+
+    /// Brings all replicas up.
+    pub(super) fn restart(&mut self) {
+        self.replicas.iter_mut().for_each(|replica| replica.is_down = false);
+    }
+
+    /// Makes the replica with the most complete log the leader, if there is no leader.
+    pub(super) fn elect(&mut self) {
+        if self.leader.is_some() {
+            return;
+        }
+        let up = (0..REPLICAS).filter(|&at| !self.replicas[at].is_down);
+        self.leader = up.max_by_key(|&at| (self.replicas[at].view, self.replicas[at].log.len()));
+        self.view += 1;
+        if let Some(leader) = self.leader {
+            self.replicas[leader].view = self.view;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use archipelago_core::cluster::ProcessId;
+
+    use super::*;
+
+    fn record(of: u64) -> Record {
+        Record::Took(ProcessId(of))
+    }
+
+    #[test]
+    fn what_is_on_two_replicas_stays_and_what_is_on_one_may_go() {
+        let mut tape = Tape::default();
+        assert_eq!(tape.append(0, record(1)), Taken::Silence);
+        tape.elect();
+        assert_eq!(tape.append(0, record(1)), Taken::At(1, 1));
+        assert!(!tape.has(1, 1));
+        let first = tape.leader.unwrap();
+        tape.copy((first + 1) % 3);
+        assert!(tape.has(1, 1) && tape.committed() == [record(1)]);
+        assert_eq!(tape.append(0, record(9)), Taken::Refused);
+        assert_eq!(tape.append(1, record(2)), Taken::At(2, 1));
+        tape.crash(0);
+        assert_eq!(tape.read(0), None);
+        tape.elect();
+        assert_eq!(tape.read(0).unwrap(), [record(1)]);
+        assert_eq!(tape.append(1, record(3)), Taken::At(2, 2), "what only the first one had is gone");
+        tape.restart();
+        tape.copy(first);
+        assert_eq!((tape.committed(), tape.is_broken), (&[record(1), record(3)][..], false));
+        assert!(!tape.has(2, 1), "what was taken in an earlier view may be another record");
     }
 }

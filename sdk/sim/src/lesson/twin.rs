@@ -1,20 +1,16 @@
 //! The same islands as synchronous data-parallel training: one common step at a time.
 
-mod island;
-mod lies;
-
 use archipelago_core::bytes::hex;
+use archipelago_core::model::{AdamW, learning_rate};
+use archipelago_runtime::engine::cpu::CpuTrainer;
+use archipelago_runtime::engine::{OptimiserState, Trainer};
 use sha2::{Digest, Sha256};
 
 use super::change::{Due, Plan};
-use super::stage::{MEASURE_MS, Stage};
-use super::{Action, Change, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep, TwinFrame, TwinMark};
+use super::stage::{LIE_TIMES, MEASURE_MS, Stage};
+use super::{Action, Change, Deed, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep, TwinFrame, TwinMark};
 use crate::corpus::Reader;
 use crate::world::Rng;
-use archipelago_core::model::learning_rate;
-use archipelago_runtime::engine::Trainer;
-use archipelago_runtime::engine::cpu::CpuTrainer;
-use island::State;
 
 /// Bytes of a value in an all-reduce: synchronous training exchanges uncoded gradients.
 const VALUE_BYTES: u64 = 4;
@@ -390,5 +386,83 @@ impl Twin {
         let loss = self.stage.measure(self.trainer.params());
         self.held_out = Some(loss);
         self.marks.push(TwinMark::HeldOut { at_ms: self.now_ms, loss, tokens: self.tokens });
+    }
+}
+
+/// Faults of an island, and its participation.
+#[derive(Clone, Copy)]
+struct State {
+    /// Whether it takes part; it may have died since. An elastic run drops missing islands.
+    here: bool,
+    dead: bool,
+    cut: bool,
+    poisoned: bool,
+    lies: bool,
+    slow: f64,
+    /// One-way latency, in milliseconds.
+    latency_ms: u64,
+}
+
+impl State {
+    /// Creates an island that has not started, at this latency.
+    fn at(latency_ms: u64) -> Self {
+        Self { here: false, dead: false, cut: false, poisoned: false, lies: false, slow: 1.0, latency_ms }
+    }
+
+    /// Returns true if the other islands cannot reach it.
+    fn is_gone(&self) -> bool {
+        self.dead || self.cut
+    }
+
+    /// Applies `action`. Returns true if the island must fetch the state; an island that has not been admitted fetches
+    /// it on admission.
+    fn perform(&mut self, action: Action, spec: &LessonSpec) -> bool {
+        match action.deed {
+            Deed::Kill => self.dead = true,
+            Deed::Restart => return std::mem::take(&mut self.dead) && self.here,
+            Deed::Slow => self.slow = action.factor,
+            Deed::Far => self.latency_ms = action.latency_ms(spec),
+            Deed::Partition => self.cut = true,
+            Deed::Heal => self.cut = false,
+            Deed::Poison => (self.poisoned, self.lies) = (true, false),
+            Deed::Lie => (self.poisoned, self.lies) = (false, true),
+            Deed::Cure => (self.poisoned, self.lies) = (false, false),
+        }
+        false
+    }
+}
+
+impl Twin {
+    /// Returns true if a participating island lies.
+    fn is_lied_to(&self) -> bool {
+        self.islands.iter().any(|island| island.here && island.lies)
+    }
+
+    /// Takes the AdamW step in which liars send [`LIE_TIMES`] times their gradient. `batch` is that of all
+    /// participating islands, in order. Returns the loss before the step.
+    fn false_step(&mut self, batch: &[u32], lr: f32) -> f32 {
+        let members = self.members();
+        let its_tokens = batch.len() / members as usize;
+        let (loss, grad) = self.trainer.loss_and_grad(batch).expect("a batch of this model");
+        let mut sum = grad.to_vec();
+        let mut alone = Stage::trainer(&self.stage.inner, self.stage.inner.batch);
+        alone.params_mut().copy_from_slice(self.trainer.params());
+        let here = self.islands.iter().filter(|island| island.here);
+        for (island, tokens) in here.zip(batch.chunks(its_tokens)) {
+            if !island.lies {
+                continue;
+            }
+            // The mean already contains the honest gradient once.
+            let more = (LIE_TIMES - 1) as f32 / members as f32;
+            let (_, its) = alone.loss_and_grad(tokens).expect("a batch of this model");
+            sum.iter_mut().zip(its).for_each(|(sum, its)| *sum += more * its);
+        }
+        let moments = self.trainer.moments().expect("it trains with AdamW");
+        let [m, v] = moments.adamw(sum.len()).expect("moments of this model");
+        let mut adamw = AdamW { m: m.to_vec(), v: v.to_vec(), steps: moments.steps };
+        adamw.step(&Stage::layout(), &self.stage.inner, lr, self.trainer.params_mut(), &sum);
+        let moments = OptimiserState::of_adamw(adamw.steps, adamw.m, adamw.v);
+        self.trainer.resume(&moments).expect("moments of this model");
+        loss
     }
 }

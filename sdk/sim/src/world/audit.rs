@@ -1,23 +1,20 @@
-//! The invariant checker: observes all traffic of the syncer and reports violations.
+//! The invariant checker: observes all traffic of the syncer, its crashes and recoveries, and reports violations.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use sha2::{Digest, Sha256};
-
-use super::Violation;
-use super::books::{Booked, Books, Life};
-use super::ghosts::Ghosts;
-use super::owner::Orders;
-use super::receipts::Receipts;
-use super::spans::Spans;
-use super::told::Told;
 use archipelago_core::bytes::from_f32s;
-use archipelago_core::diloco::MergeOutcome;
-use archipelago_core::diloco::syncer::{Event, Syncer};
-use archipelago_core::diloco::{Decision, FragmentState, Verified};
+use archipelago_core::diloco::syncer::{Event, Recovery, Syncer};
+use archipelago_core::diloco::{Decision, Entry, FragmentState, MergeOutcome, Verified};
 use archipelago_core::wire::{
     ConnId, Fate, FragmentId, LearnerId, Message, Millis, Round, Serial, Update, Version,
 };
+use sha2::{Digest, Sha256};
+
+use super::books::{Booked, Books, Life, Orders, Spans};
+use super::machine::Machine;
+use super::receipt_log::{ReceiptLog, Receipts};
+use super::step_lineage::StepLineage;
+use super::{Violation, World};
 
 /// Values hashed at a time.
 const DIGESTED: usize = 1 << 12;
@@ -33,7 +30,7 @@ pub(super) struct Audit {
     /// The newest row on the disk.
     pub(super) safe: u64,
     /// Messages that learners really received.
-    pub(super) told: Told,
+    pub(super) told: ReceiptLog,
     pub(super) orders: Orders,
     /// Updates that the tape records as merged, before their receipt.
     pub(super) merged: BTreeMap<(LearnerId, FragmentId, Serial), u64>,
@@ -70,7 +67,7 @@ impl Audit {
             books,
             booked: VecDeque::new(),
             safe: 0,
-            told: Told::default(),
+            told: ReceiptLog::default(),
             orders: Orders::default(),
             merged: BTreeMap::new(),
             contents: BTreeMap::new(),
@@ -101,12 +98,12 @@ impl Audit {
         self.finishing = true;
     }
 
-    /// Notes an update sent by an honest machine; `ghosts` knows the steps in it.
-    pub(super) fn on_update_sent(&mut self, machine: u32, life: u32, update: &Update, ghosts: &Ghosts) {
+    /// Notes an update sent by an honest machine; `lineage` knows the steps in it.
+    pub(super) fn on_update_sent(&mut self, machine: u32, life: u32, update: &Update, lineage: &StepLineage) {
         let (fragment, serial) = (update.fragment, update.serial);
-        let Some(progress) = ghosts.coded(fragment, serial) else { return };
-        let (said, held) = ((u64::from(update.steps), update.tokens), ghosts.amount(progress));
-        if ghosts.is_exact() && said != held {
+        let Some(progress) = lineage.coded(fragment, serial) else { return };
+        let (said, held) = ((u64::from(update.steps), update.tokens), lineage.amount(progress));
+        if lineage.is_exact() && said != held {
             self.verify(Err(Violation::Account { machine, fragment, said, held }));
         }
         self.sent.insert((machine, fragment, serial), (life, progress.clone()));
@@ -269,8 +266,8 @@ impl Audit {
     ///
     /// # Errors
     /// [`Violation::WindowLost`].
-    pub(super) fn check_windows(&self, life: Life, ghosts: &Ghosts) -> Result<(), Violation> {
-        let missing = ghosts.missing(|fragment| {
+    pub(super) fn check_windows(&self, life: Life, lineage: &StepLineage) -> Result<(), Violation> {
+        let missing = lineage.missing(|fragment| {
             let mut elsewhere = self.books.steps(life, fragment);
             self.undone.get(&(life, fragment)).into_iter().for_each(|undone| elsewhere.add(undone));
             elsewhere
@@ -385,4 +382,165 @@ fn content_of(vectors: &[&[f32]]) -> u64 {
     vectors.iter().for_each(|vector| digest(&mut sha, vector));
     let digest = sha.finalize();
     u64::from_be_bytes(digest[..8].try_into().expect("SHA-256 has 32 bytes"))
+}
+
+/// Books, and the later decisions by row, in order.
+pub(super) type Kept = (Books, VecDeque<(u64, Booked)>);
+
+impl Audit {
+    /// Books the syncer's decision in row `seq`.
+    pub(super) fn on_entry(&mut self, seq: u64, entry: &Entry) {
+        self.orders.note(seq, entry);
+        match entry {
+            Entry::Leased { learner, grant } => self.book(seq, Booked::Granted(*learner, *grant)),
+            &Entry::Forgotten { learner } => self.told.forget(learner),
+            &Entry::Returned { lease, windows, .. } => self.book(seq, Booked::TakenBack(lease, windows)),
+            Entry::Merged(merge) => {
+                for part in &merge.parts {
+                    let (learner, fragment, serial) = (part.learner, merge.fragment, part.serial);
+                    let steps = self.homes.get(&learner).and_then(|&machine| {
+                        let (life, steps) = self.sent.get(&(machine, fragment, serial))?;
+                        Some(((machine, *life), steps.clone()))
+                    });
+                    let tokens = part.tokens;
+                    self.merged.insert((learner, fragment, serial), tokens);
+                    self.book(seq, Booked::Merged { learner, fragment, serial, tokens, steps });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that everything up to row `seq` is on the disk.
+    pub(super) fn on_safe(&mut self, seq: u64) {
+        self.safe = self.safe.max(seq);
+        while let Some((_, booked)) = self.booked.pop_front_if(|(booked, _)| *booked <= seq) {
+            if let Booked::Merged { fragment, serial, steps: Some(((machine, _), _)), .. } = &booked {
+                self.sent.remove(&(*machine, *fragment, *serial));
+            }
+            // The entry was booked before, and any violation was reported then.
+            let _ = self.kept.book(&booked);
+        }
+    }
+
+    /// Notes a message that really leaves the syncer.
+    pub(super) fn on_told(&mut self, conn: ConnId, message: &Message) {
+        self.told.tell(conn, message);
+    }
+
+    /// Notes a version of a fragment that really leaves the syncer for a machine.
+    pub(super) fn on_told_version(&mut self, machine: u32, fragment: FragmentId, version: Version) {
+        let learner = self.homes.iter().find(|(_, home)| **home == machine).map(|(learner, _)| *learner);
+        if let Some(learner) = learner {
+            self.told.version(learner, fragment, version);
+        }
+    }
+
+    /// Returns the number of updates that learners know to be merged.
+    pub(super) fn told_merges(&self) -> u64 {
+        self.told.merges()
+    }
+
+    /// Returns the books that are certainly on the disk, and the decisions that may be. The next start shows which of
+    /// these a crash kept.
+    pub(super) fn kept(&self) -> Kept {
+        (self.kept.clone(), self.booked.clone())
+    }
+
+    /// Notes that the owner restored a backup, with the checker's knowledge at backup time.
+    pub(super) fn on_put_back(&mut self, (books, booked): Kept) {
+        for (place, steps) in self.books.all_steps() {
+            self.undone.entry(*place).or_default().add(steps);
+        }
+        self.told.take_back(&books);
+        (self.kept, self.booked, self.safe) = (books, booked, 0);
+    }
+
+    /// Checks a recovery from a tape that ends with row `last`.
+    pub(super) fn on_recovered(&mut self, last: u64, recovery: &Recovery) {
+        if last < self.safe {
+            self.verify(Err(Violation::RowsLost { safe: self.safe, last }));
+        }
+        self.on_safe(last);
+        // Decisions that never reached the disk are void.
+        self.booked.clear();
+        self.books = self.kept.clone();
+        self.merged.clear();
+        let told = self.told.check(recovery, &self.books);
+        self.verify(told);
+        self.orders.cut(last);
+        self.finishing = self.orders.is_finishing();
+        let obeyed = self.orders.check(recovery.record());
+        self.verify(obeyed);
+        let exact = self.books.check(&recovery.record().ledger, |_| None);
+        self.verify(exact);
+        for (fragment, state) in (0..).map(FragmentId).zip(recovery.states()) {
+            self.note_content(fragment, state);
+        }
+    }
+
+    /// Resets the state of the syncer's process before it serves.
+    pub(super) fn on_started(&mut self, syncer: &Syncer) {
+        self.receipts = Receipts::default();
+        let versions = syncer.fragments().ids().zip(syncer.states());
+        self.versions = versions.map(|(fragment, state)| (fragment, state.version)).collect();
+        self.learners.clear();
+        self.pending.clear();
+        self.changes.clear();
+        self.in_flight.clear();
+        self.launched = None;
+    }
+
+    fn book(&mut self, seq: u64, booked: Booked) {
+        let result = self.books.book(&booked);
+        self.verify(result);
+        self.booked.push_back((seq, booked));
+    }
+}
+
+impl World {
+    /// Requires from now on that each learner that trains and is reachable is merged within its machine's number of
+    /// milliseconds; [`Self::check`] reports a violation. Any fault or order that affects the machine or the syncer
+    /// restarts the time.
+    pub fn expect_merges(&mut self, within_ms: &[u64]) {
+        for (machine, &ms) in self.machines.iter_mut().zip(within_ms) {
+            machine.merged_within_ms = Some(ms);
+            machine.well_since = self.now;
+        }
+    }
+
+    /// Restarts the time of `machine`, or of all machines, at `at`.
+    pub(super) fn excuse(&mut self, machine: Option<u32>, at: Millis) {
+        for (i, there) in (0..).zip(&mut self.machines) {
+            if machine.is_none_or(|machine| machine == i) {
+                there.well_since = there.well_since.max(at);
+            }
+        }
+    }
+
+    /// # Errors
+    /// [`Violation::Starved`].
+    pub(super) fn check_starving(&self) -> Result<(), Violation> {
+        let Some(host) = self.host.as_ref().filter(|host| !self.finished && !host.core.status().paused)
+        else {
+            return Ok(());
+        };
+        if host.core.status().finishing {
+            return Ok(());
+        }
+        let starved = (0..).zip(&self.machines).find_map(|(machine, there)| {
+            let waited_ms = self.now.since(there.well_since.max(there.merged_at));
+            let is_owed = there.merged_within_ms.is_some_and(|ms| waited_ms > ms) && self.is_well(there);
+            is_owed.then_some(Violation::Starved { machine, waited_ms })
+        });
+        starved.map_or(Ok(()), Err)
+    }
+
+    /// Returns true if no fault and no order prevents the machine's updates from being merged.
+    fn is_well(&self, machine: &Machine) -> bool {
+        let Some(process) = &machine.process else { return false };
+        let swallowed =
+            process.conn.and_then(|conn| self.conns.get(&conn)).is_some_and(|conn| conn.swallowed);
+        !(swallowed || machine.frozen || machine.cut || machine.forged || machine.paused || process.leaving)
+    }
 }

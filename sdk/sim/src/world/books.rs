@@ -1,11 +1,12 @@
-//! The checker's own ledger of leases and merges.
+//! The checker's own ledger of leases and merges, and the owner's orders on the tape, which no crash may revoke.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use archipelago_core::diloco::syncer::SyncerRecord;
+use archipelago_core::diloco::{Entry, Ledger};
+use archipelago_core::wire::{FragmentId, LearnerId, LeaseGrant, LeaseId, Serial, Share};
 
 use super::Violation;
-use super::spans::Spans;
-use archipelago_core::diloco::Ledger;
-use archipelago_core::wire::{FragmentId, LearnerId, LeaseGrant, LeaseId, Serial};
 
 /// Leases and merged tokens, derived from the observed traffic.
 #[derive(Clone, Debug)]
@@ -171,5 +172,145 @@ impl Books {
             }
         }
         Ok(())
+    }
+}
+
+/// Half-open, ascending, disjoint spans of numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Spans(Vec<(u32, u32)>);
+
+impl Spans {
+    /// Returns the set `start..end`.
+    pub(super) fn of(start: u32, end: u32) -> Self {
+        Self(if start < end { vec![(start, end)] } else { Vec::new() })
+    }
+
+    /// Adds all of `other`.
+    pub(super) fn add(&mut self, other: &Self) {
+        *self = self.combine(other, |ours, theirs| ours || theirs);
+    }
+
+    /// Removes all of `other`.
+    pub(super) fn remove(&mut self, other: &Self) {
+        *self = self.combine(other, |ours, theirs| ours && !theirs);
+    }
+
+    /// Returns the intersection.
+    pub(super) fn common(&self, other: &Self) -> Self {
+        self.combine(other, |ours, theirs| ours && theirs)
+    }
+
+    /// Returns the lowest number.
+    pub(super) fn first(&self) -> Option<u32> {
+        self.0.first().map(|(start, _)| *start)
+    }
+
+    /// Returns the spans, ascending.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.0.iter().copied()
+    }
+
+    fn combine(&self, other: &Self, keep: impl Fn(bool, bool) -> bool) -> Self {
+        let bounds = |spans: &Self| spans.0.iter().flat_map(|&(start, end)| [start, end]).collect::<Vec<_>>();
+        let (ours, theirs) = (bounds(self), bounds(other));
+        let mut all: Vec<u32> = ours.iter().chain(&theirs).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        // After an odd number of bounds, a position is inside a span.
+        let inside = |bounds: &[u32], at: u32| bounds.partition_point(|bound| *bound <= at) % 2 == 1;
+        let mut spans: Vec<(u32, u32)> = Vec::new();
+        for pair in all.windows(2) {
+            if keep(inside(&ours, pair[0]), inside(&theirs, pair[0])) {
+                match spans.last_mut().filter(|(_, end)| *end == pair[0]) {
+                    Some((_, end)) => *end = pair[1],
+                    None => spans.push((pair[0], pair[1])),
+                }
+            }
+        }
+        Self(spans)
+    }
+}
+
+/// The owner's orders, each with its row.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Orders(VecDeque<(u64, Entry)>);
+
+impl Orders {
+    /// Notes the syncer's decision in row `seq`.
+    pub(super) fn note(&mut self, seq: u64, entry: &Entry) {
+        let is_order = matches!(
+            entry,
+            Entry::Held { .. } | Entry::Paced { .. } | Entry::Dropped { .. } | Entry::Finishing
+        );
+        if is_order {
+            self.0.push_back((seq, entry.clone()));
+        }
+    }
+
+    /// Drops the orders after row `last`, which were never on the disk.
+    pub(super) fn cut(&mut self, last: u64) {
+        self.0.retain(|(seq, _)| *seq <= last);
+    }
+
+    /// Returns true if the last collection has begun.
+    pub(super) fn is_finishing(&self) -> bool {
+        self.0.iter().any(|(_, entry)| *entry == Entry::Finishing)
+    }
+
+    /// Checks that a syncer that restarts from `record` obeys all orders.
+    ///
+    /// # Errors
+    /// [`Violation::OwnerUndone`].
+    pub(super) fn check(&self, record: &SyncerRecord) -> Result<(), Violation> {
+        let undone = |what: String| Err(Violation::OwnerUndone { what });
+        let mut is_held = false;
+        let mut reins: BTreeMap<LearnerId, (Share, u32)> = BTreeMap::new();
+        for (_, entry) in &self.0 {
+            match *entry {
+                Entry::Held { held } => is_held = held,
+                Entry::Paced { learner, share } => reins.entry(learner).or_insert((Share::FULL, 0)).0 = share,
+                Entry::Dropped { learner, wait_ms } => {
+                    reins.entry(learner).or_insert((Share::FULL, 0)).1 = wait_ms;
+                }
+                _ => {}
+            }
+        }
+        if record.held != is_held {
+            return undone(format!("the pause state of the run: {is_held}"));
+        }
+        if record.finishing != self.is_finishing() {
+            return undone("the end of the run".to_owned());
+        }
+        for (learner, (share, wait_ms)) in reins {
+            let found = (record.reins.share(learner), record.reins.wait_ms(learner));
+            if found != (share, wait_ms) {
+                return undone(format!(
+                    "learner {learner}, which trains for {} of its time and was sent away for {wait_ms} ms",
+                    share.ratio()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_sets() {
+        let set = |numbers: &[u32]| {
+            let mut spans = Spans::default();
+            numbers.iter().for_each(|&number| spans.add(&Spans::of(number, number + 1)));
+            spans
+        };
+        let mut spans = set(&[5, 1, 2, 7, 6]);
+        assert_eq!(spans.iter().collect::<Vec<_>>(), [(1, 3), (5, 8)]);
+        assert_eq!(spans.common(&set(&[0, 2, 3, 6, 9])), set(&[2, 6]));
+        spans.remove(&Spans::of(2, 6));
+        assert_eq!((spans.clone(), spans.first()), (set(&[1, 6, 7]), Some(1)));
+        assert_eq!(Spans::of(3, 3), Spans::default());
+        assert_eq!(spans.common(&Spans::default()), Spans::default());
     }
 }

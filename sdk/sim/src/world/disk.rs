@@ -1,12 +1,16 @@
-//! The syncer's disk: two snapshots and the tape, as on the server, and their faults.
+//! The syncer's disk: two snapshots and the tape in append-only files, as on the server, and their faults.
 
-use super::attempt::{Ailment, Attempt};
-use super::happening::Happening;
-use super::recovered::Kept;
-use super::snapshot::{Snapshot, bytes};
+use std::sync::Arc;
+
+use archipelago_core::diloco::FragmentState;
+use archipelago_core::diloco::syncer::SyncerRecord;
+use archipelago_core::diloco::tape::{self, Blobs, Place, Row, Taking};
+use serde::{Deserialize, Serialize};
+
+use super::audit::Kept;
+use super::event::WorldEvent;
 use super::tape::Tape;
 use super::{Rng, World};
-use archipelago_core::diloco::tape::Taking;
 
 /// Snapshots kept, as on the server: the newest, and its predecessor in case the newest is damaged.
 const SNAPSHOTS_KEPT: usize = 2;
@@ -87,7 +91,7 @@ impl Disk {
 impl World {
     pub(super) fn plan_snapshot(&mut self) {
         let at = self.now.after(self.spec.shell.snapshot_ms.max(1));
-        self.queue.plan(at, Happening::Snapshot { generation: self.generation });
+        self.queue.plan(at, WorldEvent::Snapshot { generation: self.generation });
     }
 
     /// Begins a snapshot of the syncer's state, unless one is in progress.
@@ -114,7 +118,7 @@ impl World {
             self.record.saving = true;
             let snapshot = Box::new(Snapshot { seq, record, states });
             let (at, generation) = (self.now.after(self.spec.shell.save_ms), self.generation);
-            self.queue.plan(at, Happening::Saved { generation, snapshot });
+            self.queue.plan(at, WorldEvent::Saved { generation, snapshot });
         }
     }
 
@@ -123,6 +127,268 @@ impl World {
         if generation == self.generation {
             self.record.saving = false;
             self.disk.save(snapshot);
+        }
+    }
+}
+
+/// Share of the affected operations that fail. The rest succeed, so that the disk works between failures.
+const FAILING_SHARE: f64 = 0.6;
+
+/// A fault of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ailment {
+    /// No free space: every write fails, and may leave a part behind.
+    Full,
+    /// Some writes fail, and may leave a part behind.
+    Writes,
+    /// Some syncs fail. Their data may or may not be on the disk, and later syncs do not report it.
+    Syncs,
+}
+
+impl Ailment {
+    /// All variants.
+    pub const ALL: [Self; 3] = [Self::Full, Self::Writes, Self::Syncs];
+
+    /// Returns true if a write fails, at random.
+    pub(super) fn fails_to_write(self, rng: &mut Rng) -> bool {
+        self == Self::Full || self == Self::Writes && rng.chance(FAILING_SHARE)
+    }
+
+    /// Returns true if a sync fails, at random.
+    pub(super) fn fails_to_sync(self, rng: &mut Rng) -> bool {
+        self == Self::Syncs && rng.chance(FAILING_SHARE)
+    }
+}
+
+/// A failed write or sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failed;
+
+/// The tape on a disk in its present condition.
+pub(super) struct Attempt<'a> {
+    pub(super) tape: &'a mut Tape,
+    pub(super) ailment: Option<Ailment>,
+    pub(super) rng: &'a mut Rng,
+}
+
+impl Attempt<'_> {
+    fn fails_to_write(&mut self) -> bool {
+        self.ailment.is_some_and(|ailment| ailment.fails_to_write(self.rng))
+    }
+
+    fn fails_to_sync(&mut self) -> bool {
+        self.ailment.is_some_and(|ailment| ailment.fails_to_sync(self.rng))
+    }
+}
+
+impl tape::Tape for Attempt<'_> {
+    type Error = Failed;
+
+    fn last(&self) -> u64 {
+        self.tape.last()
+    }
+
+    fn append_rows(&mut self, rows: &[Row]) -> Result<(), Failed> {
+        if self.fails_to_write() {
+            self.tape.try_rows(rows, Some(&mut *self.rng));
+            return Err(Failed);
+        }
+        if self.fails_to_sync() {
+            self.tape.try_rows(rows, None);
+            return Err(Failed);
+        }
+        self.tape.append_rows(rows);
+        Ok(())
+    }
+}
+
+impl Blobs for Attempt<'_> {
+    type Error = Failed;
+
+    fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Result<Place, Failed> {
+        if self.fails_to_write() {
+            self.tape.try_bodies(bodies, self.rng);
+            return Err(Failed);
+        }
+        Ok(self.tape.append_bodies(bodies))
+    }
+
+    fn sync_bodies(&mut self) -> Result<(), Failed> {
+        if self.fails_to_sync() {
+            self.tape.abandon_bodies();
+            return Err(Failed);
+        }
+        self.tape.await_bodies();
+        Ok(())
+    }
+}
+
+/// Unit of disk writes, in bytes; small, to suit the small files of toys.
+const PAGE: usize = 64;
+
+/// Fate of unsynced writes at a power failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// They survive.
+    Kept,
+    /// They are gone.
+    Lost,
+    /// Only their beginning survives.
+    Torn,
+    /// Some pages have their old content, or the content of another place.
+    Stale,
+    /// One of their bits is flipped.
+    Flipped,
+}
+
+impl Loss {
+    /// All variants.
+    pub const ALL: [Self; 5] = [Self::Kept, Self::Lost, Self::Torn, Self::Stale, Self::Flipped];
+}
+
+/// An append-only file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct File {
+    /// Content; bytes after `end` belong to failed writes and will be overwritten.
+    bytes: Vec<u8>,
+    /// Offset of the next byte.
+    end: usize,
+    /// Length of the prefix that is certainly on the disk.
+    synced: usize,
+}
+
+impl File {
+    /// Returns the content, as a process that has not crashed sees it.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Returns the offset of the next byte.
+    pub(super) fn len(&self) -> usize {
+        self.end
+    }
+
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        self.attempt(bytes);
+        self.end += bytes.len();
+    }
+
+    /// Writes `bytes` at the end without advancing it, as a failed write does.
+    pub(super) fn attempt(&mut self, bytes: &[u8]) {
+        let until = self.end + bytes.len();
+        if self.bytes.len() < until {
+            self.bytes.resize(until, 0);
+        }
+        self.bytes[self.end..until].copy_from_slice(bytes);
+    }
+
+    /// Puts everything before `end` on the disk.
+    pub(super) fn sync(&mut self) {
+        self.synced = self.end;
+    }
+
+    /// Drops everything unsynced.
+    pub(super) fn forget_unsynced(&mut self) {
+        self.cut(self.synced);
+    }
+
+    /// Truncates the file to its first `len` bytes and treats the rest as synced.
+    pub(super) fn cut(&mut self, len: usize) {
+        self.bytes.truncate(len);
+        (self.end, self.synced) = (self.bytes.len(), self.bytes.len());
+    }
+
+    /// Applies `loss` to the unsynced writes, as a crash does.
+    pub(super) fn crash(&mut self, loss: Loss, rng: &mut Rng) {
+        let unsynced = self.bytes.len() - self.synced;
+        if unsynced > 0 {
+            match loss {
+                Loss::Kept => {}
+                Loss::Lost => self.forget_unsynced(),
+                Loss::Torn => self.bytes.truncate(self.synced + rng.below(unsynced as u64) as usize),
+                Loss::Stale => self.overwrite(self.synced + rng.below(unsynced as u64) as usize, rng),
+                Loss::Flipped => self.flip(self.synced + rng.below(unsynced as u64) as usize, rng),
+            }
+        }
+        self.cut(self.bytes.len());
+    }
+
+    /// Flips a random bit of byte `at`.
+    pub(super) fn flip(&mut self, at: usize, rng: &mut Rng) {
+        if let Some(byte) = self.bytes.get_mut(at) {
+            *byte ^= 1 << rng.below(8);
+        }
+    }
+
+    /// Overwrites the content from byte `at` on with `bytes`.
+    pub(super) fn restore(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(there) = self.bytes.get_mut(at..at + bytes.len()) {
+            there.copy_from_slice(bytes);
+        }
+    }
+
+    /// Overwrites the page around byte `at` with zeros or with the preceding page. Only unsynced bytes change, unless
+    /// byte `at` itself was synced.
+    pub(super) fn overwrite(&mut self, at: usize, rng: &mut Rng) {
+        let floor = if at >= self.synced { self.synced } else { 0 };
+        let start = (at / PAGE * PAGE).max(floor);
+        let end = (at / PAGE * PAGE + PAGE).min(self.bytes.len());
+        let is_blank = start < PAGE || rng.chance(0.5);
+        for i in start..end {
+            self.bytes[i] = if is_blank { 0 } else { self.bytes[i - PAGE] };
+        }
+    }
+}
+
+/// The books after row `seq` of the tape, and the fragments at that time or later.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    pub(super) seq: u64,
+    pub(super) record: SyncerRecord,
+    pub(super) states: Vec<FragmentState>,
+}
+
+/// Returns the bytes of parameters in `states`.
+pub(super) fn bytes<'a>(states: impl Iterator<Item = &'a FragmentState>) -> u64 {
+    states.map(|state| 12 * state.theta.len() as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_is_written_over() {
+        let mut file = File::default();
+        file.append(b"ab");
+        file.attempt(b"xyz");
+        assert_eq!((file.len(), file.bytes()), (2, &b"abxyz"[..]));
+        file.append(b"c");
+        file.sync();
+        assert_eq!((file.len(), file.bytes()), (3, &b"abcyz"[..]));
+        file.crash(Loss::Lost, &mut Rng::new(1));
+        assert_eq!((file.len(), file.bytes()), (3, &b"abc"[..]));
+    }
+
+    #[test]
+    fn a_crash_touches_nothing_that_was_synced() {
+        // All bytes differ, so that content from another place is detected.
+        let written: Vec<u8> = (0..200).collect();
+        let (synced, unsynced) = written.split_at(100);
+        for seed in 0..200 {
+            for loss in Loss::ALL {
+                let mut rng = Rng::new(seed);
+                let mut file = File::default();
+                file.append(synced);
+                file.sync();
+                file.append(unsynced);
+                file.crash(loss, &mut rng);
+                assert_eq!(&file.bytes()[..100], synced, "seed {seed}, {loss:?}");
+                let is_whole = &file.bytes()[100..] == unsynced;
+                assert_eq!(is_whole, loss == Loss::Kept, "seed {seed}, {loss:?}");
+            }
         }
     }
 }

@@ -81,7 +81,7 @@ pub(super) enum Class {
 
 /// An item to be sent, and the event at its arrival.
 #[derive(Debug)]
-pub(super) struct Freight<T> {
+pub(super) struct Packet<T> {
     pub(super) class: Class,
     /// The connection, if the item is a message on the socket.
     pub(super) conn: Option<ConnId>,
@@ -94,7 +94,7 @@ pub(super) struct Freight<T> {
 
 /// An action of a lane.
 #[derive(Debug)]
-pub(super) enum Passage<T> {
+pub(super) enum Delivery<T> {
     /// The transmission of an item began; it is to arrive at `until`.
     Began { until: Millis, sight: Box<Sight> },
     /// An item was sent and arrives at that time.
@@ -105,10 +105,10 @@ pub(super) enum Passage<T> {
 #[derive(Debug)]
 pub(super) struct Lane<T> {
     spec: LinkSpec,
-    control: VecDeque<Freight<T>>,
-    bulk: VecDeque<Freight<T>>,
+    control: VecDeque<Packet<T>>,
+    bulk: VecDeque<Packet<T>>,
     /// Queued responses and their bytes left; the first may be sent in part.
-    http: VecDeque<(Freight<T>, u64)>,
+    http: VecDeque<(Packet<T>, u64)>,
     sending: Option<Sending<T>>,
     /// Bytes that the socket sent more than HTTP while both wanted the link.
     owed: i64,
@@ -121,7 +121,7 @@ pub(super) struct Lane<T> {
 #[derive(Debug)]
 struct Sending<T> {
     /// A whole message with its latency; `None` is a piece of the first HTTP response.
-    message: Option<(Freight<T>, u64)>,
+    message: Option<(Packet<T>, u64)>,
     done_us: u64,
 }
 
@@ -140,41 +140,41 @@ impl<T> Lane<T> {
     }
 
     /// Queues an item; [`Self::pump`] sends it.
-    pub(super) fn take(&mut self, freight: Freight<T>) {
-        match freight.class {
-            Class::Control => self.control.push_back(freight),
-            Class::Bulk => self.bulk.push_back(freight),
+    pub(super) fn take(&mut self, packet: Packet<T>) {
+        match packet.class {
+            Class::Control => self.control.push_back(packet),
+            Class::Bulk => self.bulk.push_back(packet),
             Class::Http => {
-                let bytes = freight.bytes;
-                self.http.push_back((freight, bytes));
+                let bytes = packet.bytes;
+                self.http.push_back((packet, bytes));
             }
         }
     }
 
     /// Sends the next items. The second value is the time of the next call, if a transmission is in progress.
-    pub(super) fn pump(&mut self, now: Millis, rng: &mut Rng) -> (Vec<Passage<T>>, Option<Millis>) {
-        let (now_us, mut passages) = (now.0.saturating_mul(1_000), Vec::new());
+    pub(super) fn pump(&mut self, now: Millis, rng: &mut Rng) -> (Vec<Delivery<T>>, Option<Millis>) {
+        let (now_us, mut deliveries) = (now.0.saturating_mul(1_000), Vec::new());
         loop {
             match self.sending.take_if(|sending| sending.done_us <= now_us) {
                 Some(mut done) => {
                     // A late call means that the link was cut in the meantime.
                     done.done_us = done.done_us.max(now_us.saturating_sub(999));
-                    self.finish(done, rng, &mut passages);
+                    self.finish(done, rng, &mut deliveries);
                 }
                 None => self.free_us = self.free_us.max(if self.sending.is_none() { now_us } else { 0 }),
             }
             if let Some(sending) = &self.sending {
-                return (passages, Some(Millis(sending.done_us.div_ceil(1_000))));
+                return (deliveries, Some(Millis(sending.done_us.div_ceil(1_000))));
             }
-            if !self.begin(rng, &mut passages) {
-                return (passages, None);
+            if !self.begin(rng, &mut deliveries) {
+                return (deliveries, None);
             }
         }
     }
 
     /// Returns the bytes queued on the socket, without the transmission in progress.
     pub(super) fn waiting_bytes(&self) -> u64 {
-        self.control.iter().chain(&self.bulk).map(|freight| freight.bytes).sum()
+        self.control.iter().chain(&self.bulk).map(|packet| packet.bytes).sum()
     }
 
     /// Returns the queued short messages and messages with parameters, without the transmission in progress.
@@ -184,14 +184,14 @@ impl<T> Lane<T> {
 
     /// Returns true if no message of `conn` is queued or being sent.
     pub(super) fn is_clear_of(&self, conn: ConnId) -> bool {
-        let of = |freight: &Freight<T>| freight.conn == Some(conn);
+        let of = |packet: &Packet<T>| packet.conn == Some(conn);
         let sending = self.sending.as_ref().and_then(|sending| sending.message.as_ref());
-        !self.control.iter().chain(&self.bulk).any(of) && !sending.is_some_and(|(freight, _)| of(freight))
+        !self.control.iter().chain(&self.bulk).any(of) && !sending.is_some_and(|(packet, _)| of(packet))
     }
 
     /// Drops the queued messages of `conn`: all of them, or only parameters.
     pub(super) fn forget(&mut self, conn: ConnId, all: bool) {
-        let other = |freight: &Freight<T>| freight.conn != Some(conn);
+        let other = |packet: &Packet<T>| packet.conn != Some(conn);
         self.bulk.retain(other);
         if all {
             self.control.retain(other);
@@ -204,7 +204,7 @@ impl<T> Lane<T> {
     }
 
     /// Begins the next transmission. Returns false if the queues are empty.
-    fn begin(&mut self, rng: &mut Rng, passages: &mut Vec<Passage<T>>) -> bool {
+    fn begin(&mut self, rng: &mut Rng, deliveries: &mut Vec<Delivery<T>>) -> bool {
         let socket = !self.control.is_empty() || !self.bulk.is_empty();
         let contended = socket && !self.http.is_empty();
         if !contended {
@@ -212,27 +212,27 @@ impl<T> Lane<T> {
         }
         // A queue holds only a few messages, so that casting keeps their bytes.
         if socket && self.owed <= 0 {
-            let Some(mut freight) = self.control.pop_front().or_else(|| self.bulk.pop_front()) else {
+            let Some(mut packet) = self.control.pop_front().or_else(|| self.bulk.pop_front()) else {
                 return false;
             };
             if contended {
-                self.owed += freight.bytes as i64;
+                self.owed += packet.bytes as i64;
             }
-            let done_us = self.free_us + self.spec.send_us(freight.bytes);
+            let done_us = self.free_us + self.spec.send_us(packet.bytes);
             let travel_ms = self.spec.travel_ms(rng);
-            self.see(&mut freight, done_us, travel_ms, passages);
-            self.sending = Some(Sending { message: Some((freight, travel_ms)), done_us });
-        } else if let Some((mut freight, left)) = self.http.pop_front() {
+            self.see(&mut packet, done_us, travel_ms, deliveries);
+            self.sending = Some(Sending { message: Some((packet, travel_ms)), done_us });
+        } else if let Some((mut packet, left)) = self.http.pop_front() {
             let piece = left.min(self.spec.piece_bytes());
             if contended {
                 self.owed -= piece as i64;
             }
-            if left == freight.bytes {
-                let done_us = self.free_us + self.spec.send_us(freight.bytes);
-                self.see(&mut freight, done_us, self.spec.latency_ms, passages);
+            if left == packet.bytes {
+                let done_us = self.free_us + self.spec.send_us(packet.bytes);
+                self.see(&mut packet, done_us, self.spec.latency_ms, deliveries);
             }
             let done_us = self.free_us + self.spec.send_us(piece);
-            self.http.push_front((freight, left - piece));
+            self.http.push_front((packet, left - piece));
             self.sending = Some(Sending { message: None, done_us });
         } else {
             return false;
@@ -240,26 +240,26 @@ impl<T> Lane<T> {
         true
     }
 
-    fn finish(&mut self, done: Sending<T>, rng: &mut Rng, passages: &mut Vec<Passage<T>>) {
+    fn finish(&mut self, done: Sending<T>, rng: &mut Rng, deliveries: &mut Vec<Delivery<T>>) {
         self.free_us = done.done_us;
-        let (freight, travel_ms) = match done.message {
+        let (packet, travel_ms) = match done.message {
             Some(sent) => sent,
             None => match self.http.pop_front_if(|(_, left)| *left == 0) {
-                Some((freight, _)) => (freight, self.spec.travel_ms(rng)),
+                Some((packet, _)) => (packet, self.spec.travel_ms(rng)),
                 None => return,
             },
         };
-        let arrived = &mut self.arrived[usize::from(freight.class == Class::Http)];
+        let arrived = &mut self.arrived[usize::from(packet.class == Class::Http)];
         let arrives = Millis(done.done_us.div_ceil(1_000)).after(travel_ms).max(*arrived);
         *arrived = arrives;
-        passages.push(Passage::Sent { arrives, carries: freight.carries });
+        deliveries.push(Delivery::Sent { arrives, carries: packet.carries });
     }
 
     /// Notes the expected arrival of an item, for traces.
-    fn see(&self, freight: &mut Freight<T>, done_us: u64, travel_ms: u64, passages: &mut Vec<Passage<T>>) {
-        let arrived = self.arrived[usize::from(freight.class == Class::Http)];
+    fn see(&self, packet: &mut Packet<T>, done_us: u64, travel_ms: u64, deliveries: &mut Vec<Delivery<T>>) {
+        let arrived = self.arrived[usize::from(packet.class == Class::Http)];
         let until = Millis(done_us.div_ceil(1_000)).after(travel_ms).max(arrived);
-        passages.extend(freight.sight.take().map(|sight| Passage::Began { until, sight }));
+        deliveries.extend(packet.sight.take().map(|sight| Delivery::Began { until, sight }));
     }
 }
 
@@ -301,4 +301,128 @@ impl<T> Link<T> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    /// Returns an item with a number for identification.
+    fn packet(class: Class, bytes: u64, number: u64) -> Packet<u64> {
+        Packet { class, bytes, conn: Some(ConnId(number)), carries: number, sight: None }
+    }
+
+    /// Sends everything queued. Returns number and arrival time of each, in sending order.
+    fn drain(lane: &mut Lane<u64>, mut now: Millis, rng: &mut Rng) -> Vec<(u64, u64)> {
+        let mut sent = Vec::new();
+        loop {
+            let (deliveries, next) = lane.pump(now, rng);
+            sent.extend(deliveries.into_iter().filter_map(|delivery| match delivery {
+                Delivery::Sent { arrives, carries } => Some((carries, arrives.0)),
+                Delivery::Began { .. } => None,
+            }));
+            match next {
+                Some(at) => now = at,
+                None => return sent,
+            }
+        }
+    }
+
+    fn lane(bytes_per_s: Option<u64>, jitter_ms: u64) -> Lane<u64> {
+        Lane::new(LinkSpec { latency_ms: 10, jitter_ms, bytes_per_s, loss: 0.0 })
+    }
+
+    /// Goal: all traffic shares one rate; items sent together take as long as their sum.
+    #[test]
+    fn the_rate_is_shared() {
+        let (mut lane, mut rng) = (lane(Some(1_000), 0), Rng::new(1));
+        for (number, class) in [(1, Class::Bulk), (2, Class::Control), (3, Class::Http), (4, Class::Bulk)] {
+            lane.take(packet(class, 500, number));
+        }
+        let last = drain(&mut lane, Millis(0), &mut rng).into_iter().map(|(_, at)| at).max();
+        assert_eq!(last, Some(2_010));
+    }
+
+    /// Goal: a short message overtakes all queued parameters, but not the transmission in progress.
+    #[test]
+    fn control_goes_first_and_what_is_begun_is_finished() {
+        let (mut lane, mut rng) = (lane(Some(1_000), 0), Rng::new(1));
+        lane.take(packet(Class::Bulk, 100, 1));
+        lane.take(packet(Class::Bulk, 100, 2));
+        assert_eq!(lane.pump(Millis(0), &mut rng).1, Some(Millis(100)));
+        lane.take(packet(Class::Control, 10, 3));
+        assert_eq!((lane.waiting(), lane.waiting_bytes()), ((1, 1), 110));
+        assert_eq!(drain(&mut lane, Millis(100), &mut rng), [(1, 110), (3, 120), (2, 220)]);
+    }
+
+    /// Goal: an HTTP response and the socket get half of the link each while both want it, in either order of arrival.
+    #[test]
+    fn http_shares_with_the_socket() {
+        let (mut lane, mut rng) = (lane(Some(10_000), 0), Rng::new(1));
+        lane.take(packet(Class::Http, 20_000, 0));
+        for number in 1..=10 {
+            lane.take(packet(Class::Bulk, 1_000, number));
+        }
+        let sent = drain(&mut lane, Millis(0), &mut rng);
+        let socket = sent.iter().rfind(|(number, _)| *number > 0).expect("ten messages").1;
+        // 10 kB of its own, and as much of HTTP.
+        assert!((1_850..=2_150).contains(&socket), "{sent:?}");
+        assert_eq!(sent.last(), Some(&(0, 3_010)));
+    }
+
+    /// Goal: jitter never reorders the messages of one connection, and a new connection does not wait for the old.
+    #[test]
+    fn messages_of_one_connection_stay_in_order() {
+        let (mut lane, mut rng) = (lane(None, 50), Rng::new(3));
+        let mut last = Millis(0);
+        for number in 0..100 {
+            lane.take(packet(if number % 2 == 0 { Class::Bulk } else { Class::Control }, 1, number));
+            let (deliveries, next) = lane.pump(Millis(number), &mut rng);
+            let ([Delivery::Sent { arrives, .. }], None) = (&deliveries[..], next) else {
+                panic!("{deliveries:?}")
+            };
+            assert!(*arrives >= last, "{arrives} after {last}");
+            last = *arrives;
+        }
+        lane.arrived[0] = Millis(100_000);
+        lane.begin_stream();
+        lane.take(packet(Class::Control, 1, 0));
+        assert!(drain(&mut lane, Millis(100), &mut rng)[0].1 <= 160);
+    }
+
+    /// Goal: traffic held up by a cut is sent after it, and arrives after it.
+    #[test]
+    fn nothing_arrives_in_the_past() {
+        let (mut lane, mut rng) = (lane(Some(1_000), 0), Rng::new(1));
+        lane.take(packet(Class::Bulk, 100, 1));
+        lane.take(packet(Class::Bulk, 100, 2));
+        lane.pump(Millis(0), &mut rng);
+        assert_eq!(drain(&mut lane, Millis(5_000), &mut rng), [(1, 5_010), (2, 5_110)]);
+    }
+
+    #[test]
+    fn what_waits_of_a_connection_is_forgotten() {
+        let mut rng = Rng::new(1);
+        let mut lane = lane(Some(1_000), 0);
+        for class in [Class::Bulk, Class::Bulk, Class::Control] {
+            lane.take(packet(class, 100, 1));
+        }
+        lane.take(packet(Class::Bulk, 100, 2));
+        lane.pump(Millis(0), &mut rng);
+        lane.forget(ConnId(1), false);
+        assert!(!lane.is_clear_of(ConnId(1)), "one is being sent");
+        assert_eq!(drain(&mut lane, Millis(100), &mut rng), [(1, 110), (2, 210)]);
+        lane.take(packet(Class::Control, 100, 1));
+        lane.forget(ConnId(1), true);
+        assert!(lane.is_clear_of(ConnId(1)) && drain(&mut lane, Millis(200), &mut rng).is_empty());
+    }
+
+    #[test]
+    fn what_is_lost_comes_later() {
+        let spec = LinkSpec { latency_ms: 10, jitter_ms: 0, bytes_per_s: None, loss: 0.5 };
+        let mut rng = Rng::new(1);
+        let mut travel = |loss| LinkSpec { loss, ..spec }.travel_ms(&mut rng);
+        let late: Vec<u64> = (0..1_000).map(|_| travel(0.5)).filter(|&ms| ms != 10).collect();
+        assert!((450..550).contains(&late.len()), "{}", late.len());
+        assert!(late.iter().all(|at| [210, 610, 1_410, 3_010, 6_210, 12_610].contains(at)), "{late:?}");
+        assert_eq!(travel(1.0), 12_610, "in the end it comes");
+        assert_eq!(travel(0.0), 10);
+    }
+}

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::World;
-use super::happening::Happening;
+use super::event::WorldEvent;
 use serde::Serialize;
 
 use archipelago_core::diloco::FragmentState;
@@ -62,7 +62,7 @@ impl World {
         let spec = LookSpec { every_ms: spec.every_ms.max(1), ..spec };
         self.looking =
             Some(Looking { spec, loss, lookout: LossMonitor::default(), measured: None, found: Vec::new() });
-        self.queue.plan(self.now.after(spec.every_ms), Happening::Look);
+        self.queue.plan(self.now.after(spec.every_ms), WorldEvent::Look);
     }
 
     /// Takes the harm found since the last call.
@@ -93,7 +93,7 @@ impl World {
             _ => looking.spec.every_ms,
         };
         self.looking = Some(looking);
-        self.queue.plan(self.now.after(wait_ms), Happening::Look);
+        self.queue.plan(self.now.after(wait_ms), WorldEvent::Look);
         self.judge_look();
     }
 
@@ -130,7 +130,7 @@ impl World {
         }
         let input = Input::Undo(Box::new(Undo { from: from.states, after: from.seq, culprits }));
         let (generation, input) = (self.generation, Box::new(input));
-        self.queue.plan(self.now.after(trials * spec.trial_ms), Happening::Read { generation, input });
+        self.queue.plan(self.now.after(trials * spec.trial_ms), WorldEvent::Read { generation, input });
     }
 
     /// Returns Θ at `until` as it would be if the learners in `without` had sent nothing since `from`.
@@ -163,8 +163,8 @@ impl World {
             if let Ok(outcome) = &result {
                 self.keep_remade(outcome);
             }
-            let happening = Happening::MergeDone { generation: self.generation, result: Box::new(result) };
-            self.queue.plan(self.now.after(self.spec.shell.merge_ms), happening);
+            let event = WorldEvent::MergeDone { generation: self.generation, result: Box::new(result) };
+            self.queue.plan(self.now.after(self.spec.shell.merge_ms), event);
         }
     }
 }

@@ -1,20 +1,23 @@
-//! One machine: a learner's process and its link to the syncer.
+//! One machine: a learner's process and its link to the syncer, and their true state for tests and pictures.
 
-use super::clock::Clock;
-use super::forge::Memory;
-use super::happening::Happening;
-use super::link::Link;
-use super::process::Process;
-use super::{MachineSpec, Poison, Rng};
 use archipelago_core::diloco::learner::LearnerConfig;
+use archipelago_core::diloco::syncer::LearnerStatus;
 use archipelago_core::driver::{DriverConfig, Waits};
 use archipelago_core::rng::key;
-use archipelago_core::wire::{Identity, Millis};
+use archipelago_core::wire::{Identity, LearnerId, Millis};
+use serde::Serialize;
+
+use super::attacks::Memory;
+use super::clock::Clock;
+use super::event::WorldEvent;
+use super::link::Link;
+use super::process::Process;
+use super::{MachineSpec, Poison, Rng, World};
 
 pub(super) struct Machine {
     pub(super) spec: MachineSpec,
     pub(super) identity: Identity,
-    pub(super) link: Link<Happening>,
+    pub(super) link: Link<WorldEvent>,
     /// The planned time of each direction's next transmission, if any.
     pub(super) pumps: [Option<Millis>; 2],
     pub(super) rng: Rng,
@@ -38,10 +41,10 @@ pub(super) struct Machine {
     pub(super) merged_at: Millis,
     /// SIGSTOP: events for the process wait in `frozen_out`.
     pub(super) frozen: bool,
-    pub(super) frozen_out: Vec<Happening>,
+    pub(super) frozen_out: Vec<WorldEvent>,
     /// Partitioned: traffic on the link waits in `cut_off`.
     pub(super) cut: bool,
-    pub(super) cut_off: Vec<Happening>,
+    pub(super) cut_off: Vec<WorldEvent>,
     /// Steps and tokens of the dead processes.
     pub(super) steps_before: u64,
     pub(super) tokens_before: u64,
@@ -136,5 +139,75 @@ impl Machine {
 
     pub(super) fn tokens(&self) -> u64 {
         self.tokens_before + self.process.as_ref().map_or(0, |process| process.tokens)
+    }
+}
+
+impl World {
+    /// Returns the machine on which `learner` runs; `None` while the syncer is down or does not know the learner.
+    #[must_use]
+    pub fn machine_of(&self, learner: LearnerId) -> Option<u32> {
+        let name = self.learner(|status| status.learner == learner, |status| status.name.to_owned())?;
+        (0..self.machines.len() as u32).find(|machine| Machine::name(*machine) == name)
+    }
+
+    /// Returns the merged tokens of a machine's learner by the syncer's count; 0 if the syncer has no count.
+    #[must_use]
+    pub fn tokens_merged(&self, machine: u32) -> u64 {
+        let name = Machine::name(machine);
+        self.learner(|status| status.name == name, |status| status.tokens_merged).unwrap_or(0)
+    }
+
+    fn learner<T>(
+        &self,
+        is: impl Fn(&LearnerStatus<'_>) -> bool,
+        say: impl Fn(&LearnerStatus<'_>) -> T,
+    ) -> Option<T> {
+        self.syncer()?.learners().find(|status| is(status)).map(|status| say(&status))
+    }
+}
+
+/// The true state of one machine at one moment, independent of the syncer's knowledge.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MachineStatus {
+    /// Whether a learner's process runs.
+    pub running: bool,
+    /// Whether the process is stopped (SIGSTOP).
+    pub frozen: bool,
+    /// Whether the link to the syncer is cut.
+    pub partitioned: bool,
+    /// Whether it has a connection, as far as it knows.
+    pub connected: bool,
+    /// Connection attempts of its process.
+    pub attempts: u32,
+    /// Whether a step is being computed.
+    pub training: bool,
+    /// Reason of its learner's permanent stop, if any.
+    pub stopped: Option<String>,
+    /// Reason of its learner's last fresh start, if any.
+    pub afresh: Option<String>,
+    /// Steps of all its processes so far.
+    pub steps: u64,
+    /// Tokens of those steps.
+    pub tokens: u64,
+    /// Training loss of the last step.
+    pub loss: Option<f32>,
+}
+
+impl MachineStatus {
+    pub(super) fn of(machine: &Machine) -> Self {
+        let process = machine.process.as_ref();
+        Self {
+            running: process.is_some(),
+            frozen: machine.frozen,
+            partitioned: machine.cut,
+            connected: process.is_some_and(|process| process.conn.is_some()),
+            attempts: process.map_or(0, |process| process.attempts),
+            training: process.is_some_and(|process| process.is_stepping()),
+            stopped: process.and_then(|process| process.stopped.as_ref()).map(|bye| bye.reason.clone()),
+            afresh: process.and_then(|process| process.afresh.clone()),
+            steps: machine.steps(),
+            tokens: machine.tokens(),
+            loss: process.map(|process| process.loss).filter(|loss| loss.is_finite()),
+        }
     }
 }

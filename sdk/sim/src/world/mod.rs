@@ -19,80 +19,56 @@
 //! # Ok::<(), archipelago_sim::world::Violation>(())
 //! ```
 
-mod actor;
-mod attempt;
+mod attacks;
 mod audit;
 mod books;
 mod clock;
 mod disk;
-mod drive;
+mod event;
 mod fault;
-mod faults;
-mod file;
-mod forge;
-mod freight;
-mod ghosts;
-mod happening;
-mod held;
 mod host;
-mod lie;
 mod link;
 mod look;
 mod machine;
 mod net;
-mod owner;
-mod payload;
 mod process;
-mod queue;
-mod receipts;
-mod record;
-mod recovered;
-mod restart;
-mod retune;
+mod receipt_log;
 mod rng;
-mod snapshot;
-mod spans;
 mod spec;
-mod starving;
-mod status;
+mod step_lineage;
 mod tape;
-mod told;
 mod toy;
 mod trace;
-mod unfold;
 mod violation;
-mod watch;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use archipelago_core::diloco::syncer::{Event, Status, Syncer, SyncerError};
-use archipelago_core::diloco::{Entry, Layout, MergeJob};
+use archipelago_core::diloco::syncer::{ContributionVerdict, Event, Input, Status, Syncer, SyncerError};
+use archipelago_core::diloco::{Entry, Layout, MergeJob, MergeRule, QuorumPolicy};
 use archipelago_core::driver;
-use archipelago_core::wire::{ConnId, FragmentId};
+use archipelago_core::wire::{ConnId, FragmentId, LearnerId};
 
-use actor::SyncerProcess;
 use audit::Audit;
-use disk::Disk;
-use happening::Happening;
+use disk::{Disk, Snapshot};
+use event::WorldEvent;
+use host::{Record, SyncerProcess};
+use link::Way;
 use look::Looking;
 use machine::Machine;
 use net::Conn;
-pub(crate) use queue::Queue;
-use record::Record;
-use snapshot::Snapshot;
 
 pub use archipelago_core::wire::Millis;
-pub use attempt::Ailment;
+
+pub use attacks::Attack;
+pub(crate) use clock::Queue;
+pub use disk::{Ailment, Loss};
 pub use fault::{Fault, Poison, Storm};
-pub use file::Loss;
-pub use held::Held;
-pub use lie::Lie;
 pub use link::LinkSpec;
 pub use look::{Harm, LookSpec, LossOf};
+pub use machine::MachineStatus;
 pub use process::MakeTrainer;
 pub use rng::Rng;
 pub use spec::{MachineSpec, ShellSpec, SyncerPace, WorldSpec};
-pub use status::MachineStatus;
 pub use tape::Damage;
 pub use toy::Toy;
 pub use trace::{Cargo, Parcel, Trace};
@@ -109,7 +85,7 @@ pub struct World {
     spec: WorldSpec,
     layout: Layout,
     make: Box<MakeTrainer>,
-    queue: Queue<Happening>,
+    queue: Queue<WorldEvent>,
     /// Random numbers of the network.
     rng: Rng,
     host: Option<SyncerProcess>,
@@ -214,15 +190,15 @@ impl World {
 
     /// Plans `fault` for `at`, or for now if that has passed.
     pub fn plan(&mut self, at: Millis, fault: Fault) {
-        self.queue.plan(at.max(self.now), Happening::Fault(fault));
+        self.queue.plan(at.max(self.now), WorldEvent::Fault(fault));
     }
 
     /// Lets `ms` milliseconds pass.
     pub fn run_for(&mut self, ms: u64) {
         let until = self.now.after(ms);
-        while let Some((at, happening)) = self.queue.next_until(until) {
+        while let Some((at, event)) = self.queue.next_until(until) {
             self.now = at;
-            self.happen(happening);
+            self.happen(event);
         }
         self.now = until;
     }
@@ -323,8 +299,8 @@ impl World {
             let Some(process) = &process.process else { continue };
             self.audit.check_hats(machine as u32, &process.hats())?;
             let (there, machine) = (&self.machines[machine], machine as u32);
-            if let Some(ghosts) = process.ghosts.as_ref().filter(|_| !there.forged) {
-                self.audit.check_windows((machine, there.life), ghosts)?;
+            if let Some(lineage) = process.lineage.as_ref().filter(|_| !there.forged) {
+                self.audit.check_windows((machine, there.life), lineage)?;
             }
         }
         Ok(())
@@ -348,6 +324,117 @@ impl World {
         let Some(process) = &mut self.machines[machine as usize].process else { return };
         process.take(now, input);
         self.drive_learner(machine);
+    }
+}
+
+impl World {
+    /// Sets the quorum policy and the merge rule of the syncer and its successors.
+    pub fn retune_syncer(&mut self, quorum: QuorumPolicy, merge: MergeRule) {
+        (self.spec.syncer.quorum, self.spec.syncer.merge) = (quorum, merge);
+        let Some(host) = &mut self.host else { return };
+        host.core.retune(quorum, merge);
+        self.tell_syncer(Input::Timeout);
+    }
+
+    /// Sets the step time, `jitter` and `link` of machine `index`. The step and the messages under way are unaffected.
+    /// An unknown machine changes nothing.
+    pub fn retune_machine(&mut self, index: u32, step_ms: u64, jitter: f64, link: LinkSpec) {
+        let Some(machine) = self.machines.get_mut(index as usize) else { return };
+        (machine.spec.step_ms, machine.spec.jitter, machine.spec.link) = (step_ms, jitter, link);
+        machine.link.set(link);
+    }
+}
+
+/// Sizes of a world's collections at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Planned events.
+    pub planned: usize,
+    /// Connections with at least one open end.
+    pub connections: usize,
+    /// Messages queued on links.
+    pub messages: usize,
+    /// Decisions that are not yet on the syncer's disk.
+    pub unsaved: u64,
+    /// Identities known to the syncer.
+    pub identities: usize,
+}
+
+impl Held {
+    /// Returns the elementwise maximum.
+    #[must_use]
+    pub fn larger(self, other: Self) -> Self {
+        Self {
+            planned: self.planned.max(other.planned),
+            connections: self.connections.max(other.connections),
+            messages: self.messages.max(other.messages),
+            unsaved: self.unsaved.max(other.unsaved),
+            identities: self.identities.max(other.identities),
+        }
+    }
+}
+
+impl World {
+    /// Returns the current sizes.
+    pub fn held(&mut self) -> Held {
+        let mut messages = 0;
+        for machine in &mut self.machines {
+            for way in [Way::Up, Way::Down] {
+                let (control, bulk) = machine.link.lane(way).waiting();
+                messages += control + bulk;
+            }
+        }
+        Held {
+            planned: self.queue.len(),
+            connections: self.conns.len(),
+            messages,
+            unsaved: self.record.gate.unsaved(),
+            identities: self.host.as_ref().map_or(0, |host| host.core.ledger().len()),
+        }
+    }
+}
+
+/// Merges kept until they are taken; the oldest go first.
+const MERGES_MAX: usize = 1_024;
+
+impl World {
+    /// Begins to keep merge jobs, which costs memory until [`Self::take_merges`] is called.
+    pub fn watch_merges(&mut self) {
+        self.merges.get_or_insert_default();
+    }
+
+    /// Takes the merge jobs since the last call, oldest first; at most 1,024 are kept.
+    pub fn take_merges(&mut self) -> Vec<MergeJob> {
+        self.merges.as_mut().map(|merges| merges.drain(..).collect()).unwrap_or_default()
+    }
+
+    /// Begins to keep the syncer's decisions, which costs memory until [`Self::take_entries`] is called.
+    pub fn watch_entries(&mut self) {
+        self.entries.get_or_insert_default();
+    }
+
+    /// Takes the syncer's decisions since the last call, oldest first.
+    pub fn take_entries(&mut self) -> Vec<Entry> {
+        self.entries.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Tells the syncer whether the updates of `learner` show real training.
+    pub fn regard(&mut self, learner: LearnerId, regard: ContributionVerdict) {
+        self.tell_syncer(Input::ContributionVerdict { learner, regard });
+    }
+
+    fn note_entry(&mut self, entry: &Entry) {
+        if let Some(entries) = &mut self.entries {
+            entries.push(entry.clone());
+        }
+    }
+
+    fn note_merge(&mut self, job: &MergeJob) {
+        let Some(merges) = &mut self.merges else { return };
+        if merges.len() == MERGES_MAX {
+            merges.pop_front();
+        }
+        merges.push_back(job.clone());
     }
 }
 

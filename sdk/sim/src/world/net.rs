@@ -1,12 +1,17 @@
-//! Connections: dialling, delivering, breaking.
+//! Connections, and the messages in transit on the links of a world.
 
-use super::World;
-use super::happening::Happening;
-use super::link::Way;
-use super::payload::Payload;
+use std::sync::Arc;
+
 use archipelago_core::diloco::syncer;
 use archipelago_core::driver::Input;
-use archipelago_core::wire::{Bye, Challenge, ConnId, Message, Millis};
+use archipelago_core::wire::{
+    Assembler, BODY_BYTES_MAX, Bye, Challenge, ConnId, DecodeError, Message, Millis, encode, frames,
+};
+
+use super::event::WorldEvent;
+use super::link::{Class, Delivery, Packet, Way};
+use super::trace::Sight;
+use super::{Parcel, Trace, World};
 
 /// One connection, with an end at the syncer and one at the learner. A closed end accepts nothing.
 #[derive(Debug)]
@@ -26,7 +31,7 @@ impl World {
     pub(super) fn dial(&mut self, machine: u32, attempt: u32) {
         let (life, latency) =
             (self.machines[machine as usize].life, self.machines[machine as usize].link.latency_ms());
-        self.queue.plan(self.now.after(latency), Happening::Knock { machine, life, attempt });
+        self.queue.plan(self.now.after(latency), WorldEvent::Knock { machine, life, attempt });
     }
 
     pub(super) fn knock(&mut self, machine: u32, life: u32, attempt: u32) {
@@ -41,7 +46,7 @@ impl World {
             }
         }
         let latency = self.machines[machine as usize].link.latency_ms();
-        self.queue.plan(self.now.after(latency), Happening::Dialled { machine, life, attempt, conn });
+        self.queue.plan(self.now.after(latency), WorldEvent::Dialled { machine, life, attempt, conn });
     }
 
     pub(super) fn dialled(&mut self, machine: u32, life: u32, attempt: u32, conn: Option<ConnId>) {
@@ -60,7 +65,7 @@ impl World {
             return self.learner_input(machine, Input::Closed { code: None, reason });
         };
         process.conn = Some(conn);
-        self.queue.plan(self.now.after(self.spec.shell.ping_ms), Happening::PingDue { conn });
+        self.queue.plan(self.now.after(self.spec.shell.ping_ms), WorldEvent::PingDue { conn });
         self.learner_input(machine, Input::Opened);
         // The syncer's first message comes with the acceptance of the connection.
         let run = self.spec.run;
@@ -103,7 +108,7 @@ impl World {
             return self.tell_syncer(input);
         }
         let (generation, input) = (self.generation, Box::new(input));
-        self.queue.plan(Millis(until_us / 1_000), Happening::Read { generation, input });
+        self.queue.plan(Millis(until_us / 1_000), WorldEvent::Read { generation, input });
     }
 
     pub(super) fn deliver_down(&mut self, id: ConnId, payload: Payload) {
@@ -153,7 +158,7 @@ impl World {
         conn.learner_open = false;
         let machine = conn.machine;
         self.machines[machine as usize].link.lane(Way::Up).forget(id, died);
-        self.ship_sign(machine, Way::Up, id, Happening::LostAtSyncer { conn: id });
+        self.ship_sign(machine, Way::Up, id, WorldEvent::LostAtSyncer { conn: id });
     }
 
     /// Closes both ends and loses all data in flight.
@@ -187,20 +192,163 @@ impl World {
         if self.machines[machine as usize].alive(life).is_none() {
             return;
         }
-        self.ship_sign(machine, Way::Up, id, Happening::Pong { conn: id });
+        self.ship_sign(machine, Way::Up, id, WorldEvent::Pong { conn: id });
         self.learner_input(machine, Input::Heard);
     }
 
     /// Sends a ping from the syncer's end and plans the next one.
     pub(super) fn ping_due(&mut self, id: ConnId) {
         let Some(&Conn { machine, .. }) = self.conns.get(&id).filter(|conn| conn.syncer_open) else { return };
-        self.ship_sign(machine, Way::Down, id, Happening::Ping { conn: id });
-        self.queue.plan(self.now.after(self.spec.shell.ping_ms), Happening::PingDue { conn: id });
+        self.ship_sign(machine, Way::Down, id, WorldEvent::Ping { conn: id });
+        self.queue.plan(self.now.after(self.spec.shell.ping_ms), WorldEvent::PingDue { conn: id });
     }
 
     pub(super) fn pong(&mut self, id: ConnId) {
         if self.conns.get(&id).is_some_and(|conn| conn.syncer_open) {
             self.read(id, 0, syncer::Input::Heard(id));
         }
+    }
+}
+
+/// Size of a ping, a pong or a close, in bytes.
+const SIGN_BYTES: u64 = 2;
+
+impl World {
+    /// Queues a message for `conn` on the link of `machine`.
+    pub(super) fn ship_message(
+        &mut self,
+        machine: u32,
+        way: Way,
+        conn: ConnId,
+        message: &Message,
+        payload: Payload,
+    ) {
+        let class = if message.is_bulk() { Class::Bulk } else { Class::Control };
+        let bytes = payload.bytes() + (self.weight() - 1) * body_bytes(message);
+        let sight = self.traces.is_some().then(|| Sight::of(message, bytes)).flatten().map(Box::new);
+        let carries = match way {
+            Way::Up => WorldEvent::ToSyncer { conn, payload },
+            Way::Down => WorldEvent::ToLearner { conn, payload },
+        };
+        self.ship(machine, way, Packet { class, bytes, conn: Some(conn), carries, sight });
+    }
+
+    /// Queues a signal without content for `conn` on the link of `machine`, ahead of parameters.
+    pub(super) fn ship_sign(&mut self, machine: u32, way: Way, conn: ConnId, carries: WorldEvent) {
+        let packet =
+            Packet { class: Class::Control, bytes: SIGN_BYTES, conn: Some(conn), carries, sight: None };
+        self.ship(machine, way, packet);
+    }
+
+    /// Queues an HTTP request or response on the link of `machine`.
+    pub(super) fn ship_http(
+        &mut self,
+        machine: u32,
+        way: Way,
+        bytes: u64,
+        carries: WorldEvent,
+        sight: Option<Sight>,
+    ) {
+        let sight = sight.filter(|_| self.traces.is_some()).map(Box::new);
+        self.ship(machine, way, Packet { class: Class::Http, bytes, conn: None, carries, sight });
+    }
+
+    /// Returns the bytes that one byte of parameters counts for on a link.
+    pub(super) fn weight(&self) -> u64 {
+        u64::from(self.spec.shell.weight.max(1))
+    }
+
+    fn ship(&mut self, machine: u32, way: Way, packet: Packet<WorldEvent>) {
+        self.machines[machine as usize].link.lane(way).take(packet);
+        self.pump(machine, way);
+    }
+
+    /// Lets a link send its next items, unless the link is cut.
+    pub(super) fn pump(&mut self, machine: u32, way: Way) {
+        let there = &mut self.machines[machine as usize];
+        if there.cut {
+            return;
+        }
+        let (deliveries, free_at) = there.link.lane(way).pump(self.now, &mut self.rng);
+        let planned = &mut there.pumps[way as usize];
+        let is_new = *planned != free_at;
+        *planned = free_at;
+        if let Some(at) = free_at.filter(|_| is_new) {
+            self.queue.plan(at, WorldEvent::LinkFree { machine, way, at });
+        }
+        for delivery in deliveries {
+            match delivery {
+                Delivery::Sent { arrives, carries } => self.queue.plan(arrives, carries),
+                Delivery::Began { until, sight } => {
+                    let Sight { what, round, fragment, bytes, body } = *sight;
+                    let from = self.now;
+                    let parcel = Parcel { machine, what, round, fragment, bytes, from, until, body };
+                    self.note_trace(|| Some(Trace::Parcel(parcel)));
+                }
+            }
+        }
+    }
+
+    pub(super) fn link_free(&mut self, machine: u32, way: Way, at: Millis) {
+        let planned = &mut self.machines[machine as usize].pumps[way as usize];
+        if *planned == Some(at) {
+            *planned = None;
+            self.pump(machine, way);
+            if way == Way::Up {
+                self.flushed(machine);
+            }
+        }
+    }
+}
+
+/// Size of a message without its body when it is not encoded, in bytes.
+const ENVELOPE_BYTES: u64 = 64;
+
+/// A message in transit.
+#[derive(Clone, Debug)]
+pub(super) enum Payload {
+    /// Encoded frames, as on the wire.
+    Frames(Arc<Vec<Vec<u8>>>),
+    /// The decoded message.
+    Whole(Arc<Message>),
+}
+
+impl Payload {
+    pub(super) fn new(message: Message, real: bool) -> Self {
+        if real {
+            Self::Frames(Arc::new(frames(encode(&message), 0).collect()))
+        } else {
+            Self::Whole(Arc::new(message))
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Frames(frames) => frames.iter().map(|frame| frame.len() as u64).sum(),
+            Self::Whole(message) => ENVELOPE_BYTES + body_bytes(message),
+        }
+    }
+
+    pub(super) fn open(self) -> Result<Message, DecodeError> {
+        match self {
+            Self::Whole(message) => Ok(Arc::unwrap_or_clone(message)),
+            Self::Frames(frames) => {
+                let mut assembler = Assembler::new(BODY_BYTES_MAX);
+                let mut last = None;
+                for frame in &*frames {
+                    last = assembler.push(frame)?;
+                }
+                Ok(last.expect("the last frame completes the message"))
+            }
+        }
+    }
+}
+
+/// Returns the bytes of parameters in `message`.
+pub(super) fn body_bytes(message: &Message) -> u64 {
+    match message {
+        Message::Update(update) => update.body.len() as u64,
+        Message::Merged(merged) => merged.body.len() as u64,
+        _ => 0,
     }
 }

@@ -1,17 +1,23 @@
-//! A learner's process: the real member and its shell's state.
+//! A learner's process: the real member, its state, and the shell that executes its effects.
 
 use std::collections::VecDeque;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::Poison;
-use super::clock::Clock;
-use super::ghosts::Ghosts;
 use archipelago_core::diloco::{Codec, Fragments, Replica, Segment};
 use archipelago_core::driver::{Batch, DriverConfig, End, Input, LearnerDriver, Output, Step};
 use archipelago_core::wire::{Bye, CloseCode, ConnId, FragmentId, Message, Millis, RunSpec, Version};
 use archipelago_runtime::engine::{EngineError, Trainer};
+
+use super::attacks::Forger;
+use super::clock::Clock;
+use super::event::WorldEvent;
+use super::host::REQUEST_BYTES;
+use super::link::Way;
+use super::net::Payload;
+use super::step_lineage::StepLineage;
+use super::{Poison, Trace, World};
 
 /// A process's request to the world.
 #[derive(Debug)]
@@ -64,7 +70,7 @@ pub(super) struct Process {
     pub(super) afresh: Option<String>,
     pub(super) poison: Option<Poison>,
     /// Location of its training progress, after joining a run.
-    pub(super) ghosts: Option<Ghosts>,
+    pub(super) lineage: Option<StepLineage>,
     pub(super) steps: u64,
     pub(super) tokens: u64,
     pub(super) loss: f32,
@@ -98,7 +104,7 @@ impl Process {
             stopped: None,
             afresh: None,
             poison,
-            ghosts: None,
+            lineage: None,
             steps: 0,
             tokens: 0,
             loss: f32::NAN,
@@ -149,7 +155,7 @@ impl Process {
                 Output::Build { welcome, anew } => self.build(now, &welcome.spec, anew, make),
                 Output::Afresh { reason } => {
                     self.workshop = None;
-                    self.ghosts.iter_mut().for_each(Ghosts::begin_anew);
+                    self.lineage.iter_mut().for_each(StepLineage::begin_anew);
                     self.afresh = Some(reason);
                 }
                 Output::Apply { fragment, .. } => {
@@ -192,7 +198,7 @@ impl Process {
         let seen = workshop.trainer.take_seen();
         self.steps += 1;
         self.tokens += stats.tokens;
-        self.ghosts.iter_mut().for_each(|ghosts| ghosts.step(stats.tokens));
+        self.lineage.iter_mut().for_each(|lineage| lineage.step(stats.tokens));
         self.loss = stats.loss;
         let step = Step {
             tokens: stats.tokens,
@@ -263,7 +269,8 @@ impl Process {
             let fragments = Arc::new(Fragments::plan(trainer.layout(), count));
             let codec = Codec::new(&spec.exchange).expect("the syncer uses the same codec");
             let replica = Replica::new(Arc::clone(&fragments), codec, spec.exchange.apply);
-            self.ghosts.get_or_insert_with(|| Ghosts::new(spec.exchange.fragments, spec.exchange.apply));
+            self.lineage
+                .get_or_insert_with(|| StepLineage::new(spec.exchange.fragments, spec.exchange.apply));
             self.workshop = Some(Workshop { trainer, fragments, replica });
         }
         let Some(workshop) = &self.workshop else { return };
@@ -284,7 +291,7 @@ impl Process {
                 match replica.encode(fragment, trainer.params_at(&ranges(fragment))) {
                     Ok(body) => {
                         let digest = replica.digest(fragment);
-                        self.ghosts.iter_mut().for_each(|ghosts| ghosts.encode(fragment, serial));
+                        self.lineage.iter_mut().for_each(|lineage| lineage.encode(fragment, serial));
                         self.take_now(now, Input::Encoded { serial, fragment, body, digest });
                     }
                     // A step may overflow the parameters.
@@ -295,19 +302,19 @@ impl Process {
                 replica
                     .include(fragment, trainer.params_mut_at(&ranges(fragment)))
                     .expect("the core coded it before");
-                self.ghosts.iter_mut().for_each(|ghosts| ghosts.include(fragment));
+                self.lineage.iter_mut().for_each(|lineage| lineage.include(fragment));
             }
             Output::Apply { fragment, body } => {
                 replica
                     .apply(fragment, &body, trainer.params_mut_at(&ranges(fragment)))
                     .expect("the core checked base and checksum");
-                self.ghosts.iter_mut().for_each(|ghosts| ghosts.apply(fragment, true));
+                self.lineage.iter_mut().for_each(|lineage| lineage.apply(fragment, true));
             }
             Output::Load { fragment, values, keep } => {
                 replica
                     .load(fragment, &values, keep, trainer.params_mut_at(&ranges(fragment)))
                     .expect("the world serves whole fragments");
-                self.ghosts.iter_mut().for_each(|ghosts| ghosts.apply(fragment, keep));
+                self.lineage.iter_mut().for_each(|lineage| lineage.apply(fragment, keep));
             }
             _ => {}
         }
@@ -328,5 +335,176 @@ fn goodbye(end: End) -> Bye {
         End::Left => Bye::new(CloseCode::Done, "stopped by its owner"),
         End::Unreachable { reason, .. } => Bye::new(CloseCode::Done, reason),
         End::DeviceLost => Bye::new(CloseCode::Done, "its device was lost again and again"),
+    }
+}
+
+impl World {
+    /// Executes all pending effects of a learner's member, then continues its training.
+    pub(super) fn drive_learner(&mut self, machine: u32) {
+        self.drain_learner(machine);
+        self.begin_step(machine);
+        self.drain_learner(machine);
+        self.plan_wake(machine);
+        let process = self.machines[machine as usize].process.as_ref();
+        if process.is_some_and(|process| process.leaving && process.stopped.is_some()) {
+            self.kill_process(machine, true);
+        }
+    }
+
+    fn drain_learner(&mut self, machine: u32) {
+        let now = self.now;
+        loop {
+            let make = &mut self.make;
+            let Some(process) = &mut self.machines[machine as usize].process else { return };
+            let Some(effect) = process.poll(now, &mut || make(machine)) else { return };
+            match effect {
+                Effect::Connect(attempt) => self.dial(machine, attempt),
+                Effect::Send(message) => self.send_up(machine, *message),
+                Effect::Fetch(fragment) => self.fetch(machine, fragment),
+                Effect::FetchShard(shard) => self.fetch_shard(machine, shard),
+                Effect::Applied(fragment) => {
+                    self.note_trace(|| Some(Trace::Applied { machine, fragment, at: now }));
+                }
+                Effect::Close => self.close_from_learner(machine),
+            }
+        }
+    }
+
+    fn send_up(&mut self, machine: u32, message: Message) {
+        let is_overheard = self.machines.iter().any(|machine| machine.forged);
+        let there = &mut self.machines[machine as usize];
+        let (life, memory) = (there.life, &mut there.memory);
+        let Some(process) = &mut there.process else { return };
+        let Some(id) = process.conn else { return };
+        let messages = match process.poison {
+            Some(poison) => {
+                let (run, overheard) = (&self.spec.run_spec, &self.overheard);
+                poison.forge(message, Forger { run, fragments: process.fragments(), overheard, memory })
+            }
+            None => {
+                if let (Message::Update(update), Some(lineage)) = (&message, &process.lineage) {
+                    self.audit.on_update_sent(machine, life, update, lineage);
+                    if is_overheard {
+                        self.overheard.insert(update.fragment, update.body.clone());
+                    }
+                }
+                vec![message]
+            }
+        };
+        for message in messages {
+            let payload = Payload::new(message.clone(), self.spec.shell.encode);
+            self.ship_message(machine, Way::Up, id, &message, payload);
+        }
+        let waiting_bytes = self.machines[machine as usize].link.lane(Way::Up).waiting_bytes();
+        if waiting_bytes > self.spec.shell.queue_bytes_max {
+            self.close_from_learner(machine);
+            let reason = "the network is too slow for what is sent".to_owned();
+            self.learner_input(machine, Input::Closed { code: None, reason });
+        }
+    }
+
+    fn close_from_learner(&mut self, machine: u32) {
+        let process = self.machines[machine as usize].process.as_mut();
+        if let Some(id) = process.and_then(|process| process.conn.take()) {
+            self.end_at_learner(id, false);
+        }
+    }
+
+    fn fetch(&mut self, machine: u32, fragment: FragmentId) {
+        let there = &self.machines[machine as usize];
+        let life = there.life;
+        let downloads = there.process.as_ref().map_or(0, |process| process.downloads);
+        let ask = WorldEvent::AskFragment { machine, life, downloads, fragment };
+        self.ship_http(machine, Way::Up, REQUEST_BYTES, ask, None);
+    }
+
+    pub(super) fn fragment_came(
+        &mut self,
+        machine: u32,
+        life: u32,
+        downloads: u32,
+        fragment: FragmentId,
+        answer: Option<(Version, Arc<Vec<f32>>)>,
+    ) {
+        let process = self.machines[machine as usize].alive(life);
+        if process.is_none_or(|process| process.downloads != downloads) {
+            return;
+        }
+        let input = match answer {
+            Some((version, values)) => Input::Fetched { fragment, version, values: values.to_vec() },
+            None => Input::FetchFailed { fragment, reason: "the syncer is down".to_owned() },
+        };
+        self.learner_input(machine, input);
+    }
+
+    fn fetch_shard(&mut self, machine: u32, shard: u32) {
+        let (now, life) = (self.now, self.machines[machine as usize].life);
+        let Some(process) = &mut self.machines[machine as usize].process else { return };
+        match self.spec.shards.get(shard as usize).filter(|_| self.spec.shell.shards_at_hand) {
+            Some(bytes) => process.take_now(now, Input::Shard { shard, bytes: Ok(bytes.to_vec()) }),
+            None => {
+                let ask = WorldEvent::AskShard { machine, life, shard };
+                self.ship_http(machine, Way::Up, REQUEST_BYTES, ask, None);
+            }
+        }
+    }
+
+    pub(super) fn shard_came(&mut self, machine: u32, life: u32, shard: u32, here: bool) {
+        if self.machines[machine as usize].alive(life).is_none() {
+            return;
+        }
+        let bytes = self.spec.shards.get(shard as usize).filter(|_| here);
+        let bytes = bytes.map(|bytes| bytes.to_vec()).ok_or_else(|| "the syncer is down".to_owned());
+        self.learner_input(machine, Input::Shard { shard, bytes });
+    }
+
+    fn begin_step(&mut self, index: u32) {
+        let (now, machine) = (self.now, &mut self.machines[index as usize]);
+        let Some(process) = machine.process.as_mut().filter(|process| !process.is_stepping()) else { return };
+        if process.begin_step(now) {
+            let (step_ms, life) = (machine.step_ms(), machine.life);
+            let until = now.after(step_ms);
+            self.queue.plan(until, WorldEvent::StepDone { machine: index, life, step_ms });
+            self.note_trace(|| Some(Trace::Step { machine: index, from: now, until }));
+        }
+    }
+
+    pub(super) fn step_done(&mut self, machine: u32, life: u32, step_ms: u64) {
+        let now = self.now;
+        let Some(process) = self.machines[machine as usize].alive(life) else { return };
+        process.end_step(now, step_ms);
+        loop {
+            self.drain_learner(machine);
+            let Some(process) = self.machines[machine as usize].alive(life) else { return };
+            if !process.next_input(now) {
+                break;
+            }
+        }
+        self.learner_input(machine, Input::Timeout);
+    }
+
+    pub(super) fn wake_learner(&mut self, machine: u32, life: u32, at: Millis) {
+        let Some(process) = self.machines[machine as usize].alive(life) else { return };
+        if process.wake != Some(at) {
+            return;
+        }
+        process.wake = None;
+        // During a step, the deadline is checked at the end of the step.
+        if !process.is_stepping() {
+            self.learner_input(machine, Input::Timeout);
+        }
+    }
+
+    fn plan_wake(&mut self, machine: u32) {
+        let (now, life) = (self.now, self.machines[machine as usize].life);
+        let Some(process) = &mut self.machines[machine as usize].process else { return };
+        let deadline = process.deadline(now).filter(|_| !process.is_stepping());
+        let deadline = deadline.map(|at| at.max(now.after(1)));
+        if process.wake != deadline {
+            process.wake = deadline;
+            if let Some(at) = deadline {
+                self.queue.plan(at, WorldEvent::WakeLearner { machine, life, at });
+            }
+        }
     }
 }

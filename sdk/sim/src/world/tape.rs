@@ -8,14 +8,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use super::Rng;
-use super::file::{File, Loss};
 use archipelago_core::diloco::syncer::{Recovery, Remake, senders};
 use archipelago_core::diloco::tape::{Chain, Links, Place, Row, link};
 use archipelago_core::diloco::{Entry, checksum};
 use archipelago_core::wire::LearnerId;
+use serde::{Deserialize, Serialize};
+
+use super::Rng;
+use super::disk::{File, Loss};
 
 /// Length and checksum of a transaction, in bytes.
 const HEAD_BYTES: usize = 12;

@@ -13,7 +13,7 @@ use archipelago_core::model::ModelSpec;
 use archipelago_core::model::init;
 use archipelago_core::wire::{ExchangeSpec, InnerSpec, RunSpec};
 use archipelago_runtime::engine::EngineError;
-use archipelago_sim::world::{Fault, Harm, Lie, LookSpec, MachineSpec, Poison};
+use archipelago_sim::world::{Attack, Fault, Harm, LookSpec, MachineSpec, Poison};
 
 /// The end of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,7 +279,7 @@ impl Recipe {
 
     /// Returns true if a machine's learner skips most of its work.
     pub(super) fn rides_free(&self, machine: u32) -> bool {
-        self.poisons(machine).any(|poison| poison == Poison::Lie(Lie::Sandbags))
+        self.poisons(machine).any(|poison| poison == Poison::Lie(Attack::Sandbags))
     }
 
     fn poisons(&self, machine: u32) -> impl Iterator<Item = Poison> {

@@ -9,7 +9,7 @@ use archipelago_core::model::Preset;
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, InnerSpec};
 use archipelago_runtime::engine::cpu::{CpuModel, CpuTrainer};
 use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
-use archipelago_sim::world::{Fault, Lie, LookSpec, MachineSpec, Poison};
+use archipelago_sim::world::{Attack, Fault, LookSpec, MachineSpec, Poison};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -151,7 +151,7 @@ fn hostile_learners_count_for_nothing() {
 #[test]
 fn what_is_well_formed_is_merged() {
     let corpus = corpus();
-    let outcome = attacked(Poison::Lie(Lie::Times(-1))).train(&corpus).unwrap();
+    let outcome = attacked(Poison::Lie(Attack::Times(-1))).train(&corpus).unwrap();
     assert!((0.1..0.3).contains(&outcome.attack_stats.hostile_share()), "{outcome:#?}");
     assert_eq!(
         (outcome.attack_stats.after_rounds, outcome.attack_stats.hostile.refused),
@@ -162,15 +162,15 @@ fn what_is_well_formed_is_merged() {
     let segments =
         archipelago_core::model::layout(&reference_model()).unwrap().tensors().len() as u64 / 4 + 1;
     assert!(pairs > 0 && pairs <= 4 * 3 / 2 * segments * outcome.rounds, "{outcome:#?}");
-    let whole = Recipe { cosines: false, ..attacked(Poison::Lie(Lie::Times(-1))) }.train(&corpus).unwrap();
+    let whole = Recipe { cosines: false, ..attacked(Poison::Lie(Attack::Times(-1))) }.train(&corpus).unwrap();
     assert_eq!(Outcome { cosines: vec![], ..outcome }, whole, "looking changes nothing");
 }
 
 /// A learner that computes one step in ten, and hides that, has updates as long as the others'.
 #[test]
 fn sandbags_are_light_and_long() {
-    let mut world = attacked(Poison::Lie(Lie::Sandbags)).world(&corpus()).unwrap();
-    world.inject(Fault::Poison(4, Some(Poison::Lie(Lie::Sandbags))));
+    let mut world = attacked(Poison::Lie(Attack::Sandbags)).world(&corpus()).unwrap();
+    world.inject(Fault::Poison(4, Some(Poison::Lie(Attack::Sandbags))));
     world.watch_merges();
     world.run_for(4_000);
     let jobs = world.take_merges();
@@ -217,7 +217,7 @@ fn harm_is_found_and_undone_in_real_training() {
         };
         recipe.train(&corpus).unwrap()
     };
-    let traitor = Some(Poison::Lie(Lie::Reaches));
+    let traitor = Some(Poison::Lie(Attack::Reaches));
     let (clean, harmed, undone) = (run(None, true), run(traitor, false), run(traitor, true));
     assert!(clean.harms.iter().all(|harm| harm.culprits.is_empty()), "{:?}", clean.harms);
     assert!(harmed.loss > 1.05 * clean.loss, "{} {}", clean.loss, harmed.loss);

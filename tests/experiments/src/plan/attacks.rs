@@ -3,7 +3,7 @@
 use archipelago_cli::{SettingError, range, within};
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::diloco::{Influence, MergeRule};
-use archipelago_sim::world::{Fault, Lie, LookSpec, Poison};
+use archipelago_sim::world::{self, Fault, LookSpec, Poison};
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -54,16 +54,16 @@ impl Attack {
         Some(Poison::Lie(match self {
             Self::None => return None,
             Self::NotFinite => return Some(Poison::NotFinite),
-            Self::Times100 => Lie::Times(100),
-            Self::Edge | Self::Identities => Lie::Reaches,
-            Self::Flip => Lie::Times(-1),
-            Self::Noise => Lie::Noise,
-            Self::Stale => Lie::Stale,
-            Self::Copy => Lie::Copies,
-            Self::Tokens => Lie::Claims,
-            Self::Sandbag => Lie::Sandbags,
-            Self::Drift => Lie::Drifts,
-            Self::Scale => Lie::Scales,
+            Self::Times100 => world::Attack::Times(100),
+            Self::Edge | Self::Identities => world::Attack::Reaches,
+            Self::Flip => world::Attack::Times(-1),
+            Self::Noise => world::Attack::Noise,
+            Self::Stale => world::Attack::Stale,
+            Self::Copy => world::Attack::Copies,
+            Self::Tokens => world::Attack::Claims,
+            Self::Sandbag => world::Attack::Sandbags,
+            Self::Drift => world::Attack::Drifts,
+            Self::Scale => world::Attack::Scales,
         }))
     }
 }

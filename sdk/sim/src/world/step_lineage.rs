@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::spans::Spans;
 use archipelago_core::wire::{ApplyPolicy, FragmentId, Serial};
+
+use super::books::Spans;
 
 /// Updates of a fragment that are remembered until they are sent.
 const CODED_MAX: usize = 8;
 
 /// The steps of one process, traced through the real replica and not through the core's counters.
 #[derive(Debug)]
-pub(super) struct Ghosts {
+pub(super) struct StepLineage {
     policy: ApplyPolicy,
     /// Cumulative tokens before each step.
     tokens: Vec<u64>,
@@ -23,7 +24,7 @@ pub(super) struct Ghosts {
     coded: BTreeMap<(FragmentId, Serial), Spans>,
 }
 
-impl Ghosts {
+impl StepLineage {
     pub(super) fn new(fragments: u16, policy: ApplyPolicy) -> Self {
         let none = vec![Spans::default(); usize::from(fragments)];
         Self {

@@ -1,15 +1,16 @@
-//! Information that learners really received, which no crash may revoke.
+//! Receipts that learners really received: no crash may revoke them, and each settled update has exactly one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Violation;
-use super::books::Books;
 use archipelago_core::diloco::syncer::Recovery;
 use archipelago_core::wire::{ConnId, Fate, FragmentId, LearnerId, LeaseId, Message, Serial, Version};
 
+use super::Violation;
+use super::books::Books;
+
 /// Messages that have left the syncer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct ReceiptLog {
     /// Learner of each connection that was ever welcomed.
     learners: BTreeMap<ConnId, LearnerId>,
     welcomed: BTreeSet<LearnerId>,
@@ -19,7 +20,7 @@ pub(super) struct Told {
     versions: BTreeMap<FragmentId, (Version, LearnerId)>,
 }
 
-impl Told {
+impl ReceiptLog {
     /// Notes the learner of a connection; the learner is welcomed once the message leaves.
     pub(super) fn greet(&mut self, conn: ConnId, learner: LearnerId) {
         self.learners.insert(conn, learner);
@@ -97,5 +98,80 @@ impl Told {
             }
         }
         Ok(())
+    }
+}
+
+/// Receipts that the syncer sent before the event that books the fate.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Receipts {
+    said: BTreeMap<(LearnerId, FragmentId, Serial), Fate>,
+}
+
+impl Receipts {
+    /// Notes a receipt that the syncer sends.
+    pub(super) fn say(&mut self, learner: LearnerId, fragment: FragmentId, serial: Serial, fate: Fate) {
+        self.said.insert((learner, fragment, serial), fate);
+    }
+
+    /// Checks the receipt of a booked fate; a learner that `is_here` must have one.
+    ///
+    /// # Errors
+    /// [`Violation::Receipt`].
+    pub(super) fn settle(
+        &mut self,
+        learner: LearnerId,
+        fragment: FragmentId,
+        serial: Serial,
+        fate: Fate,
+        is_here: bool,
+    ) -> Result<(), Violation> {
+        let told = self.said.remove(&(learner, fragment, serial));
+        let expected = is_here.then_some(fate);
+        if told == expected {
+            Ok(())
+        } else {
+            Err(Violation::Receipt { learner, serial, fate: expected, told })
+        }
+    }
+
+    /// Checks that no receipt is left without a booked fate.
+    ///
+    /// # Errors
+    /// [`Violation::Receipt`].
+    pub(super) fn check(&self) -> Result<(), Violation> {
+        match self.said.first_key_value() {
+            None => Ok(()),
+            Some((&(learner, _, serial), &told)) => {
+                Err(Violation::Receipt { learner, serial, fate: None, told: Some(told) })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use archipelago_core::wire::{LateReason, Version};
+
+    use super::*;
+
+    #[test]
+    fn whoever_is_here_is_told_what_happened() {
+        let merged = Fate::Merged { version: Version(2), weight: 1.0, tokens: 8 };
+        let late = Fate::Late(LateReason::StaleBase);
+        let check = |said: Option<Fate>, done: Fate, is_here: bool, expected: bool| {
+            let (learner, fragment, serial) = (LearnerId(1), FragmentId(0), Serial(3));
+            let mut receipts = Receipts::default();
+            if let Some(said) = said {
+                receipts.say(learner, fragment, serial, said);
+                assert!(receipts.check().is_err(), "nothing was done yet");
+            }
+            assert_eq!(receipts.settle(learner, fragment, serial, done, is_here).is_ok(), expected);
+            assert!(receipts.check().is_ok());
+        };
+        check(Some(merged), merged, true, true);
+        check(Some(late), merged, true, false);
+        check(None, merged, true, false);
+        check(None, merged, false, true);
+        check(Some(merged), merged, false, false);
     }
 }
