@@ -8,9 +8,8 @@ use std::time::Duration;
 use archipelago_core::cluster::{AdminCommand, OF_THE_RUN, Record};
 use tokio::time::{Instant, sleep};
 
-use crate::error::ServiceError;
-use crate::persist::{persist, wait_for};
-use crate::service::{Services, Tape};
+use crate::retry::{persist, wait_for};
+use crate::service::{ServiceError, Services, Tape};
 
 /// Poll interval of the tape. An order takes effect everywhere within little more than this.
 const LOOK_EVERY: Duration = Duration::from_millis(300);

@@ -12,10 +12,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::clock::{Clock, ms};
-use crate::error::ServiceError;
-use crate::retry::Retry;
-use crate::service::{Inbox, Services};
+use crate::retry::{Clock, Retry, ms};
+use crate::service::{Inbox, ServiceError, Services};
 
 /// Maximum number of waiting inputs or outputs of one fragment.
 const WAITING_MAX: usize = 1_024;

@@ -9,9 +9,8 @@ use archipelago_core::cluster::{Notice, ProcessId, Record, Reply};
 use archipelago_core::wire::{FragmentId, Millis};
 use tokio::time::sleep;
 
-use crate::clock::Clock;
-use crate::error::ServiceError;
-use crate::service::{Answer, Blobs, Bus, Cell, Entry, Inbox, Roster, Services, Tape};
+use crate::retry::Clock;
+use crate::service::{Answer, Blobs, Bus, Cell, Entry, Inbox, Roster, ServiceError, Services, Tape};
 
 /// Time without an answer after which a service counts as failing, in milliseconds. Requests are retried meanwhile…
 const LASTING_MS: u64 = 3_000;

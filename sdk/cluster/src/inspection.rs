@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use archipelago_core::wire::RunId;
 
-use crate::cluster_id::ClusterId;
-use crate::error::ServiceError;
+use crate::ids::ClusterId;
+use crate::service::ServiceError;
 
 /// Findings on the servers of a cluster and in its storage.
 #[derive(Clone, Debug, PartialEq, Eq)]

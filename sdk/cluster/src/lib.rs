@@ -12,23 +12,14 @@
 mod admin_commands;
 pub mod assignment;
 mod bridge;
-#[cfg(feature = "nats-s3")]
-mod chunking;
-mod clock;
-mod cluster_id;
-mod completion;
-mod error;
 mod gateway;
 mod health;
+mod ids;
 mod inspection;
 mod leader;
-mod learner_ids;
 mod local;
 #[cfg(feature = "nats-s3")]
-mod look;
-#[cfg(feature = "nats-s3")]
 mod nats;
-mod persist;
 mod retry;
 #[cfg(feature = "nats-s3")]
 mod servers;
@@ -42,21 +33,17 @@ use archipelago_core::cluster::ProcessId;
 
 pub use admin_commands::{AdminCommandLog, Reader};
 pub use bridge::{Bridge, BridgeHandle, front};
-pub use cluster_id::ClusterId;
-pub use completion::finished;
-pub use error::ServiceError;
 pub use gateway::{GatewaySettings, Learners, Running, gateway};
 pub use health::{Health, Trouble, watched};
+pub use ids::ClusterId;
 pub use inspection::{Findings, Kept, Node, Spread, Storage, Stored, Streams};
-pub use leader::{InitialStates, LeaderSettings, own};
+pub use leader::{InitialStates, LeaderSettings, finished, own};
 pub use local::Local;
-#[cfg(feature = "nats-s3")]
-pub use look::look;
 #[cfg(feature = "nats-s3")]
 pub use nats::{Nats, NatsSettings};
 #[cfg(feature = "nats-s3")]
-pub use servers::{Servers, open};
-pub use service::{Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, Services, Tape};
+pub use servers::{Servers, look, open};
+pub use service::{Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, ServiceError, Services, Tape};
 #[cfg(feature = "nats-s3")]
 pub use store::{Store, StoreSettings};
 

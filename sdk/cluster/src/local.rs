@@ -9,8 +9,9 @@ use archipelago_core::cluster::{Notice, ProcessId, Record, Reply};
 use archipelago_core::wire::FragmentId;
 use tokio::sync::mpsc;
 
-use crate::error::ServiceError;
-use crate::service::{Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, Services, Tape};
+use crate::service::{
+    Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, ServiceError, Services, Tape,
+};
 
 /// All four services at once.
 #[derive(Debug, Default)]

@@ -1,15 +1,15 @@
-//! The four services on external servers: NATS, and storage for states.
+//! The four services on external servers, NATS and storage for states, and an inspection of those servers.
 
 use std::sync::Arc;
 
 use archipelago_core::cluster::OF_THE_RUN;
 use archipelago_core::wire::{FragmentId, RunId};
 
-use crate::cluster_id::ClusterId;
-use crate::error::ServiceError;
-use crate::nats::{Nats, NatsSettings};
-use crate::service::Services;
-use crate::store::{Store, StoreSettings};
+use crate::ids::ClusterId;
+use crate::inspection::{Findings, Storage};
+use crate::nats::{self, Nats, NatsSettings};
+use crate::service::{ServiceError, Services};
+use crate::store::{self, Store, StoreSettings};
 
 /// Addresses of a cluster's servers.
 #[derive(Clone, Debug)]
@@ -46,4 +46,23 @@ pub async fn open(
 /// Returns the ids of all tapes: these fragments, and the orders of the owner of the run.
 pub(crate) fn tapes(fragments: &[FragmentId]) -> Vec<FragmentId> {
     fragments.iter().copied().chain([OF_THE_RUN]).collect()
+}
+
+/// Inspects all of `servers` and the data of a run with these `fragments`. It creates no streams and no marks. The only
+/// change is a test object in storage, which it removes if it has the permission.
+///
+/// Every error becomes part of the findings: those of [`super::Nats::open`] and [`super::Store::open`], and
+/// [`super::ServiceError::Setting`] for a store that ignores the condition against overwriting.
+pub async fn look(servers: &Servers, fragments: &[FragmentId]) -> Findings {
+    let Servers { nats, blobs, prefix, .. } = servers;
+    let storage = async {
+        // An invalid prefix is never written to.
+        match nats::check_prefix(prefix) {
+            Ok(()) => store::look(blobs, prefix).await,
+            Err(error) => Storage { place: blobs.place.clone(), found: Err(error), ahead_ms: None },
+        }
+    };
+    let tapes = tapes(fragments);
+    let (looked, storage) = tokio::join!(nats::look(nats, prefix, &tapes), storage);
+    Findings { nodes: looked.nodes, streams: looked.streams, storage }
 }

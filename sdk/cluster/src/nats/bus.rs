@@ -1,5 +1,10 @@
-//! Bus over core NATS messages. Large messages are split.
+//! Bus over core NATS messages. Large messages are split into numbered pieces, and reassembled within bounded memory.
+//!
+//! A piece has a header of 24 bytes, in little-endian order: `ARCP`, the message's number (8 bytes), the piece's index
+//! (4), the number of pieces (4), and the length of the message (4). Then comes its part of the message. The pieces of
+//! a message must arrive in order. A missing piece loses the message; the state machines send it again.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use archipelago_core::cluster::{AsBytes, Notice, Reply};
@@ -9,9 +14,7 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 
 use super::Nats;
-use crate::chunking::{Chunks, MESSAGE_BYTES_MAX, split};
-use crate::error::ServiceError;
-use crate::service::{Answer, Bus, INBOX_MAX, Inbox};
+use crate::service::{Answer, Bus, INBOX_MAX, Inbox, ServiceError};
 
 /// Counter of a process's messages. Its random start makes the numbers unique across processes with high probability.
 pub(super) struct Numbers(AtomicU64);
@@ -88,5 +91,178 @@ impl Bus for Nats {
 
     fn replies(&self, fragment: FragmentId) -> Answer<'_, Inbox<Reply>> {
         Box::pin(self.in_time(self.listen(format!("{}.reply.{fragment}", self.prefix))))
+    }
+}
+
+/// Maximum length of a piece in bytes, with its header.
+pub(crate) const PIECE_BYTES_MAX: usize = 512_000;
+/// Maximum length of a message in bytes.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 128 << 20;
+/// Maximum number of incomplete messages.
+const OPEN_MAX: usize = 64;
+/// Maximum number of bytes of all incomplete messages.
+const OPEN_BYTES_MAX: usize = 256 << 20;
+
+const MAGIC: [u8; 4] = *b"ARCP";
+const HEADER_BYTES: usize = 24;
+
+/// Splits a message with a unique number into pieces. Returns `None` if it is too large.
+pub(crate) fn split(message: u64, bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+    if bytes.len() > MESSAGE_BYTES_MAX {
+        return None;
+    }
+    let part_bytes = PIECE_BYTES_MAX - HEADER_BYTES;
+    let count = bytes.len().div_ceil(part_bytes).max(1);
+    let piece = |index: usize| {
+        let part = &bytes[index * part_bytes..bytes.len().min((index + 1) * part_bytes)];
+        let mut piece = Vec::with_capacity(HEADER_BYTES + part.len());
+        piece.extend(MAGIC);
+        piece.extend(message.to_le_bytes());
+        // A message of 128 MiB has some 260 pieces.
+        [index, count, bytes.len()].iter().for_each(|number| piece.extend((*number as u32).to_le_bytes()));
+        piece.extend(part);
+        piece
+    };
+    Some((0..count).map(piece).collect())
+}
+
+/// Incomplete messages.
+#[derive(Debug, Default)]
+pub(crate) struct Chunks {
+    open: BTreeMap<u64, Open>,
+    /// Order of arrival, oldest first.
+    order: VecDeque<u64>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Open {
+    count: u32,
+    whole: usize,
+    /// Index of the next piece.
+    next: u32,
+    bytes: Vec<u8>,
+}
+
+impl Chunks {
+    /// Adds a piece. Returns the message if this piece completes it. Memory never exceeds the bounds: the oldest
+    /// incomplete messages are dropped first.
+    pub(crate) fn take(&mut self, piece: &[u8]) -> Option<Vec<u8>> {
+        let (header, part) = piece.split_first_chunk::<HEADER_BYTES>()?;
+        let number =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let message = u64::from(number(4)) | u64::from(number(8)) << 32;
+        let (index, count, whole) = (number(12), number(16), number(20) as usize);
+        if header[..4] != MAGIC || index >= count || whole > MESSAGE_BYTES_MAX {
+            return None;
+        }
+        if index == 0 {
+            self.forget(message);
+            if count == 1 {
+                return (part.len() == whole).then(|| part.to_vec());
+            }
+            self.order.push_back(message);
+            self.open.insert(message, Open { count, whole, next: 0, bytes: Vec::new() });
+        }
+        let open = self.open.get_mut(&message)?;
+        if index < open.next {
+            return None;
+        }
+        if index > open.next || open.count != count || open.bytes.len() + part.len() > open.whole {
+            self.forget(message);
+            return None;
+        }
+        open.next += 1;
+        open.bytes.extend_from_slice(part);
+        self.bytes += part.len();
+        if open.next == count {
+            let is_whole = open.bytes.len() == open.whole;
+            return self.forget(message).filter(|_| is_whole);
+        }
+        while self.open.len() > OPEN_MAX || self.bytes > OPEN_BYTES_MAX {
+            let oldest = *self.order.front()?;
+            self.forget(oldest);
+        }
+        None
+    }
+
+    fn forget(&mut self, message: u64) -> Option<Vec<u8>> {
+        let open = self.open.remove(&message)?;
+        self.order.retain(|other| *other != message);
+        self.bytes -= open.bytes.len();
+        Some(open.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at * 31 % 251) as u8).collect()
+    }
+
+    #[test]
+    fn what_was_split_comes_together() {
+        let part = PIECE_BYTES_MAX - HEADER_BYTES;
+        for len in [0, 1, part - 1, part, part + 1, 5 * part, 5 * part + 7] {
+            let bytes = message(len);
+            let split = split(9, &bytes).unwrap();
+            assert_eq!(split.len(), len.div_ceil(part).max(1));
+            assert!(split.iter().all(|piece| piece.len() <= PIECE_BYTES_MAX));
+            let mut pieces = Chunks::default();
+            let (last, before) = split.split_last().unwrap();
+            assert!(before.iter().all(|piece| pieces.take(piece).is_none()));
+            assert_eq!(pieces.take(last).as_ref(), Some(&bytes), "{len}");
+            assert_eq!((pieces.bytes, pieces.open.len(), pieces.order.len()), (0, 0, 0));
+        }
+        assert_eq!(split(9, &vec![0; MESSAGE_BYTES_MAX + 1]), None);
+    }
+
+    #[test]
+    fn a_lost_piece_loses_the_whole_and_nothing_else() {
+        let bytes = message(4 * PIECE_BYTES_MAX);
+        let (one, two) = (split(1, &bytes).unwrap(), split(2, &bytes).unwrap());
+        for lost in 0..one.len() {
+            let mut pieces = Chunks::default();
+            let mut whole = Vec::new();
+            for (index, (one, two)) in one.iter().zip(&two).enumerate() {
+                whole.extend((index != lost).then(|| pieces.take(one)).flatten());
+                // A repeated piece counts once.
+                whole.extend(pieces.take(two));
+                whole.extend(pieces.take(two).filter(|_| index + 1 < one.len().min(5)));
+            }
+            assert!(whole.len() == 1 && whole[0] == bytes, "{lost}");
+            // Only the loss of a message's last piece goes unnoticed.
+            assert_eq!(pieces.open.len(), usize::from(lost + 1 == one.len()), "{lost}");
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_comes() {
+        let large = split(0, &vec![7; 100 << 20]).unwrap();
+        let mut pieces = Chunks::default();
+        for message in 0..4_u64 {
+            for piece in &large[..large.len() - 1] {
+                let mut piece = piece.clone();
+                piece[4..12].copy_from_slice(&message.to_le_bytes());
+                assert_eq!(pieces.take(&piece), None);
+                assert!(pieces.bytes <= OPEN_BYTES_MAX, "{}", pieces.bytes);
+            }
+        }
+        let mut pieces = Chunks::default();
+        let small = split(0, &message(PIECE_BYTES_MAX)).unwrap();
+        for message in 0..1_000_u64 {
+            let mut piece = small[0].clone();
+            piece[4..12].copy_from_slice(&message.to_le_bytes());
+            pieces.take(&piece);
+        }
+        assert_eq!((pieces.open.len(), pieces.order.len()), (OPEN_MAX, OPEN_MAX));
+        // A header that announces a large message reserves no memory, and an invalid header is rejected.
+        let mut piece = small[0].clone();
+        piece[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Chunks::default().take(&piece), None);
+        assert_eq!(Chunks::default().take(&small[0][..20]), None);
+        assert_eq!(Chunks::default().take(b""), None);
     }
 }

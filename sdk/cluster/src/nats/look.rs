@@ -15,13 +15,12 @@ use bytes::Bytes;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::tape::MARK;
 use super::{
-    ANSWER_WITHIN, Credentials, Nats, Said, addresses, bus, check_prefix, connect, credentials, hosts,
+    ANSWER_WITHIN, Credentials, MARK, Nats, Said, addresses, bus, check_prefix, connect, credentials, hosts,
 };
-use crate::cluster_id::ClusterId;
-use crate::error::ServiceError;
+use crate::ids::ClusterId;
 use crate::inspection::{Node, Streams};
+use crate::service::ServiceError;
 use crate::timestamp;
 
 /// Request for our user and the server's time, which every user may send.

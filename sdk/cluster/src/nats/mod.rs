@@ -6,25 +6,30 @@
 //! `jetstream { sync_interval: always }`.
 
 mod bus;
-mod direct;
 mod look;
-mod put;
-mod roster;
-mod tape;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use archipelago_core::cluster::{AsBytes, ProcessId, Record};
 use archipelago_core::wire::FragmentId;
-use async_nats::jetstream::{self, context::ContextBuilder};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
+use async_nats::header::{IntoHeaderName, NATS_EXPECTED_LAST_SEQUENCE, NATS_EXPECTED_LAST_SUBJECT_SEQUENCE};
+use async_nats::jetstream::context::{ContextBuilder, CreateStreamErrorKind, PublishError, PublishErrorKind};
+use async_nats::jetstream::kv;
+use async_nats::jetstream::stream::{self, DiscardPolicy, StorageType};
+use async_nats::jetstream::{self, ErrorCode};
+use async_nats::{
+    Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, ServerAddr, StatusCode,
+};
+use bytes::Bytes;
+use futures::StreamExt;
 use tokio::time::{Instant, timeout};
 
-pub(crate) use self::look::look;
-use crate::cluster_id::ClusterId;
-use crate::error::ServiceError;
-use crate::persist::wait_for;
-use crate::service::Answer;
+use crate::ids::ClusterId;
+use crate::retry::wait_for;
+use crate::service::{Answer, Cell, Entry, Roster, ServiceError, Tape};
+
+pub(crate) use look::look;
 
 /// Time limit for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -233,6 +238,334 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ServiceError> {
     })
 }
 
+impl Nats {
+    /// Stores `bytes` under `subject` if the number that the header `fence` names equals `expect`. Returns the
+    /// message's number, or `None` if the numbers differ.
+    async fn put(
+        &self,
+        subject: String,
+        (fence, expect): (impl IntoHeaderName, u64),
+        bytes: Vec<u8>,
+    ) -> Result<Option<u64>, ServiceError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(fence, expect.to_string());
+        let result = match self.jetstream.publish_with_headers(subject, headers, bytes.into()).await {
+            Ok(acknowledgement) => acknowledgement.await,
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(acknowledgement) => Ok(Some(acknowledgement.sequence)),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Ok(None),
+            Err(error) => match jetstream_error(&error) {
+                Some(error) if error.error_code() == ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT => {
+                    Ok(None)
+                }
+                Some(error) => Err(self.trouble(error)),
+                None if error.kind() == PublishErrorKind::MaxPayloadExceeded => Err(ServiceError::Setting {
+                    place: self.place.clone(),
+                    detail: format!("raise max_payload of the servers: {error}"),
+                }),
+                None => Err(self.silent(&error.to_string())),
+            },
+        }
+    }
+
+    fn no_jetstream(&self, detail: &str) -> ServiceError {
+        ServiceError::Missing { place: format!("JetStream on {}", self.place), detail: detail.to_owned() }
+    }
+
+    /// Converts an error of JetStream.
+    fn trouble(&self, error: &jetstream::Error) -> ServiceError {
+        let (place, detail) = (self.place.clone(), error.to_string());
+        match error.error_code() {
+            ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT => {
+                self.no_jetstream(&detail)
+            }
+            ErrorCode::INSUFFICIENT_RESOURCES
+            | ErrorCode::STORAGE_RESOURCES_EXCEEDED
+            | ErrorCode::ACCOUNT_RESOURCES_EXCEEDED
+            | ErrorCode::MAXIMUM_STREAMS_LIMIT
+            | ErrorCode::STREAM_STORE_FAILED
+            | ErrorCode::STREAM_MAX_STREAM_BYTES_EXCEEDED => ServiceError::Full { place, detail },
+            ErrorCode::STREAM_NOT_FOUND => ServiceError::Missing { place, detail },
+            ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM => ServiceError::Setting { place, detail },
+            _ => ServiceError::Silent { place, detail },
+        }
+    }
+}
+
+fn jetstream_error(error: &PublishError) -> Option<&jetstream::Error> {
+    std::error::Error::source(error)?.downcast_ref()
+}
+
+/// Message of a stream.
+struct Got {
+    /// Sequence number in the stream.
+    seq: u64,
+    /// Subject of the message.
+    subject: String,
+    /// Content of the message.
+    payload: Bytes,
+}
+
+/// Sends a request of NATS's direct access to `stream`. Returns the messages and the number of further ones.
+///
+/// # Errors
+/// A description of the missing or failed answer.
+async fn get(client: &Client, stream: &str, question: String) -> Result<(Vec<Got>, u64), String> {
+    let inbox = client.new_inbox();
+    let mut answers = client.subscribe(inbox.clone()).await.map_err(|error| error.to_string())?;
+    let subject = format!("$JS.API.DIRECT.GET.{stream}");
+    client.publish_with_reply(subject, inbox, question.into()).await.map_err(|error| error.to_string())?;
+    let mut got = Vec::new();
+    while let Some(answer) = answers.next().await {
+        match answer.status {
+            None | Some(StatusCode::OK) => got.push(read(answer)?),
+            // End of the batch.
+            Some(status) if status.as_u16() == 204 => {
+                let headers = answer.headers.unwrap_or_default();
+                return Ok((got, header_number(&headers, "Nats-Num-Pending").unwrap_or_default()));
+            }
+            Some(StatusCode::NOT_FOUND) => return Ok((got, 0)),
+            Some(status) => return Err(refused(status, &answer)),
+        }
+    }
+    Err("the connection ended".to_owned())
+}
+
+/// Reads a single message of `stream`, or `None` if it does not exist.
+///
+/// # Errors
+/// A description of the missing or failed answer.
+async fn one(client: &Client, stream: &str, question: String) -> Result<Option<Got>, String> {
+    let subject = format!("$JS.API.DIRECT.GET.{stream}");
+    let answer = client.request(subject, question.into()).await.map_err(|error| error.to_string())?;
+    match answer.status {
+        None | Some(StatusCode::OK) => read(answer).map(Some),
+        Some(StatusCode::NOT_FOUND) => Ok(None),
+        Some(status) => Err(refused(status, &answer)),
+    }
+}
+
+fn read(answer: Message) -> Result<Got, String> {
+    let headers = answer.headers.unwrap_or_default();
+    let seq = header_number(&headers, "Nats-Sequence").ok_or("an answer without a number")?;
+    let subject = headers.get("Nats-Subject").map(ToString::to_string).unwrap_or_default();
+    Ok(Got { seq, subject, payload: answer.payload })
+}
+
+fn refused(status: StatusCode, answer: &Message) -> String {
+    format!("{status} {}", answer.description.as_deref().unwrap_or_default())
+}
+
+fn header_number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    headers.get(name)?.as_str().parse().ok()
+}
+
+/// Time without a write after which an entry is deleted; leases are much shorter.
+const FORGET_AFTER: Duration = Duration::from_hours(1);
+
+impl Nats {
+    fn bucket(&self) -> String {
+        format!("{}_roster", self.prefix)
+    }
+
+    /// Creates the bucket unless it exists.
+    async fn make_roster(&self, replicas: usize) -> Result<(), ServiceError> {
+        if self.jetstream.get_key_value(self.bucket()).await.is_ok() {
+            return Ok(());
+        }
+        let config = kv::Config {
+            bucket: self.bucket(),
+            history: 1,
+            max_age: FORGET_AFTER,
+            num_replicas: replicas,
+            ..kv::Config::default()
+        };
+        let made = self.jetstream.create_key_value(config).await;
+        made.map(drop).map_err(|error| self.silent(&error.to_string()))
+    }
+
+    async fn all(&self) -> Result<Vec<Entry>, ServiceError> {
+        let question = format!("{{\"multi_last\":[\"$KV.{}.>\"]}}", self.bucket());
+        let got = get(&self.client, &format!("KV_{}", self.bucket()), question).await;
+        let (got, _) = got.map_err(|detail| self.silent(&detail))?;
+        let entry = |message: Got| {
+            let cell = cell(message.subject.splitn(3, '.').nth(2)?)?;
+            let holder = std::str::from_utf8(&message.payload).ok().and_then(parse_number).map(ProcessId);
+            Some(Entry { cell, holder, revision: message.seq })
+        };
+        // Foreign keys are ignored.
+        Ok(got.into_iter().filter_map(entry).collect())
+    }
+}
+
+/// Returns the key of a cell.
+fn key(cell: Cell) -> String {
+    match cell {
+        Cell::Lease(fragment) => format!("lease.{fragment}"),
+        Cell::Present(process) => format!("present.{:016x}", process.0),
+    }
+}
+
+/// Returns the cell of a key.
+fn cell(key: &str) -> Option<Cell> {
+    match key.split_once('.')? {
+        ("lease", fragment) => fragment.parse().ok().map(FragmentId).map(Cell::Lease),
+        ("present", process) => parse_number(process).map(ProcessId).map(Cell::Present),
+        _ => None,
+    }
+}
+
+fn parse_number(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+impl Roster for Nats {
+    fn look(&self) -> Answer<'_, Vec<Entry>> {
+        Box::pin(self.in_time(self.all()))
+    }
+
+    fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> Answer<'_, Option<u64>> {
+        let value = holder.map(|process| format!("{:016x}", process.0)).unwrap_or_default();
+        let subject = format!("$KV.{}.{}", self.bucket(), key(cell));
+        let fence = (NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, expect);
+        Box::pin(self.in_time(self.put(subject, fence, value.into_bytes())))
+    }
+}
+
+/// Number of records per request.
+const BATCH: u64 = 256;
+/// Metadata key of the cluster's mark in a stream.
+const MARK: &str = "archipelago-cluster";
+
+impl Nats {
+    fn stream(&self, fragment: FragmentId) -> String {
+        format!("{}_tape_{fragment}", self.prefix)
+    }
+
+    fn subject(&self, fragment: FragmentId) -> String {
+        format!("{}.tape.{fragment}", self.prefix)
+    }
+
+    /// Creates the stream of a fragment unless it exists. Returns its mark.
+    async fn make_tape(&self, fragment: FragmentId, replicas: usize) -> Result<ClusterId, ServiceError> {
+        let name = self.stream(fragment);
+        let config = stream::Config {
+            name: name.clone(),
+            subjects: vec![self.subject(fragment)],
+            num_replicas: replicas,
+            storage: StorageType::File,
+            discard: DiscardPolicy::New,
+            allow_direct: true,
+            deny_delete: true,
+            deny_purge: true,
+            metadata: [(MARK.to_owned(), self.mark.to_string())].into(),
+            ..stream::Config::default()
+        };
+        let made = match self.jetstream.create_stream(config).await {
+            Ok(stream) => stream.cached_info().config.metadata.get(MARK).cloned(),
+            Err(error) => match error.kind() {
+                CreateStreamErrorKind::JetStream(error)
+                    if error.error_code() == ErrorCode::STREAM_NAME_EXIST =>
+                {
+                    let there = self.jetstream.get_stream(&name).await;
+                    let there = there.map_err(|error| self.silent(&error.to_string()))?;
+                    there.cached_info().config.metadata.get(MARK).cloned()
+                }
+                CreateStreamErrorKind::JetStream(error) => return Err(self.trouble(&error)),
+                CreateStreamErrorKind::JetStreamUnavailable => {
+                    return Err(self.no_jetstream(&error.to_string()));
+                }
+                _ => return Err(self.silent(&error.to_string())),
+            },
+        };
+        self.mark_of(&name, made.as_deref())
+    }
+
+    /// Parses the mark `found` of the stream `name`.
+    ///
+    /// # Errors
+    /// [`ServiceError::Foreign`]: the stream has no mark.
+    fn mark_of(&self, name: &str, found: Option<&str>) -> Result<ClusterId, ServiceError> {
+        found.and_then(ClusterId::read).ok_or_else(|| ServiceError::Foreign {
+            place: format!("{}, stream {name}", self.place),
+            detail: "it was not made by the cluster of a run".to_owned(),
+        })
+    }
+
+    /// Returns the name of the server that leads a fragment's tape, if the servers form a cluster and have elected one.
+    ///
+    /// # Errors
+    /// [`ServiceError::Silent`], [`ServiceError::Denied`].
+    pub async fn leader(&self, fragment: FragmentId) -> Result<Option<String>, ServiceError> {
+        let name = self.stream(fragment);
+        let look = async {
+            let stream = self.jetstream.get_stream(&name).await;
+            let stream = stream.map_err(|error| self.silent(&error.to_string()))?;
+            Ok(stream.cached_info().cluster.as_ref().and_then(|cluster| cluster.leader.clone()))
+        };
+        self.in_time(look).await
+    }
+
+    /// Returns the next records after number `after`, and whether there are more.
+    async fn next(&self, fragment: FragmentId, after: u64) -> Result<(Vec<Record>, bool), ServiceError> {
+        let question = format!("{{\"seq\":{},\"batch\":{BATCH}}}", after + 1);
+        let got = get(&self.client, &self.stream(fragment), question).await;
+        let (got, pending) = got.map_err(|detail| self.silent(&detail))?;
+        let mut records = Vec::new();
+        for (message, seq) in got.iter().zip(after + 1..) {
+            let place = || format!("record {seq} of fragment {fragment} on {}", self.place);
+            if message.seq != seq {
+                let detail = format!("record {} follows {}", message.seq, seq - 1);
+                return Err(ServiceError::Damaged { place: place(), detail });
+            }
+            let record = Record::of_bytes(&message.payload);
+            records.push(
+                record
+                    .map_err(|error| ServiceError::Damaged { place: place(), detail: error.to_string() })?,
+            );
+        }
+        let is_more = pending > 0 && !records.is_empty();
+        Ok((records, is_more))
+    }
+}
+
+impl Tape for Nats {
+    fn append<'a>(
+        &'a self,
+        fragment: FragmentId,
+        expect: u64,
+        record: &'a Record,
+    ) -> Answer<'a, Option<u64>> {
+        let bytes = record.to_bytes();
+        Box::pin(self.in_time(self.put(self.subject(fragment), (NATS_EXPECTED_LAST_SEQUENCE, expect), bytes)))
+    }
+
+    fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
+        Box::pin(async move {
+            let mut records: Vec<Record> = Vec::new();
+            loop {
+                let known = after + records.len() as u64;
+                let (more, is_more) = self.in_time(self.next(fragment, known)).await?;
+                records.extend(more);
+                if !is_more {
+                    return Ok(records);
+                }
+            }
+        })
+    }
+
+    fn newest(&self, fragment: FragmentId) -> Answer<'_, u64> {
+        Box::pin(self.in_time(async move {
+            let question = format!("{{\"last_by_subj\":{:?}}}", self.subject(fragment));
+            let got = one(&self.client, &self.stream(fragment), question).await;
+            let got = got.map_err(|detail| self.silent(&detail))?;
+            Ok(got.map_or(0, |newest| newest.seq))
+        }))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,5 +585,17 @@ mod tests {
         assert!(addresses(&[]).is_err());
         let addresses = addresses(&["nats://me:secret@one:4222".into(), "two".into()]).unwrap();
         assert_eq!(hosts(&addresses), "one:4222, two:4222");
+    }
+
+    #[test]
+    fn a_key_is_read_as_it_was_written() {
+        for place in
+            [Cell::Lease(FragmentId(0)), Cell::Lease(FragmentId(63)), Cell::Present(ProcessId(u64::MAX))]
+        {
+            assert_eq!(cell(&key(place)), Some(place));
+        }
+        for text in ["", "lease", "lease.x", "present.y", "other.1"] {
+            assert_eq!(cell(text), None, "{text}");
+        }
     }
 }

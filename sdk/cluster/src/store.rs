@@ -4,28 +4,33 @@
 //! after newer ones exist, so that any store works. Its key is `<place>/<prefix>/state/<fragment>/<number>`. The object
 //! `<place>/<prefix>/cluster` has the cluster's mark.
 
-mod http;
-mod look;
-
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path as Folder, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use archipelago_core::wire::FragmentId;
 use bytes::Bytes;
+use hyper::body::Body;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
+    HttpResponseBody, HttpService,
+};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig};
+use object_store::{
+    ClientOptions, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
+};
 use tokio::time::timeout;
+use ureq::Agent;
 
-use self::http::Ahead;
-pub(crate) use self::look::look;
-use crate::cluster_id::ClusterId;
-use crate::error::ServiceError;
-use crate::service::{Answer, Blobs};
+use crate::ids::ClusterId;
+use crate::inspection::{Storage, Stored};
+use crate::service::{Answer, Blobs, ServiceError};
+use crate::timestamp;
 
 /// Time limit for an answer. Each [`SLOW_BYTES`] of a state add the same time.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -196,7 +201,7 @@ impl Store {
 fn by_disk(error: &(dyn std::error::Error + 'static), place: String, detail: String) -> ServiceError {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<std::io::Error>() {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
             return match error.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => ServiceError::Full { place, detail },
                 ErrorKind::ReadOnlyFilesystem => ServiceError::ReadOnly { place, detail },
@@ -253,7 +258,7 @@ fn store<'a>(
     let at = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
     let store = builder
         .with_allow_http(at.is_some_and(|at| at.starts_with("http://")))
-        .with_http_connector(http::Connector(ahead))
+        .with_http_connector(Connector(ahead))
         .build()
         .map_err(|error| setting(error.to_string()))?;
     Ok((Arc::new(store), folder.filter(|folder| !folder.is_empty())))
@@ -292,5 +297,196 @@ impl Blobs for Store {
             }
             Ok(())
         })
+    }
+}
+
+/// Time limit for a connection.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// Time without data after which a request fails.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Maximum length of an answer in bytes: a state of 400 million values.
+const ANSWER_BYTES_MAX: u64 = 4 << 30;
+
+/// Offset of a server's clock from ours by its last answer, in milliseconds with a precision of a second; positive if
+/// ahead.
+#[derive(Clone, Debug, Default)]
+struct Ahead(Arc<Mutex<Option<i64>>>);
+
+impl Ahead {
+    /// Returns the offset, if the server gave a date.
+    fn ms(&self) -> Option<i64> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records the `date` in the answer to a request that was sent at `asked_ms`.
+    fn note(&self, asked_ms: i64, date: &str) {
+        if let Some(date_ms) = timestamp::of_header(date) {
+            // The date has whole seconds; half a second is the best estimate.
+            let ahead_ms = date_ms + 500 - asked_ms.midpoint(timestamp::now_ms());
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ahead_ms);
+        }
+    }
+}
+
+/// Factory of clients that record the server's clock.
+#[derive(Debug)]
+struct Connector(Ahead);
+
+impl HttpConnector for Connector {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        let config = Agent::config_builder()
+            .timeout_connect(Some(CONNECT_WITHIN))
+            .timeout_recv_response(Some(SILENCE))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .build();
+        Ok(HttpClient::new(Service(config.new_agent(), self.0.clone())))
+    }
+}
+
+#[derive(Debug)]
+struct Service(Agent, Ahead);
+
+impl HttpService for Service {
+    fn call<'a, 'b>(
+        &'a self,
+        request: HttpRequest,
+    ) -> Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'b>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        let (agent, ahead) = (self.0.clone(), self.1.clone());
+        Box::pin(async move {
+            let (head, body) = request.into_parts();
+            let body = whole(body).await?;
+            let done = tokio::task::spawn_blocking(move || {
+                let asked_ms = timestamp::now_ms();
+                let answer = agent.run(ureq::http::Request::from_parts(head, &body[..]))?;
+                let (head, mut body) = answer.into_parts();
+                if let Some(date) = head.headers.get("date").and_then(|date| date.to_str().ok()) {
+                    ahead.note(asked_ms, date);
+                }
+                let body = body.with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+                Ok(HttpResponse::from_parts(head, HttpResponseBody::from(body)))
+            });
+            match done.await {
+                Ok(done) => done.map_err(trouble),
+                Err(error) => Err(HttpError::new(HttpErrorKind::Unknown, error)),
+            }
+        })
+    }
+}
+
+/// Reads a whole body.
+async fn whole(mut body: HttpRequestBody) -> Result<Vec<u8>, HttpError> {
+    let mut bytes = Vec::with_capacity(body.content_length());
+    while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        if let Some(part) = frame?.data_ref() {
+            bytes.extend_from_slice(part);
+        }
+    }
+    Ok(bytes)
+}
+
+fn trouble(error: ureq::Error) -> HttpError {
+    let kind = match &error {
+        ureq::Error::Timeout(_) => HttpErrorKind::Timeout,
+        ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => HttpErrorKind::Connect,
+        ureq::Error::Io(error) if error.kind() == ErrorKind::ConnectionRefused => HttpErrorKind::Connect,
+        ureq::Error::Io(_) => HttpErrorKind::Interrupted,
+        _ => HttpErrorKind::Unknown,
+    };
+    HttpError::new(kind, error)
+}
+
+/// Inspects storage under `prefix`.
+pub(crate) async fn look(settings: &StoreSettings, prefix: &str) -> Storage {
+    let ahead = Ahead::default();
+    let place = format!("{}, prefix {prefix}", settings.place);
+    let made = match folder(&settings.place) {
+        Ok(Some(at)) => Made::below(&at, prefix, &settings.place),
+        Ok(None) => Ok(Made::default()),
+        Err(error) => Err(error),
+    };
+    let mut written_ahead_ms = None;
+    let found = match made.and_then(|made| {
+        let store = Store::at_place(&settings.place, &settings.variables, prefix, ahead.clone())?;
+        Ok((made, store))
+    }) {
+        Ok((_made, store)) => store.in_time(0, store.probe(&mut written_ahead_ms)).await,
+        Err(error) => Err(error),
+    };
+    Storage { place, found, ahead_ms: ahead.ms().or(written_ahead_ms) }
+}
+
+/// Folders created for the inspection. Dropping this removes those that are still empty.
+#[derive(Default)]
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// Creates the missing parts of `folder`, for writing under `prefix`.
+    fn below(folder: &Folder, prefix: &str, place: &str) -> Result<Self, ServiceError> {
+        let inner = folder.join(prefix);
+        let missing = inner.ancestors().take_while(|part| !part.exists()).map(Folder::to_owned).collect();
+        let made = Self(missing);
+        std::fs::create_dir_all(&inner)
+            .map_err(|error| by_disk(&error, place.to_owned(), error.to_string()))?;
+        Ok(made)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for folder in &self.0 {
+            // A folder that is not empty is in use, and stays.
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+}
+
+impl Store {
+    /// Writes an object with a unique name, checks that a second write fails, reads it, and removes it. For a folder,
+    /// the object's time sets `ahead_ms`.
+    async fn probe(&self, ahead_ms: &mut Option<i64>) -> Result<Stored, ServiceError> {
+        let at = self.root.clone().join(format!("look-{:016x}", super::random()));
+        let (first, second) = (Bytes::from_static(b"first"), Bytes::from_static(b"second"));
+        let asked_ms = timestamp::now_ms();
+        let is_new = self.create(&at, first.clone()).await?;
+        let written_ms = asked_ms.midpoint(timestamp::now_ms());
+        let checked = self.check(&at, is_new, (first, second), written_ms, ahead_ms).await;
+        let removed = self.store.delete(&at).await;
+        checked?;
+        let left = removed.err().map(|_| at.to_string());
+        Ok(Stored { mark: self.mark().await?, left })
+    }
+
+    async fn check(
+        &self,
+        at: &Path,
+        is_new: bool,
+        (first, second): (Bytes, Bytes),
+        written_ms: i64,
+        ahead_ms: &mut Option<i64>,
+    ) -> Result<(), ServiceError> {
+        let is_twice = self.create(at, second).await?;
+        let found = self.find(at).await?;
+        if let Some(found) = &found {
+            *ahead_ms = Some(found.meta.last_modified.timestamp_millis() - written_ms);
+        }
+        let there = match found {
+            Some(found) => Some(self.bytes(found).await?),
+            None => None,
+        };
+        if is_new && !is_twice && there.as_ref() == Some(&first) {
+            return Ok(());
+        }
+        let detail = match is_twice {
+            true => "it overwrites existing objects, although `If-None-Match: *` asked it not to: use a storage that \
+                 honours that header"
+                .to_owned(),
+            false => format!("reading returned other bytes than were written: {there:?}"),
+        };
+        Err(ServiceError::Setting { place: self.place.clone(), detail })
     }
 }

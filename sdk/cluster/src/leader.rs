@@ -1,0 +1,499 @@
+//! Process that leads fragments. It claims free fragments up to its share, and releases them on a stop.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use archipelago_core::cluster::{
+    AdminCommands, FragmentLeader, LeaderInput, LeaderOutput, LeaderTerms, ProcessId, Record, Reply,
+};
+use archipelago_core::diloco::FragmentState;
+use archipelago_core::wire::{FragmentId, Millis};
+use tokio::sync::watch;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use crate::assignment::{Shares, Write};
+use crate::retry::{Clock, Retry, ms, persist};
+use crate::service::{Entry, Inbox, ServiceError, Services};
+
+/// Roster polls during one lease.
+const LOOKS_A_LEASE: u64 = 5;
+/// Time limit for the release of all fragments on a stop.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Settings of an owner process.
+#[derive(Clone, Debug)]
+pub struct LeaderSettings {
+    /// Random id of this process, unique over the whole run.
+    pub process: ProcessId,
+    /// Terms of each fragment that the process may lead. Their process is replaced by the one above.
+    pub fragments: Vec<LeaderTerms>,
+    /// Source of initial states, used when the process leads a fragment without merges.
+    pub beginnings: InitialStates,
+    /// Maximum number of fragments led at once, by the machine's capacity; `usize::MAX` for no limit.
+    pub lead_max: usize,
+    /// Duration of a lease without renewal, in milliseconds, the same for all processes; at least 5. A dead owner is
+    /// replaced after a little more than that.
+    pub lease_ms: u64,
+    /// Interval of the owners' ticks in milliseconds, at least 1.
+    pub tick_ms: u64,
+    /// Commands in force. After the sender is dropped, they no longer change.
+    pub orders: watch::Receiver<AdminCommands>,
+}
+
+/// Leads fragments until `stop` resolves, and then releases them, so that other processes need not wait for the end of
+/// a lease.
+///
+/// Each fragment has one task, which also computes the merges; use a runtime with several threads. No error of a
+/// service ends it: errors are logged, and the service is asked again with growing pauses.
+pub async fn own(services: Services, settings: LeaderSettings, stop: impl Future<Output = ()> + Send) {
+    let LeaderSettings { process, fragments, beginnings, lead_max, lease_ms, tick_ms, orders } = settings;
+    let clock = Clock::start();
+    let fragments: BTreeMap<FragmentId, LeaderTerms> = fragments
+        .into_iter()
+        .map(|terms| (terms.rounds.fragment, LeaderTerms { process, ..terms }))
+        .collect();
+    let shares =
+        Shares::new(process, fragments.keys().copied(), lease_ms.max(LOOKS_A_LEASE)).at_most(lead_max);
+    let (there, led) = (services.clone(), fragments.keys().copied().collect::<Vec<_>>());
+    let crew = LeaderTasks::new(led, move |fragment, lease| {
+        let told = (lease, orders.clone());
+        let run = (fragments[&fragment].clone(), beginnings.clone());
+        lead(there.clone(), run, clock, told, tick_ms.max(1))
+    });
+    let mut desk = LeaderLoop { services, clock, shares, crew, patience: Retry::default() };
+    let mut beat = interval(ms(lease_ms.max(LOOKS_A_LEASE) / LOOKS_A_LEASE));
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tokio::pin!(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop => break,
+            _ = beat.tick() => {}
+        }
+        tokio::select! {
+            () = &mut stop => break,
+            () = desk.beat(ms(lease_ms)) => {}
+        }
+    }
+    // All tasks here end before other processes may lead.
+    let writes = desk.shares.leave();
+    desk.crew.end().await;
+    let services = desk.services;
+    let leave = async {
+        for Write { cell, holder, expect } in writes {
+            if let Err(error) = services.roster.write(cell, holder, expect).await {
+                tracing::warn!("cannot give up leadership; it ends with the lease: {error}");
+            }
+        }
+    };
+    if timeout(LEAVE_WITHIN, leave).await.is_err() {
+        tracing::warn!(
+            "cannot give up leadership, because the roster does not answer; it ends with the lease"
+        );
+    }
+}
+
+/// State of the process that claims leases.
+struct LeaderLoop<L> {
+    services: Services,
+    clock: Clock,
+    shares: Shares,
+    crew: LeaderTasks<L>,
+    patience: Retry,
+}
+
+impl<L, F> LeaderLoop<L>
+where
+    L: Fn(FragmentId, watch::Receiver<Option<Millis>>) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    /// Reads the roster and writes the changes, within `limit`.
+    async fn beat(&mut self, limit: Duration) {
+        for fragment in self.crew.renew() {
+            tracing::error!("fragment {fragment}: leading it failed unexpectedly, and starts again");
+            let given_back = self.shares.give_back(fragment);
+            self.put(given_back.into_iter().collect(), limit).await;
+        }
+        let looked = match timeout(limit, self.services.roster.look()).await {
+            Ok(looked) => self.patience.note(self.clock.now(), looked),
+            Err(_) => None,
+        };
+        if let Some(entries) = looked {
+            self.write(&entries, limit).await;
+        }
+        self.tell();
+    }
+
+    async fn write(&mut self, entries: &[Entry], limit: Duration) {
+        let before = self.shares.left();
+        let writes = self.shares.look(self.clock.now(), entries);
+        let left = self.shares.left();
+        if left > 0 && before == 0 {
+            tracing::warn!(
+                "{left} fragments have no leader, and this process leads as many as it may: start another owner, or \
+                 raise --lead-max"
+            );
+        }
+        // A released fragment stops here before other processes can see the release.
+        self.tell();
+        self.put(writes, limit).await;
+    }
+
+    async fn put(&mut self, writes: Vec<Write>, limit: Duration) {
+        let mut asked = JoinSet::new();
+        for write in writes {
+            let (roster, at) = (self.services.roster.clone(), self.clock.now());
+            asked.spawn(async move {
+                let Write { cell, holder, expect } = write;
+                (at, write, timeout(limit, roster.write(cell, holder, expect)).await)
+            });
+        }
+        while let Some(done) = asked.join_next().await {
+            let Ok((at, write, Ok(result))) = done else { continue };
+            if let Some(revision) = self.patience.note(self.clock.now(), result) {
+                self.shares.wrote(at, write, revision);
+            }
+        }
+    }
+
+    /// Publishes the lease end of each fragment.
+    fn tell(&self) {
+        let now = self.clock.now();
+        self.crew.tell(|fragment| self.shares.until(now, fragment));
+    }
+}
+
+/// Poll interval of the tape.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Resolves once the last round of each of these fragments is over, whichever process led it.
+pub async fn finished(services: Services, fragments: Vec<FragmentId>) {
+    for fragment in fragments {
+        let mut last = 0;
+        loop {
+            let records = persist(|| services.tape.read(fragment, last)).await;
+            if records.last() == Some(&Record::Finished) {
+                break;
+            }
+            last += records.len() as u64;
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// Initial state of a fragment, or the reason why it cannot be made.
+type Begun = Result<FragmentState, Box<dyn Error + Send + Sync>>;
+
+/// Source of initial states, which makes a state again for each request. A process that leads a few fragments of a
+/// large run thus holds only theirs.
+#[derive(Clone)]
+pub struct InitialStates(Arc<dyn Fn(FragmentId) -> Begun + Send + Sync>);
+
+impl InitialStates {
+    /// Creates a source from `make`, which returns version 0 of a fragment, the same in each process of the run. It may
+    /// take long and runs on a blocking thread. Its errors are logged, and it is called again later.
+    pub fn new(make: impl Fn(FragmentId) -> Begun + Send + Sync + 'static) -> Self {
+        Self(Arc::new(make))
+    }
+
+    /// Makes the initial state of `fragment`.
+    ///
+    /// # Errors
+    /// Those of the function that makes it.
+    fn make(&self, fragment: FragmentId) -> Begun {
+        (self.0)(fragment)
+    }
+}
+
+impl fmt::Debug for InitialStates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InitialStates")
+    }
+}
+
+/// Set of one task for each fragment. A task ends when the sender of its lease is dropped.
+struct LeaderTasks<L> {
+    lead: L,
+    tasks: JoinSet<()>,
+    /// End of each fragment's lease, as its task sees it.
+    leases: BTreeMap<FragmentId, watch::Sender<Option<Millis>>>,
+}
+
+impl<L, F> LeaderTasks<L>
+where
+    L: Fn(FragmentId, watch::Receiver<Option<Millis>>) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    /// Starts a task for each of `fragments`, without a lease.
+    fn new(fragments: impl IntoIterator<Item = FragmentId>, lead: L) -> Self {
+        let mut crew = Self { lead, tasks: JoinSet::new(), leases: BTreeMap::new() };
+        fragments.into_iter().for_each(|fragment| crew.begin(fragment));
+        crew
+    }
+
+    fn begin(&mut self, fragment: FragmentId) {
+        let (sender, lease) = watch::channel(None);
+        self.leases.insert(fragment, sender);
+        self.tasks.spawn((self.lead)(fragment, lease));
+    }
+
+    /// Restarts the tasks that have ended, which only a panic causes. Without a restart, the process would renew the
+    /// lease of an idle fragment for its whole life.
+    fn renew(&mut self) -> Vec<FragmentId> {
+        while self.tasks.try_join_next().is_some() {}
+        let ended = self.leases.iter().filter(|(_, lease)| lease.is_closed());
+        let ended: Vec<FragmentId> = ended.map(|(fragment, _)| *fragment).collect();
+        ended.iter().for_each(|&fragment| self.begin(fragment));
+        ended
+    }
+
+    /// Updates the lease end of each task.
+    fn tell(&self, until: impl Fn(FragmentId) -> Option<Millis>) {
+        for (fragment, lease) in &self.leases {
+            lease.send_replace(until(*fragment));
+        }
+    }
+
+    /// Ends all tasks.
+    async fn end(mut self) {
+        self.leases.clear();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Maximum number of requests of one fragment in flight. The state machine repeats dropped ones.
+const ASKED_MAX: usize = 16;
+/// Delay before a failed initial state is made again.
+const BEGIN_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// Result of a request.
+enum Done {
+    /// Input for the state machine, if there was an answer.
+    Input(Option<LeaderInput>),
+    /// Initial state of the fragment, if it could be made.
+    Begun(Option<FragmentState>),
+    /// Subscription to gateways' replies.
+    Replies(Option<Inbox<Reply>>),
+    /// End of a send, successful or not.
+    Said,
+}
+
+/// Requests of one fragment.
+struct FragmentRequests {
+    fragment: FragmentId,
+    services: Services,
+    clock: Clock,
+    beginnings: InitialStates,
+    /// True while the initial state is being made.
+    is_beginning: bool,
+    asked: JoinSet<Done>,
+    patience: Arc<[Retry; 4]>,
+}
+
+/// Service that a request goes to.
+#[derive(Clone, Copy)]
+enum ServiceKind {
+    Tape,
+    Blobs,
+    Bus,
+    /// Deletions from the blobs. Backoff is separate, because a process without permission to delete can still store.
+    Bin,
+}
+
+/// Drives the owner of a fragment by its lease and the orders in force, until the sender of the lease is dropped.
+async fn lead(
+    services: Services,
+    (terms, beginnings): (LeaderTerms, InitialStates),
+    clock: Clock,
+    (mut lease, mut orders): (watch::Receiver<Option<Millis>>, watch::Receiver<AdminCommands>),
+    tick_ms: u64,
+) {
+    let fragment = terms.rounds.fragment;
+    let mut owner = FragmentLeader::new(terms);
+    owner.handle(clock.now(), LeaderInput::Ordered(*orders.borrow_and_update()));
+    let (asked, patience) = (JoinSet::new(), Arc::default());
+    let mut desk =
+        FragmentRequests { fragment, services, clock, beginnings, is_beginning: false, asked, patience };
+    let mut replies: Option<Inbox<Reply>> = None;
+    let mut tick = interval(ms(tick_ms));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut is_leased, mut is_listening) = (false, false);
+    loop {
+        let input = tokio::select! {
+            changed = lease.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let until = *lease.borrow_and_update();
+                if until.is_none() {
+                    replies = None;
+                }
+                is_leased = until.is_some();
+                until.map_or(LeaderInput::NotLeased, LeaderInput::Leased)
+            }
+            Ok(()) = orders.changed() => LeaderInput::Ordered(*orders.borrow_and_update()),
+            Some(reply) = next(&mut replies) => LeaderInput::Reply(reply),
+            Some(done) = desk.asked.join_next() => match done {
+                Ok(Done::Input(Some(input))) => input,
+                Ok(Done::Begun(state)) => {
+                    desk.is_beginning = false;
+                    let Some(state) = state else { continue };
+                    LeaderInput::Begun(state)
+                }
+                Ok(Done::Replies(inbox)) => {
+                    is_listening = false;
+                    replies = inbox.filter(|_| is_leased);
+                    continue;
+                }
+                Ok(Done::Input(None) | Done::Said) | Err(_) => continue,
+            },
+            _ = tick.tick() => LeaderInput::Tick,
+        };
+        if is_leased && replies.is_none() && !is_listening {
+            is_listening = desk.listen();
+        }
+        owner.handle(clock.now(), input);
+        while let Some(order) = owner.poll() {
+            desk.ask(order);
+        }
+    }
+}
+
+/// Returns the next reply if there is a subscription. An inbox that has ended is dropped.
+async fn next(replies: &mut Option<Inbox<Reply>>) -> Option<Reply> {
+    let Some(inbox) = replies else { return std::future::pending().await };
+    let reply = inbox.recv().await;
+    if reply.is_none() {
+        *replies = None;
+    }
+    reply
+}
+
+impl FragmentRequests {
+    /// Subscribes to gateways' replies. Returns true if the request was sent.
+    fn listen(&mut self) -> bool {
+        let (services, fragment) = (self.services.clone(), self.fragment);
+        let question = async move { services.bus.replies(fragment).await };
+        self.spawn(ServiceKind::Bus, question, Done::Replies)
+    }
+
+    /// Sends a request of the state machine. The result becomes its input. Without a result, the state machine repeats
+    /// the request.
+    fn ask(&mut self, order: LeaderOutput) {
+        let (services, fragment) = (self.services.clone(), self.fragment);
+        match order {
+            LeaderOutput::Append { turn, expect, record } => {
+                let question = async move {
+                    let appended = services.tape.append(fragment, expect, &record).await?;
+                    Ok(appended.map_or(LeaderInput::Refused, |seq| LeaderInput::Appended { turn, seq }))
+                };
+                self.spawn(ServiceKind::Tape, question, Done::Input);
+            }
+            LeaderOutput::Read(after) => {
+                let question = async move {
+                    let records = services.tape.read(fragment, after).await?;
+                    Ok(LeaderInput::Records(after, records))
+                };
+                self.spawn(ServiceKind::Tape, question, Done::Input);
+            }
+            LeaderOutput::Store(key, bytes) => {
+                let question = async move {
+                    let is_ours = services.blobs.store(fragment, key, bytes).await?;
+                    Ok(LeaderInput::Stored(key, is_ours))
+                };
+                self.spawn(ServiceKind::Blobs, question, Done::Input);
+            }
+            LeaderOutput::Load(key) => {
+                let question = async move {
+                    let bytes = services.blobs.load(fragment, key).await?;
+                    Ok(LeaderInput::Loaded(key, bytes))
+                };
+                self.spawn(ServiceKind::Blobs, question, Done::Input);
+            }
+            LeaderOutput::Begin => self.begin(),
+            LeaderOutput::Forget(keys) => {
+                let question = async move { services.blobs.forget(fragment, keys).await };
+                self.spawn(ServiceKind::Bin, question, |_| Done::Said);
+            }
+            LeaderOutput::Tell(notice) => {
+                let question = async move { services.bus.tell(fragment, &notice).await };
+                self.spawn(ServiceKind::Bus, question, |_| Done::Said);
+            }
+        }
+    }
+
+    /// Makes the initial state unless that is in progress; memory holds only one.
+    fn begin(&mut self) {
+        if std::mem::replace(&mut self.is_beginning, true) {
+            return;
+        }
+        let (beginnings, fragment) = (self.beginnings.clone(), self.fragment);
+        self.asked.spawn(async move {
+            let made = spawn_blocking(move || beginnings.make(fragment)).await;
+            match made.unwrap_or_else(|failed| Err(failed.into())) {
+                Ok(state) => Done::Begun(Some(state)),
+                Err(error) => {
+                    tracing::error!(%fragment, "cannot start: {error}");
+                    sleep(BEGIN_AGAIN_AFTER).await;
+                    Done::Begun(None)
+                }
+            }
+        });
+    }
+
+    /// Sends a request unless the service is in backoff or too many are in flight. Returns true if it was sent.
+    fn spawn<T: Send + 'static>(
+        &mut self,
+        whom: ServiceKind,
+        question: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
+        done: fn(Option<T>) -> Done,
+    ) -> bool {
+        let (clock, patience) = (self.clock, Arc::clone(&self.patience));
+        if self.asked.len() >= ASKED_MAX || !patience[whom as usize].may_ask(clock.now()) {
+            return false;
+        }
+        self.asked.spawn(async move {
+            let result = question.await;
+            done(patience[whom as usize].note(clock.now(), result))
+        });
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// Goal: a panic in one fragment does not leave a lease without a working task.
+    #[tokio::test]
+    async fn a_task_that_panicked_begins_anew() {
+        let begun = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+        let counts = Arc::clone(&begun);
+        let mut crew = LeaderTasks::new([FragmentId(0), FragmentId(1)], move |fragment, mut lease| {
+            let counts = Arc::clone(&counts);
+            async move {
+                let before = counts[usize::from(fragment.0)].fetch_add(1, Ordering::Relaxed);
+                while lease.changed().await.is_ok() {
+                    assert!(fragment != FragmentId(1) || before > 0, "the first time it is told something");
+                }
+            }
+        });
+        assert!(crew.renew().is_empty());
+        crew.tell(|_| Some(Millis(1)));
+        let mut renewed = crew.renew();
+        while renewed.is_empty() {
+            tokio::task::yield_now().await;
+            renewed = crew.renew();
+        }
+        assert_eq!(renewed, [FragmentId(1)]);
+        crew.tell(|_| Some(Millis(2)));
+        crew.end().await;
+        assert_eq!([&begun[0], &begun[1]].map(|count| count.load(Ordering::Relaxed)), [1, 2]);
+    }
+}
