@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use archipelago_tests::processes::{SMALL_RUN, SyncerProcess, number, of_learner, whole_machine};
-use archipelago_tests::verbs::{backup, replay, run};
+use archipelago_tests::processes::{backup, replay, run};
 
 const LEARNERS: [&str; 2] = ["anne", "bert"];
 

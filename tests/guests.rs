@@ -6,9 +6,9 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-use archipelago_tests::http::order;
+use archipelago_tests::processes::program;
 use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_machine};
-use archipelago_tests::programs::program;
+use archipelago_tests::socket::order;
 use serde_json::Value;
 
 const SMALL: [&str; 6] = ["--preset", "tiny", "--sync-every", "8", "--corpus-bytes", "512KiB"];

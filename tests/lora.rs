@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use archipelago_tests::pretrained::pretrained;
+use archipelago_tests::processes::export;
 use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_machine};
-use archipelago_tests::verbs::export;
+use archipelago_tests::toys::pretrained;
 
 /// Returns a text unlike the grammar: lines of a few words in a repeating order.
 fn text() -> String {

@@ -7,11 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use archipelago_crew::{Crew, Running, Start};
-use archipelago_tests::http::{get_bytes, order};
+use archipelago_test_servers::{Crew, Running, Start};
+use archipelago_tests::processes::program;
 use archipelago_tests::processes::{SMALL_RUN, SyncerProcess, number, of_learner, whole_machine};
-use archipelago_tests::programs::program;
 use archipelago_tests::small_disk::{self, SmallDisk};
+use archipelago_tests::socket::{get_bytes, order};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -6,9 +6,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use archipelago_tests::processes::cargo;
+use archipelago_tests::processes::run;
 use archipelago_tests::processes::{SyncerProcess, number, whole_machine};
-use archipelago_tests::programs::cargo;
-use archipelago_tests::verbs::run;
 use serde_json::Value;
 
 /// Builds the example with the features that the tests use for all crates; otherwise the whole SDK would be compiled

@@ -9,10 +9,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use archipelago_tests::faulty_disk::DiskFault;
-use archipelago_tests::http::News;
 use archipelago_tests::processes::{SMALL_RUN, SyncerProcess, number, whole_machine};
+use archipelago_tests::small_disk::DiskFault;
 use archipelago_tests::small_disk::is_left_out;
+use archipelago_tests::socket::News;
 use archipelago_tests::witness::{assert_known, witness};
 use serde_json::Value;
 

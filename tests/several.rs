@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
+use archipelago_tests::processes;
 use archipelago_tests::processes::{SyncerProcess, number, whole_machine};
-use archipelago_tests::verbs;
 use serde_json::Value;
 
 /// Settings of a small run without loss measurements.
@@ -45,7 +45,7 @@ fn order(syncer: &SyncerProcess, what: &str, name: &str, flags: &[&OsStr]) -> St
         "--runs".as_ref(),
         runs.as_ref(),
     ];
-    let output = verbs::run(&[&words[..], flags].concat());
+    let output = processes::run(&[&words[..], flags].concat());
     assert!(output.status.success(), "{what} {name}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
@@ -102,7 +102,7 @@ fn three_runs_train_and_the_third_loses_nothing_by_what_befalls_the_others() {
     syncer.kill();
     // Each run has its own tape.
     for name in ["b", "c"] {
-        let found = verbs::replay(&syncer.folder().join(name));
+        let found = processes::replay(&syncer.folder().join(name));
         assert!(number(&found, "merges") > 0.0, "{name}: {found}");
     }
 }

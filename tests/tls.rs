@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use archipelago_tests::processes::program;
 use archipelago_tests::processes::whole_machine;
-use archipelago_tests::programs::program;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::Value;
 

@@ -5,9 +5,9 @@
 use std::fs;
 
 use archipelago_core::rng::Rng;
-use archipelago_tests::pretrained::pretrained;
+use archipelago_tests::processes::export;
 use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_machine};
-use archipelago_tests::verbs::export;
+use archipelago_tests::toys::pretrained;
 use serde_json::{Value, json};
 
 /// Template with marked turns, as most models have.

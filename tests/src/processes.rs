@@ -1,26 +1,20 @@
 //! Real processes: a syncer and learners, observed through `/v1/status` and killed when dropped.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use archipelago_core::wire::http::{RUNS, STATUS};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::children::{POLL, clock, ended, interrupt, kill, tail};
-use crate::http::get;
-use crate::launch::Serves;
-use crate::programs::program;
-use crate::verbs;
-
-pub use crate::children::WAIT;
-pub use crate::learners::LearnerProcess;
-
-use crate::{faulty_disk::FaultyDisk, small_disk::SmallDisk};
+use crate::small_disk::{FaultyDisk, SmallDisk};
+use crate::socket::get;
 
 /// Flags of a small run that takes longer than any test.
 pub const SMALL_RUN: [&str; 10] = [
@@ -202,7 +196,7 @@ impl SyncerProcess {
     /// If the replay finds a difference.
     #[must_use]
     pub fn replay(&self) -> Value {
-        verbs::replay_by(self.serves.lasting().command(program("syncer-server")), &self.folder())
+        replay_by(self.serves.lasting().command(program("syncer-server")), &self.folder())
     }
 
     /// Interrupts the syncer and waits. Returns its exit code and its last line on standard error.
@@ -397,4 +391,217 @@ pub fn newest_snapshot(folder: &Path) -> Option<PathBuf> {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = names.map(|entry| entry.path());
     paths.filter(|path| path.extension().is_some_and(|ending| ending == "safetensors")).max()
+}
+
+/// Longest wait for anything that must come; shared machines can be slow.
+pub const WAIT: Duration = Duration::from_secs(180);
+/// Interval between two checks.
+pub(crate) const POLL: Duration = Duration::from_millis(50);
+
+pub(crate) fn kill(child: &mut Child) {
+    // Fails only if the process has already ended, which is fine.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+pub(crate) fn interrupt(child: &Child) {
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "SIGINT cannot be sent");
+}
+
+pub(crate) fn ended(child: &mut Child, who: &str, log: &str) -> ExitStatus {
+    let start = clock();
+    while start.elapsed() < WAIT {
+        if let Some(status) = child.try_wait().expect("a child of ours") {
+            return status;
+        }
+        sleep(POLL);
+    }
+    panic!("the {who} does not end in {WAIT:?}\n{log}");
+}
+
+pub(crate) fn tail(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(30)..].join("\n")
+}
+
+#[expect(clippy::disallowed_methods, reason = "processes run by the real clock")]
+pub(crate) fn clock() -> Instant {
+    Instant::now()
+}
+
+/// Environment of a syncer, and the number of its runs.
+pub(crate) enum Serves {
+    /// One run.
+    One,
+    /// One run, with a largest file size in bytes.
+    Limited(u64),
+    /// One run, with a largest number of open files and sockets.
+    Crowded(u32),
+    /// A run in each of its folders.
+    Several,
+    /// One run, in a file system of its own.
+    OnSmallDisk(SmallDisk),
+    /// One run, on a disk with injected faults.
+    OnFaultyDisk(FaultyDisk),
+}
+
+impl Serves {
+    /// Returns the environment of later starts; limits apply only to the first one.
+    pub(crate) fn lasting(&self) -> &Self {
+        if matches!(self, Self::Limited(_) | Self::Crowded(_)) { &Self::One } else { self }
+    }
+
+    /// Returns the command that runs `program` in this environment.
+    pub(crate) fn command(&self, program: PathBuf) -> Command {
+        match self {
+            Self::One | Self::Several => Command::new(program),
+            // The shell counts in blocks of 512 bytes. With the signal ignored, a write beyond the limit is an error.
+            Self::Limited(bytes) => under(&format!("trap '' XFSZ; ulimit -S -f {}", bytes / 512), program),
+            Self::Crowded(descriptors) => under(&format!("ulimit -n {descriptors}"), program),
+            Self::OnSmallDisk(disk) => disk.inside(program),
+            Self::OnFaultyDisk(disk) => disk.under(program),
+        }
+    }
+}
+
+/// Returns the command that runs `program` in a shell that has set `limits`.
+fn under(limits: &str, program: PathBuf) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{limits}; exec \"$0\" \"$@\"")]).arg(program);
+    shell
+}
+
+/// Returns the path of a program, which lies next to this test. Builds it if it is missing.
+///
+/// # Panics
+/// If it cannot be built.
+#[must_use]
+pub fn program(name: &str) -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let folder = BUILT.get_or_init(|| {
+        let test = std::env::current_exe().expect("this test has a path");
+        let folder = test.ancestors().nth(2).expect("target/PROFILE/deps/test").to_owned();
+        let exe = |name: &str| folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+        if !["syncer-server", "native-learner"].iter().all(|name| exe(name).exists()) {
+            let mut cargo = cargo();
+            cargo.args(["build", "--quiet", "--bins", "-p", "syncer-server", "-p", "native-learner"]);
+            if folder.ends_with("release") {
+                cargo.arg("--release");
+            }
+            let built = cargo.status().expect("cargo can be started");
+            assert!(built.success(), "the programs cannot be built");
+        }
+        folder
+    });
+    folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
+}
+
+/// Returns `cargo` in this folder, without the variables that describe the test. Build scripts that read those would
+/// run again, and all their dependents would be rebuilt, now and by the next call of cargo.
+#[must_use]
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    for (name, _) in std::env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|own| name.to_string_lossy().starts_with(own)) {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
+}
+
+/// Replays the tape in `dir`. Returns the result.
+///
+/// # Panics
+/// If the replay finds a difference.
+#[must_use]
+pub fn replay(dir: &Path) -> Value {
+    replay_by(Command::new(program("syncer-server")), dir)
+}
+
+/// As [`replay`], with a given command.
+pub(crate) fn replay_by(mut syncer: Command, dir: &Path) -> Value {
+    let syncer = syncer.args(["replay", "--json", "--dir"]).arg(dir);
+    told(&syncer.output().expect("syncer-server can be started"))
+}
+
+/// Copies the run in `dir` to `to`. Returns the program's output.
+///
+/// # Panics
+/// If it cannot be copied.
+#[must_use]
+pub fn backup(dir: &Path, to: &Path) -> Value {
+    told(&run(&["backup".as_ref(), "--json".as_ref(), "--dir".as_ref(), dir.as_ref(), to.as_ref()]))
+}
+
+/// Exports the model of the run in `dir` to `out`, with the additional flags `more`.
+///
+/// # Panics
+/// If it cannot be exported.
+pub fn export(dir: &Path, out: &Path, more: &[&str]) {
+    let mut arguments: Vec<&OsStr> = vec!["export".as_ref(), "--dir".as_ref(), dir.as_ref()];
+    arguments.extend(["--out".as_ref(), out.as_os_str()]);
+    arguments.extend(more.iter().map(OsStr::new));
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs the syncer's program with these arguments to its end.
+///
+/// # Panics
+/// If it cannot be started.
+#[must_use]
+pub fn run(arguments: &[&OsStr]) -> Output {
+    Command::new(program("syncer-server")).args(arguments).output().expect("syncer-server can be started")
+}
+
+fn told(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("a line of JSON")
+}
+
+/// Running learner.
+pub struct LearnerProcess {
+    pub(crate) child: Child,
+    pub(crate) log: PathBuf,
+}
+
+impl LearnerProcess {
+    /// Kills the process without warning.
+    pub fn kill(&mut self) {
+        kill(&mut self.child);
+    }
+
+    /// Interrupts the learner, as Ctrl+C does, and waits. Returns its exit status and the duration.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn interrupt(&mut self) -> (ExitStatus, Duration) {
+        let start = clock();
+        interrupt(&self.child);
+        let status = self.wait();
+        (status, start.elapsed())
+    }
+
+    /// Waits for the end of the process.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn wait(&mut self) -> ExitStatus {
+        let log = tail(&self.log);
+        ended(&mut self.child, "learner", &log)
+    }
+
+    /// Returns true if the process is running.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for LearnerProcess {
+    fn drop(&mut self) {
+        kill(&mut self.child);
+    }
 }

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use archipelago_core::diloco::syncer::{Event, LearnerStatus, Status, SyncerConfig};
@@ -10,6 +11,8 @@ use archipelago_core::diloco::{FragmentId, QuorumPolicy};
 use archipelago_core::driver::{Doubling, Waits};
 use archipelago_core::wire::{Fate, LearnerId, Millis, RunId, RunSpec};
 use archipelago_sim::world::{LinkSpec, MachineSpec, Rng, ShellSpec, Toy, World, WorldSpec};
+
+use crate::processes::{SyncerProcess, export, number};
 
 /// Configuration of a world of toys; each test changes the part that it is about.
 #[derive(Clone, Debug)]
@@ -240,4 +243,18 @@ pub fn for_seeds_in(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
             }
         }
     });
+}
+
+/// Trains a small model on the built-in grammar, and exports it to `folder`.
+///
+/// # Panics
+/// If it does not learn in time, or cannot be exported.
+pub fn pretrained(folder: &Path) {
+    let small = ["--preset", "tiny", "--corpus-bytes", "512KiB", "--sync-every", "8", "--fragments", "4"];
+    let mut syncer = SyncerProcess::start(&small);
+    let mut learner = syncer.learner("first");
+    syncer.wait_until("it has learnt something", |status| number(status, "tokensMerged") >= 50_000.0);
+    assert!(learner.interrupt().0.success());
+    syncer.interrupt();
+    export(&syncer.folder(), folder, &[]);
 }

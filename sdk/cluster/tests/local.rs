@@ -17,10 +17,9 @@ use archipelago_cluster::{
 use archipelago_core::cluster::{GatewayId, ProcessId, Record};
 use archipelago_core::rng::Rng;
 use archipelago_core::wire::{FragmentId, LearnerId};
-use support::check::check;
-use support::door;
-use support::learner::{Book, Learner};
-use support::run::Run;
+use support::Run;
+use support::check;
+use support::{Book, Learner};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -59,7 +58,7 @@ async fn open(run: &Arc<Run>, services: &Services, id: u32) -> SocketAddr {
     let settings = GatewaySettings { fragments: run.gateway(GatewayId(id)), tick_ms: 50 };
     let (running, learners) = gateway(services.clone(), settings);
     tokio::spawn(running.run(std::future::pending()));
-    tokio::spawn(door::keep(Arc::clone(run), listener, learners));
+    tokio::spawn(support::keep(Arc::clone(run), listener, learners));
     at
 }
 

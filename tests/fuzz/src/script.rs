@@ -1,5 +1,11 @@
 //! Bytes interpreted as decisions. Missing bytes are 0, so that every prefix of a script is a script.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use archipelago_sim::world::Rng;
+use syncer_server::ServerError;
+
 /// Largest number of changes to a file.
 const EDITS_MAX: usize = 16;
 
@@ -59,6 +65,65 @@ impl Script<'_> {
     }
 }
 
+/// Returns the folder of the model.
+pub fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/init/model")
+}
+
+/// Returns the path of a text that is long enough.
+pub fn text() -> PathBuf {
+    model().with_file_name("text.txt")
+}
+
+/// Reads these files of the model.
+pub fn read<const N: usize>(names: [&str; N]) -> [Vec<u8>; N] {
+    names.map(|name| fs::read(model().join(name)).unwrap())
+}
+
+/// Returns the index of one of `files` and its damaged content: edited in a few places, or replaced by the script's
+/// bytes.
+pub fn damaged(script: &mut Script<'_>, files: &[Vec<u8>]) -> (usize, Vec<u8>) {
+    let (which, is_whole) = (script.below(files.len()), script.byte().is_multiple_of(4));
+    (which, if is_whole { script.0.to_vec() } else { script.edited(&files[which]) })
+}
+
+/// Checks that a refusal describes a fault of the file, not of the system.
+pub fn judge<T>(found: Result<T, ServerError>) {
+    if let Err(error) = found {
+        let is_of_the_system = matches!(error, ServerError::System { .. } | ServerError::Disk { .. });
+        assert!(!is_of_the_system, "a damaged file is no failure of the system: {error}");
+        assert!(!error.to_string().trim().is_empty());
+    }
+}
+
+/// Returns a variation of `input`: some bits flipped, and some bytes duplicated, dropped or replaced by part of
+/// `other`.
+#[must_use]
+pub fn vary(input: &[u8], other: &[u8], seed: u64) -> Vec<u8> {
+    let mut rng = Rng::stream(seed, 0xf022);
+    let mut bytes = input.to_vec();
+    for _ in 0..=rng.between(0, 3) {
+        let at = rng.between(0, bytes.len() as u64) as usize;
+        let end = (at + rng.between(1, 16) as usize).min(bytes.len());
+        match rng.between(0, 4) {
+            0 if at < bytes.len() => bytes[at] ^= 1 << rng.between(0, 7),
+            1 if at < bytes.len() => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][rng.between(0, 4) as usize],
+            2 => drop(bytes.drain(at.min(end)..end)),
+            3 if at < end => {
+                let piece = bytes[at..end].to_vec();
+                bytes.splice(at..at, piece);
+            }
+            _ if !other.is_empty() => {
+                let from = rng.between(0, other.len() as u64 - 1) as usize;
+                let to = (from + rng.between(1, 16) as usize).min(other.len());
+                bytes.splice(at.min(end)..end, other[from..to].iter().copied());
+            }
+            _ => bytes.push(rng.between(0, 255) as u8),
+        }
+    }
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +137,14 @@ mod tests {
         assert_eq!(Script(&[1, 8]).long(), 256);
         assert_eq!(Script(&[0, 1, 2, 1, b'x']).edited(b"abcd"), b"axd");
         assert_eq!(Script(&[]).edited(b"abcd"), b"abcd");
+    }
+
+    #[test]
+    fn a_seed_decides_and_seeds_differ() {
+        let input = b"some input of a few bytes";
+        assert_eq!(vary(input, b"other", 7), vary(input, b"other", 7));
+        let differ = (0..100).filter(|&seed| vary(input, b"other", seed) != input).count();
+        assert!(differ > 90, "{differ}");
+        assert!((0..1_000).all(|seed| vary(&[], &[], seed).len() < 100));
     }
 }

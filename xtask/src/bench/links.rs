@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use std::{fmt, fs};
 
-use archipelago_shaper::Carried;
+use archipelago_link_emulator::Carried;
 use serde_json::{Value, json};
 
 use super::Args;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use archipelago_shaper::Weather;
+use archipelago_link_emulator::LinkConditions;
 use serde_json::{Value, json};
 
 use super::receipts::Proof;
@@ -57,7 +57,7 @@ enum FaultKind {
     /// A learner is stopped (SIGSTOP), and continues at the end.
     Frozen,
     /// A learner's link has these conditions until the end.
-    Link(&'static str, Weather),
+    Link(&'static str, LinkConditions),
     /// The syncer is killed (SIGKILL), and restarted at once.
     Syncer,
 }
@@ -77,13 +77,13 @@ impl FaultKind {
 /// Every kind once, in the order of a storm, which repeats after the last one.
 const KINDS: [FaultKind; 8] = [
     FaultKind::Killed,
-    FaultKind::Link("cut off", Weather { cut: true, ..Weather::FAIR }),
+    FaultKind::Link("cut off", LinkConditions { cut: true, ..LinkConditions::FAIR }),
     FaultKind::Frozen,
-    FaultKind::Link("far away", Weather { delay: Duration::from_millis(150), ..Weather::FAIR }),
+    FaultKind::Link("far away", LinkConditions { delay: Duration::from_millis(150), ..LinkConditions::FAIR }),
     FaultKind::Syncer,
     FaultKind::Killed,
-    FaultKind::Link("thin line", Weather { mbit_per_s: Some(1.0), ..Weather::FAIR }),
-    FaultKind::Link("lossy line", Weather { lost: 0.03, ..Weather::FAIR }),
+    FaultKind::Link("thin line", LinkConditions { mbit_per_s: Some(1.0), ..LinkConditions::FAIR }),
+    FaultKind::Link("lossy line", LinkConditions { lost: 0.03, ..LinkConditions::FAIR }),
 ];
 
 /// Fault. Times are relative to the time when all learners took part.
@@ -235,7 +235,7 @@ impl Watch<'_> {
                 match fault.kind {
                     FaultKind::Killed => testbed.start_learner(fault.learner)?,
                     FaultKind::Frozen => testbed.freeze(fault.learner, false)?,
-                    FaultKind::Link(..) => testbed.set_link(fault.learner, Weather::FAIR),
+                    FaultKind::Link(..) => testbed.set_link(fault.learner, LinkConditions::FAIR),
                     FaultKind::Syncer => drop(testbed.restart_syncer()?),
                 }
                 let ended = self.start.elapsed();

@@ -10,7 +10,7 @@ use std::{env, fs, thread};
 pub use archipelago_cli::process::Process;
 
 pub(crate) use crate::http;
-use archipelago_shaper::{Carried, Link, Shape, Weather};
+use archipelago_link_emulator::{Carried, Link, Shape, LinkConditions};
 use serde_json::Value;
 
 use super::receipts::{Proof, Receipt, prove, receipts};
@@ -272,7 +272,7 @@ impl<'a> Testbed<'a> {
     }
 
     /// Sets the link conditions of learner `index`, if it has a link.
-    pub fn set_link(&self, index: usize, conditions: Weather) {
+    pub fn set_link(&self, index: usize, conditions: LinkConditions) {
         if let Some(link) = &self.learners[index].link {
             link.set(conditions);
         }

@@ -5,9 +5,6 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that is a program of its own")]
 
-mod fault;
-mod meter;
-mod note;
 mod role;
 mod storm;
 #[path = "../support/mod.rs"]

@@ -9,19 +9,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use archipelago_cluster::{ClusterId, Nats, NatsSettings, Services};
+use archipelago_core::cluster::Record;
 use archipelago_core::rng::Rng;
 use archipelago_core::wire::{FragmentId, LearnerId, RunId};
-use archipelago_crew::free_ports;
+use archipelago_test_servers::free_ports;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::fault::{Fault, pause, resume};
-use crate::meter::{Meter, middle_and_worst};
-use crate::note;
 use crate::role::{self, AdminCommands, Part};
-use crate::support::check::check;
-use crate::support::learner::{Book, Learner};
+use crate::support::check;
 use crate::support::servers::Crew;
+use crate::support::{Book, Learner};
 
 /// Number of owners, gateways and nodes, each.
 const OF_EACH: usize = 3;
@@ -269,7 +268,7 @@ impl Storm {
         begun: Instant,
     ) -> Result<String, String> {
         let books = books.iter().map(|(id, book)| (*id, book.lock().unwrap().clone())).collect();
-        let told: Vec<_> = self.notes.iter().flat_map(|notes| note::read(notes)).collect();
+        let told: Vec<_> = self.notes.iter().flat_map(|notes| role::read(notes)).collect();
         let run = role::run(self.orders.seed);
         let counts = check(&run, services, &books, &told).await?;
         let again = struck.iter().flat_map(|fault| meter.again(*fault)).collect();
@@ -291,4 +290,115 @@ impl Storm {
         });
         Ok(figures.to_string())
     }
+}
+
+/// Fault of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// An owner's process is killed, and another one starts after a while.
+    KillOwner(usize),
+    /// An owner's process is stopped for a while.
+    PauseOwner(usize),
+    KillGateway(usize),
+    PauseGateway(usize),
+    /// A NATS server is killed, and restarts with the data on its disk.
+    KillNode(usize),
+    PauseNode(usize),
+    /// The server that leads the tape of this fragment is killed.
+    KillLeader(usize),
+    /// The server that leads the tape of this fragment is stopped for a while.
+    PauseLeader(usize),
+    /// The S3 server is stopped for a while.
+    PauseStore,
+}
+
+impl Fault {
+    /// Returns the quiet time before the next fault, the fault, and its duration.
+    pub fn next(rng: &mut Rng, of: usize) -> (Duration, Self, Duration) {
+        let at = rng.below(of as u32) as usize;
+        let fault = match rng.below(13) {
+            0 | 1 => Self::KillOwner(at),
+            2 | 3 => Self::PauseOwner(at),
+            4 => Self::KillGateway(at),
+            5 => Self::PauseGateway(at),
+            6 => Self::KillNode(at),
+            7 => Self::PauseNode(at),
+            8 | 9 => Self::KillLeader(at),
+            10 | 11 => Self::PauseLeader(at),
+            _ => Self::PauseStore,
+        };
+        let is_pause = matches!(
+            fault,
+            Self::PauseOwner(_) | Self::PauseGateway(_) | Self::PauseNode(_) | Self::PauseLeader(_)
+        );
+        let (least, more) = if is_pause { (2_000, 4_000) } else { (500, 2_500) };
+        let ms =
+            |least: u32, more: u32, rng: &mut Rng| Duration::from_millis((least + rng.below(more)).into());
+        (ms(500, 3_500, rng), fault, ms(least, more, rng))
+    }
+}
+
+/// Stops a process.
+pub fn pause(process: u32) {
+    signal(process, Signal::STOP);
+}
+
+/// Continues a stopped process.
+pub fn resume(process: u32) {
+    signal(process, Signal::CONT);
+}
+
+fn signal(process: u32, signal: Signal) {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process has a number");
+    // The process may have ended already.
+    let _ = kill_process(process, signal);
+}
+
+/// Times at which merges of each fragment were seen.
+#[derive(Clone, Debug, Default)]
+pub struct Meter(Arc<Mutex<BTreeMap<FragmentId, Vec<Instant>>>>);
+
+impl Meter {
+    /// Reads the tape forever.
+    pub async fn read(self, services: Services, fragment: FragmentId) {
+        let mut last = 0;
+        loop {
+            if let Ok(records) = services.tape.read(fragment, last).await {
+                last += records.len() as u64;
+                let merged = records.iter().filter(|record| matches!(record, Record::Merged { .. })).count();
+                let now = Instant::now();
+                self.0.lock().unwrap().entry(fragment).or_default().extend(vec![now; merged]);
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Returns the smallest number of merges of any fragment since `from`.
+    pub fn least(&self, fragments: &[FragmentId], from: Instant) -> usize {
+        let seen = self.0.lock().unwrap();
+        let count = |p| seen.get(p).map_or(0, |seen| seen.iter().filter(|at| **at > from).count());
+        fragments.iter().map(count).min().unwrap_or_default()
+    }
+
+    /// Returns the time from `fault` to the second following merge of each fragment. The first one may have been in
+    /// flight.
+    pub fn again(&self, fault: Instant) -> Vec<Duration> {
+        let seen = self.0.lock().unwrap();
+        let again = |seen: &Vec<Instant>| Some(*seen.iter().filter(|at| **at > fault).nth(1)? - fault);
+        seen.values().filter_map(again).collect()
+    }
+
+    /// Returns the times between two merges of the same fragment that are longer than `limit`.
+    pub fn gaps(&self, limit: Duration) -> Vec<Duration> {
+        let seen = self.0.lock().unwrap();
+        let gaps = seen.values().flat_map(|seen| seen.windows(2).map(|pair| pair[1] - pair[0]));
+        gaps.filter(|gap| *gap > limit).collect()
+    }
+}
+
+/// Returns the median and the maximum of `times`, in milliseconds.
+pub fn middle_and_worst(mut times: Vec<Duration>) -> (u128, u128) {
+    times.sort_unstable();
+    let at = |index: usize| times.get(index).map_or(0, Duration::as_millis);
+    (at(times.len() / 2), at(times.len().saturating_sub(1)))
 }

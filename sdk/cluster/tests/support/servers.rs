@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use archipelago_cluster::StoreSettings;
-use archipelago_crew::Running;
+use archipelago_test_servers::Running;
 
 /// Returns the folder of the server programs, if these tests are enabled.
 pub fn wanted() -> Option<PathBuf> {
@@ -16,7 +16,7 @@ pub fn wanted() -> Option<PathBuf> {
 
 /// Servers of a cluster.
 pub struct Crew {
-    plan: archipelago_crew::Crew,
+    plan: archipelago_test_servers::Crew,
     folder: tempfile::TempDir,
     nodes: Vec<Option<Running>>,
     s3: Running,
@@ -31,7 +31,8 @@ impl Crew {
     /// Starts servers with a limit of `bytes` for all streams of a node.
     pub fn start_with(bin: &Path, nodes: usize, bytes: u64) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let plan = archipelago_crew::Crew::lay(bin, folder.path(), nodes, bytes).expect("a place for each");
+        let plan =
+            archipelago_test_servers::Crew::lay(bin, folder.path(), nodes, bytes).expect("a place for each");
         let s3 = Running::start(&plan.s3()).expect("a server that speaks S3");
         let mut crew = Self { plan, folder, nodes: (0..nodes).map(|_| None).collect(), s3 };
         (0..nodes).for_each(|node| crew.revive(node));

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fs, iter, thread};
 
-use archipelago_crew::{Crew, Start};
+use archipelago_test_servers::{Crew, Start};
 use serde_json::{Value, json};
 
 use crate::bench::testbed::{ANY_PORT, Process, Programs, TINY, Usage, check_runs, http, number, words};

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use archipelago_shaper::{Carried, Link, Shape, Weather};
+use archipelago_link_emulator::{Carried, Link, LinkConditions, Shape};
 
 /// Longest wait for anything that must come.
 const WAIT: Duration = Duration::from_secs(60);
@@ -128,14 +128,15 @@ fn what_is_sent_into_a_cut_waits_for_its_end_and_none_of_it_is_lost() {
     near.write_all(b"before").unwrap();
     let mut came = [0; 6];
     far.read_exact(&mut came).unwrap();
-    link.set(Weather { cut: true, ..Weather::FAIR });
+    link.set(LinkConditions { cut: true, ..LinkConditions::FAIR });
     near.write_all(b"within").unwrap();
     far.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     let error = far.read(&mut came).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
     far.set_read_timeout(Some(WAIT)).unwrap();
     // Loss, delay and a low rate change when bytes arrive, not which bytes.
-    let rain = Weather { cut: false, delay: Duration::from_millis(20), mbit_per_s: Some(50.0), lost: 0.05 };
+    let rain =
+        LinkConditions { cut: false, delay: Duration::from_millis(20), mbit_per_s: Some(50.0), lost: 0.05 };
     link.set(rain);
     far.read_exact(&mut came).unwrap();
     assert_eq!(&came, b"within");
@@ -151,7 +152,7 @@ fn a_link_that_is_cut_can_be_closed() {
     let link = Link::open(address, Shape::new(None, Duration::ZERO)).unwrap();
     let near = connect(&link);
     let far = connections.recv_timeout(WAIT).unwrap();
-    link.set(Weather { cut: true, ..Weather::FAIR });
+    link.set(LinkConditions { cut: true, ..LinkConditions::FAIR });
     drop(link);
     assert!(ended(near) && ended(far));
 }

@@ -6,17 +6,15 @@
 
 #![expect(clippy::disallowed_methods, reason = "servers take real time to begin")]
 
-mod node;
-mod running;
-
 use std::ffi::OsString;
-use std::io::{Error, Read, Write};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Error, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
-
-pub use running::Running;
 
 /// Bucket for states.
 const BUCKET: &str = "states";
@@ -64,7 +62,7 @@ impl Crew {
         let (routes, s3) = rest.split_at(nodes);
         let folder = fs::canonicalize(folder)?;
         for (at, door) in doors.iter().enumerate() {
-            let text = node::config(&folder, at, *door, routes, store_bytes_max);
+            let text = config(&folder, at, *door, routes, store_bytes_max);
             fs::write(folder.join(format!("{at}.conf")), text)?;
         }
         Ok(Self { bin: bin.to_owned(), folder, doors: doors.to_vec(), s3: s3[0] })
@@ -193,6 +191,74 @@ fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
+/// Returns the configuration of node `node`. Clients reach it at the port `door`, and nodes reach each other at the
+/// ports `routes`. It writes each record to disk before it confirms it, and has `bytes` for all streams. One user has
+/// all rights, and another one may not create streams.
+pub(crate) fn config(folder: &Path, node: usize, door: u16, routes: &[u16], bytes: u64) -> String {
+    let store = folder.join(format!("d{node}"));
+    let mut text = format!(
+        "server_name: n{node}\nlisten: 127.0.0.1:{door}\n\
+         jetstream {{ store_dir: {:?}, sync_interval: always, max_file_store: {bytes} }}\n\
+         authorization {{ users: [\n\
+         {{ user: owner, password: secret }}\n\
+         {{ user: reader, password: secret, permissions: {{ publish: {{ deny: [\"$JS.API.STREAM.CREATE.>\"] }} }} }}\n\
+         ] }}\n",
+        store.display().to_string()
+    );
+    if routes.len() > 1 {
+        let urls: Vec<String> = routes.iter().map(|port| format!("nats://127.0.0.1:{port}")).collect();
+        let _ = writeln!(
+            text,
+            "cluster {{ name: c, listen: 127.0.0.1:{}, routes: [{}] }}",
+            routes[node],
+            urls.join(", ")
+        );
+    }
+    text
+}
+
+/// Child process that ends when it is dropped.
+#[derive(Debug)]
+pub struct Running(Child);
+
+impl Running {
+    /// Starts the program, with its output appended to a file.
+    ///
+    /// # Errors
+    /// The program is missing, or the file cannot be written.
+    pub fn start(start: &Start) -> io::Result<Self> {
+        let log = File::options().append(true).create(true).open(start.log.with_extension("log"))?;
+        let mut command = Command::new(&start.program);
+        command.args(&start.args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let failed = |error: Error| {
+            Error::new(error.kind(), format!("{} did not start: {error}", start.program.display()))
+        };
+        Ok(Self(command.spawn().map_err(failed)?))
+    }
+
+    /// Waits for the end of the process without a time limit. Returns its exit status.
+    ///
+    /// # Errors
+    /// The operating system's error.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.0.wait()
+    }
+
+    /// Returns the process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A process that has ended by itself need not be killed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -202,7 +268,7 @@ mod tests {
 
     #[test]
     fn each_server_has_a_port_of_its_own() {
-        let folder = env::temp_dir().join(format!("archipelago-crew-{}", std::process::id()));
+        let folder = env::temp_dir().join(format!("archipelago-test-servers-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let crew = Crew::lay(Path::new("bin"), &folder, 3, 1 << 20).unwrap();
         let ports: BTreeSet<u16> = crew.doors.iter().chain([&crew.s3]).copied().collect();
@@ -214,5 +280,13 @@ mod tests {
             assert!(log.ends_with(format!("nats{node}")), "{log:?}");
         }
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn several_nodes_know_each_other() {
+        let text = config(Path::new("x"), 1, 7, &[11, 12, 13], 99);
+        assert!(text.contains("listen: 127.0.0.1:12, routes: [nats://127.0.0.1:11, "), "{text}");
+        assert!(text.contains("max_file_store: 99 "), "{text}");
+        assert!(!config(Path::new("x"), 0, 7, &[11], 99).contains("cluster"));
     }
 }
