@@ -1,11 +1,21 @@
-//! Tests of stops, damage and restarts.
+//! Tests of stops, damage and restarts, of replays, and of a stored run that is opened, replayed and resumed.
+//!
+//! `tests/golden/tape` contains the run without its snapshots, which a complete tape does not need, and a description
+//! of its result. `RENEW_TAPE=1 cargo test -p syncer-server --test server stored_run` writes it again, which a new
+//! layout of the tape requires.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use archipelago_core::bytes::hex;
 use archipelago_core::wire::{Message, RunId, Version, Welcome};
-use syncer_server::Store;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use syncer_server::{
+    ForkArgs, Form, Losses, Member, Replay, ReplayArgs, ReplayedMerge, ServeConfig, ServerError, Store,
+    export, fork, replayed,
+};
 
 use crate::dashboard::Watch;
 use crate::support::{Client, Learner, PATIENCE, Server, config};
@@ -107,7 +117,7 @@ async fn only_the_same_run_goes_on_in_a_folder() {
     assert_eq!(Server::refused(config(dir.path())).await.exit_code(), 13);
     server.stop().await;
 
-    let check = async |change: fn(&mut syncer_server::ServeConfig), word: &str| {
+    let check = async |change: fn(&mut ServeConfig), word: &str| {
         let mut other = config(dir.path());
         change(&mut other);
         let error = Server::refused(other).await;
@@ -193,7 +203,7 @@ async fn a_disk_that_hangs_is_told_of() {
     let mut learner = Learner::join(&server, 1).await;
     learner.merge().await;
     unsaved(&server, false).await;
-    assert_eq!(server.status().await["disk"]["unsavedAgeS"], serde_json::Value::Null);
+    assert_eq!(server.status().await["disk"]["unsavedAgeS"], Value::Null);
     assert_eq!(server.http("GET /readyz").await.0, 200);
     let rows = rusqlite::Connection::open(dir.path().join("tape.sqlite")).unwrap();
     rows.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -288,9 +298,315 @@ async fn a_start_that_is_stopped_leaves_no_run() {
     let dir = tempfile::tempdir().unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let ended = syncer_server::serve(listener, config(dir.path()), std::future::ready(())).await;
-    assert!(matches!(ended, Err(syncer_server::ServerError::Cancelled)), "{ended:?}");
+    assert!(matches!(ended, Err(ServerError::Cancelled)), "{ended:?}");
     assert!(!dir.path().join("run.json").exists() && !dir.path().join("tape.sqlite").exists());
     // The next start creates the run.
     Server::start(config(dir.path())).await.stop().await;
     assert!(dir.path().join("run.json").exists());
+}
+
+/// Layout of the stored tape.
+const LAYOUT: &str = "6";
+
+/// Merges until each fragment is merged with bounds.
+const MERGES: usize = 12;
+
+/// Settings of the stored runs.
+fn settings(dir: &Path) -> ServeConfig {
+    let config = config(dir);
+    ServeConfig { method: archipelago_cli::MethodArgs { fragments: 2, ..config.method }, ..config }
+}
+
+/// Returns the paths of the stored run and of the description of its result.
+fn stored() -> (PathBuf, PathBuf) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape");
+    (folder.join(LAYOUT), folder.join(format!("{LAYOUT}.json")))
+}
+
+fn copy(from: &Path, to: &Path) {
+    for sub in ["", "bodies"] {
+        fs::create_dir_all(to.join(sub)).unwrap();
+        for entry in fs::read_dir(from.join(sub)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() && !path.ends_with("lock") && !path.ends_with("guests.sqlite") {
+                fs::copy(&path, to.join(sub).join(path.file_name().unwrap())).unwrap();
+            }
+        }
+    }
+}
+
+/// Returns the result of the tape in `dir` after decision `until`.
+fn leads_to(dir: &Path, until: u64) -> Value {
+    let out = tempfile::tempdir().unwrap();
+    let to = out.path().join("model");
+    let found = replayed(&ReplayArgs { until, out: Some(to.clone()), ..args(dir, None) }, |_| {}).unwrap();
+    let model = fs::read(to.join("model.safetensors")).unwrap();
+    json!({
+        "last": found.last,
+        "merges": found.merges,
+        "tokensMerged": found.tokens_merged,
+        "model": hex(&Sha256::digest(model)),
+    })
+}
+
+fn tape(dir: &Path) -> rusqlite::Connection {
+    rusqlite::Connection::open(dir.join("tape.sqlite")).unwrap()
+}
+
+fn layout_of(dir: &Path) -> String {
+    tape(dir).query_row("SELECT value FROM meta WHERE key = 'format'", [], |row| row.get(0)).unwrap()
+}
+
+/// Returns the number of merges with bounds on the tape.
+fn bounded(dir: &Path) -> usize {
+    let count = "SELECT count(*) FROM tape WHERE kind = 'merged' AND data LIKE '%\"radii\"%'";
+    tape(dir).query_row(count, [], |row| row.get::<_, i64>(0)).unwrap() as usize
+}
+
+/// Appends a row, in the form that `TAPE.md` specifies, that marks a learner as suspected. Loss checks would need three
+/// learners for that.
+fn suspect(dir: &Path) {
+    let newest = "SELECT seq, at_ms, chain FROM tape ORDER BY seq DESC LIMIT 1";
+    let newest = tape(dir).query_row(newest, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+    let (seq, at_ms, chain): (i64, i64, Vec<u8>) = newest.unwrap();
+    let (seq, data) = (seq + 1, r#"{"kind":"doubted","learner":1,"doubt":{"looks":24}}"#);
+    let parts = [&chain[..], &seq.to_le_bytes(), &at_ms.to_le_bytes(), data.as_bytes()];
+    let chain = Sha256::digest(parts.concat())[..16].to_vec();
+    let row = "INSERT INTO tape (seq, at_ms, kind, data, chain) VALUES (?1, ?2, 'doubted', ?3, ?4)";
+    tape(dir).execute(row, (seq, at_ms, data, chain)).unwrap();
+}
+
+async fn renew() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(settings(dir.path())).await;
+    let mut learner = Learner::join(&server, 1).await;
+    for _ in 0..MERGES {
+        learner.merge().await;
+    }
+    server.stop().await;
+    suspect(dir.path());
+    let (folder, expected) = stored();
+    drop(fs::remove_dir_all(&folder));
+    copy(dir.path(), &folder);
+    let text = serde_json::to_string_pretty(&leads_to(&folder, u64::MAX)).unwrap();
+    fs::write(expected, text + "\n").unwrap();
+}
+
+/// Goal: the stored run is replayed to the same bits, and can be resumed.
+#[tokio::test]
+async fn the_stored_run_goes_on() {
+    if std::env::var_os("ARCHIPELAGO_TEST_BLESS").is_some() {
+        renew().await;
+    }
+    let (folder, description) = stored();
+    let dir = tempfile::tempdir().unwrap();
+    copy(&folder, dir.path());
+    let expected: Value = serde_json::from_slice(&fs::read(description).unwrap()).unwrap();
+    assert_eq!(layout_of(dir.path()), LAYOUT);
+    assert!(bounded(dir.path()) > 0);
+    assert_eq!(leads_to(dir.path(), u64::MAX), expected);
+
+    let server = Server::start(settings(dir.path())).await;
+    let mut learner = Learner::join(&server, 2).await;
+    learner.merge().await;
+    let first = &server.status().await["learners"][0];
+    assert_eq!(first["trust"], "suspect", "{first}");
+    let merges = server.stop().await.core.fates.merged;
+    assert!(merges > expected["merges"].as_u64().unwrap(), "{merges}");
+    let last = expected["last"].as_u64().unwrap();
+    assert_eq!(leads_to(dir.path(), last), expected, "gone on with");
+    assert_eq!(leads_to(dir.path(), u64::MAX)["merges"], merges);
+}
+
+const MERGES_MIN: u64 = 12;
+
+/// Trains a run of at least [`MERGES_MIN`] merges, every fifth a large one. Returns the number of merges. An update
+/// that arrives while an earlier one waits replaces it, so not every update is merged.
+async fn trained(dir: &Path) -> u64 {
+    let server = Server::start(config(dir)).await;
+    let mut learner = Learner::join(&server, 1).await;
+    for update in 1..=4 * MERGES_MIN {
+        let invitation = learner.collect().await;
+        learner.steps += 1;
+        learner.report().await;
+        let update = learner.update(invitation, if update % 5 == 0 { 0.01 } else { 0.004 });
+        learner.client.send(&Message::Update(update)).await;
+        if server.status().await["fates"]["merged"].as_u64() >= Some(MERGES_MIN) {
+            break;
+        }
+    }
+    let merges = server.stop().await.core.fates.merged;
+    assert!(merges >= MERGES_MIN, "only {merges}");
+    merges
+}
+
+/// Returns the arguments of a replay of the whole tape, with about `points` measurements of the loss, if given.
+pub fn args(dir: &Path, points: Option<u32>) -> ReplayArgs {
+    let (losses, points) = (points.is_some(), points.unwrap_or(1));
+    ReplayArgs {
+        folder: dir.to_owned().into(),
+        until: u64::MAX,
+        merges: true,
+        losses,
+        points,
+        plot: None,
+        out: None,
+        overwrite: false,
+        json: false,
+    }
+}
+
+fn replay(args: &ReplayArgs) -> (Replay, Vec<ReplayedMerge>) {
+    let mut merges = Vec::new();
+    let replay = replayed(args, |merge| merges.push(merge.clone())).unwrap();
+    (replay, merges)
+}
+
+#[tokio::test]
+async fn names_the_merge_that_raised_the_loss() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = trained(dir.path()).await;
+
+    let (plain, merges) = replay(&args(dir.path(), None));
+    assert_eq!((plain.merges, merges.len() as u64), (made, made));
+    assert!(plain.losses.is_none() && merges.iter().all(|merge| merge.loss.is_none()));
+
+    // Every merge is measured.
+    let (all, merges) = replay(&args(dir.path(), Some(1_000)));
+    let Losses { first, least, last, every, rise } = all.losses.unwrap();
+    let losses: Vec<f32> = merges.iter().map(|merge| merge.loss.unwrap()).collect();
+    assert_eq!((every, last), (1, losses[losses.len() - 1]));
+    assert_eq!(least, losses.iter().copied().fold(first, f32::min));
+    let before = |place: usize| if place == 0 { first } else { losses[place - 1] };
+    let rises = |place: usize| losses[place] - before(place);
+    let steepest = (0..losses.len()).max_by(|a, b| rises(*a).total_cmp(&rises(*b))).unwrap();
+    let rise = rise.expect("the large update did harm");
+    assert_eq!(
+        (rise.seq, rise.before, rise.after),
+        (merges[steepest].seq, before(steepest), losses[steepest])
+    );
+    let Member { name, tokens, share, .. } = &rise.members[0];
+    assert_eq!((&**name, *tokens > 0, *share, rise.members.len()), ("learner 1", true, 1.0, 1));
+
+    // Coarse measurements, then finer ones. A rise between two measurements with an overall fall is missed.
+    let mut times_found = 0;
+    for points in [1, 3, 6, 8] {
+        let (few, _) = replay(&args(dir.path(), Some(points)));
+        let found = few.losses.unwrap();
+        assert_eq!((found.first, found.last, found.every), (first, last, made.div_ceil(u64::from(points))));
+        let Some(found) = found.rise else { continue };
+        times_found += 1;
+        let place = merges.iter().position(|merge| merge.seq == found.seq).unwrap();
+        assert_eq!((found.before, found.after), (before(place), losses[place]), "{points} points");
+    }
+    assert!(times_found > 0, "{losses:?}");
+}
+
+#[tokio::test]
+async fn draws_what_each_merge_did() {
+    let dir = tempfile::tempdir().unwrap();
+    trained(dir.path()).await;
+    let plot = dir.path().join("merges.html");
+    replay(&ReplayArgs { plot: Some(plot.clone()), ..args(dir.path(), None) });
+    let page = |path| fs::read_to_string(path).unwrap();
+    assert_eq!(page(&plot).matches("<svg").count(), 2, "learners and norms");
+    let (found, _) = replay(&ReplayArgs { plot: Some(plot.clone()), ..args(dir.path(), Some(100)) });
+    let page = page(&plot);
+    assert_eq!(page.matches("<svg").count(), 3, "and the loss");
+    let rise = found.losses.unwrap().rise.unwrap();
+    assert!(page.contains(&format!("decision {}", rise.seq)) && page.contains("learner 1"), "{page}");
+}
+
+#[tokio::test]
+async fn the_beginning_is_kept_while_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = trained(dir.path()).await;
+    let often = ServeConfig { snapshot_every: "100ms".parse().unwrap(), ..config(dir.path()) };
+    let server = Server::start(often).await;
+    // Wait until neither of the two kept snapshots is of the beginning.
+    let kept = || fs::read_dir(dir.path().join("snapshots")).unwrap().map(|entry| entry.unwrap().file_name());
+    let until = tokio::time::Instant::now() + PATIENCE;
+    while kept().any(|name| *name.to_string_lossy() < *"00000004") {
+        assert!(tokio::time::Instant::now() < until, "{:?}", kept().collect::<Vec<_>>());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    server.stop().await;
+    let (found, _) = replay(&args(dir.path(), None));
+    assert_eq!((found.first, found.merges), (1, made));
+}
+
+#[tokio::test]
+async fn gives_the_model_of_any_moment() {
+    let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    trained(dir.path()).await;
+    let model = |name: &str| fs::read(out.path().join(name).join("model.safetensors")).unwrap();
+    let at = |until: u64, name: &str| ReplayArgs {
+        until,
+        out: Some(out.path().join(name)),
+        ..args(dir.path(), None)
+    };
+    let (_, merges) = replay(&args(dir.path(), None));
+    export(dir.path(), &out.path().join("now"), Form::default(), false).unwrap();
+    let last = replay(&at(u64::MAX, "last")).0;
+    assert_eq!(last.exported.unwrap().tokens_merged, last.tokens_merged);
+    assert!(model("last") == model("now"), "the tape leads to the newest snapshot");
+    let middle = replay(&at(merges[5].seq, "middle")).0;
+    assert_eq!((middle.merges, middle.last), (6, merges[5].seq));
+    assert!(model("middle") != model("now"));
+}
+
+#[tokio::test]
+async fn a_fork_begins_where_the_run_was() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    trained(dir.path()).await;
+    let (_, merges) = replay(&args(dir.path(), None));
+    let forked_at =
+        |at: u64, to: PathBuf| fork(&ForkArgs { folder: dir.path().to_owned().into(), at, to, json: false });
+    let tape = fs::read(dir.path().join("tape.sqlite")).unwrap();
+
+    let to = place.path().join("fork");
+    let forked = forked_at(merges[5].seq, to.clone()).unwrap();
+    assert_eq!((forked.at, forked.tokens_merged), (merges[5].seq, merges[5].clock_tokens));
+    assert!(matches!(forked_at(merges[5].seq, to.clone()), Err(ServerError::DirTaken { .. })));
+    let beyond = forked_at(u64::from(u32::MAX), place.path().join("beyond"));
+    assert!(
+        matches!(&beyond, Err(ServerError::Config { why }) if why.contains("decisions up to")),
+        "{beyond:?}"
+    );
+    assert!(!place.path().join("beyond").exists());
+
+    let was = Store::look(dir.path()).manifest().unwrap().unwrap().run;
+    assert_eq!(forked.of, RunId::to_string(&was));
+    let server = Server::start(config(&to)).await;
+    let status = server.status().await;
+    assert_eq!(status["run"], *forked.run);
+    assert_ne!(status["run"], *forked.of);
+    assert_eq!(status["tokensMerged"], forked.tokens_merged);
+    let mut learner = Learner::join(&server, 1).await;
+    learner.merge().await;
+    server.stop().await;
+    // The fork continues from the same parameters, and has its own tape.
+    let (own, _) = replay(&args(&to, None));
+    assert_eq!(own.merges, 1);
+    assert!(fs::read(dir.path().join("tape.sqlite")).unwrap() == tape, "the run itself is as it was");
+
+    // A fork that fails halfway leaves nothing behind, and neither does one whose program was killed.
+    let count = || fs::read_dir(place.path()).unwrap().count();
+    let before = count();
+    let last = place.path().join("last");
+    let held_out = dir.path().join("held-out.json");
+    let whole = fs::read(&held_out).unwrap();
+    fs::write(&held_out, "damaged").unwrap();
+    assert!(forked_at(merges[5].seq, last.clone()).is_err());
+    assert_eq!(count(), before, "half a fork is left");
+    fs::write(&held_out, whole).unwrap();
+    forked_at(merges[5].seq, last).unwrap();
+
+    // The run continues without its bodies. New bodies do not reuse the numbers of missing ones.
+    fs::remove_dir_all(dir.path().join("bodies")).unwrap();
+    let server = Server::start(config(dir.path())).await;
+    Learner::join(&server, 1).await.merge().await;
+    server.stop().await;
+    assert!(!dir.path().join("bodies/00000001.bodies").exists());
+    assert!(dir.path().join("bodies/00000002.bodies").exists());
 }

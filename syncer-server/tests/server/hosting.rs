@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use crate::files::{BROWSER, MISSING};
 use crate::support::{Client, PATIENCE, hello, http_at};
+use crate::take_home::{BROWSER, MISSING};
 
 const SETTINGS: &str = "preset = \"tiny\"\ncorpus-bytes = \"60kB\"\nno-eval = true\n";
 

@@ -1,19 +1,23 @@
 //! Tests of runs that begin with a model folder: `tests/golden/init`, made by transformers.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use archipelago_core::model::{ModelSpec, init};
 use archipelago_core::wire::Version;
+use archipelago_core::wire::http::{HEALTH, READY};
+use archipelago_runtime::engine::cpu::Writer;
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde_json::Value;
 use syncer_server::{
-    ForkArgs, Form, Precision, Replay, SampleArgs, ServeConfig, ServerError, Store, export, fork, replayed,
-    sample,
+    Cli, ForkArgs, Form, Precision, Replay, Role, SampleArgs, ServeConfig, ServerError, Store, Verb, export,
+    fork, parse, replayed, sample,
 };
 use tokenizers::Tokenizer;
 
-use crate::replay::args;
+use crate::durability::args;
 use crate::support::{Client, Learner, PATIENCE, Server, config};
 
 fn golden() -> PathBuf {
@@ -157,7 +161,7 @@ async fn a_model_stops_where_its_folder_says() {
         let (_, _, body) = server.http(&format!("GET /v1/runs/{run}/model")).await;
         let view: Value = serde_json::from_slice(&body).unwrap();
         server.stop().await;
-        let args = crate::words::args(&dir);
+        let args = sample_args(&dir);
         let raw = SampleArgs { prompt: "The".into(), tokens: 30, ..args.clone() };
         let asked = SampleArgs { chat: Some("What".into()), tokens: 30, ..args };
         let out = place.path().join(format!("out-{name}"));
@@ -183,7 +187,7 @@ async fn a_model_stops_where_its_folder_says() {
 
     let dir = place.path().join("plain");
     Server::start(config(&dir)).await.stop().await;
-    let asked = SampleArgs { chat: Some("What".into()), ..crate::words::args(&dir) };
+    let asked = SampleArgs { chat: Some("What".into()), ..sample_args(&dir) };
     let error = sample(&asked, |_| Ok(())).unwrap_err();
     assert!(error.exit_code() == 3 && error.to_string().contains("no chat template"), "{error}");
 }
@@ -307,4 +311,247 @@ async fn another_beginning_is_another_run() {
     let error = Server::refused(missing).await;
     assert_eq!(error.exit_code(), 19, "{error}");
     assert!(error.to_string().contains("there is no such folder"), "{error}");
+}
+
+pub fn sample_args(dir: &Path) -> SampleArgs {
+    let prompt = "The ünd ".into();
+    let folder = dir.to_owned().into();
+    let (chat, system, picture) = (None, None, None);
+    SampleArgs { folder, prompt, chat, system, tokens: 60, temperature: 0.7, seed: 3, picture, json: false }
+}
+
+/// Sends `sent` to `path`.
+async fn post(server: &Server, path: &str, sent: &str) -> (u16, String, Vec<u8>) {
+    server.exchange(&format!("POST {path}\nContent-Length: {}", sent.len()), sent).await
+}
+
+async fn run_of(server: &Server) -> String {
+    server.status().await["run"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_run_tells_the_shape_of_its_model_and_spells() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let run = run_of(&server).await;
+    let get = async |path: &str| {
+        let (code, _, body) = server.http(&format!("GET /v1/runs/{run}/{path}")).await;
+        (code, String::from_utf8(body).unwrap())
+    };
+    let (code, body) = get("model").await;
+    assert_eq!(code, 200);
+    let view: Value = serde_json::from_str(&body).unwrap();
+    let model: ModelSpec = serde_json::from_value(view["model"].clone()).unwrap();
+    assert_eq!((view["tokenIsByte"].as_bool(), model.vocab), (Some(true), 256));
+    assert!(view["fragments"].as_u64().unwrap() > 0);
+    let ask = async |path: &str, sent: &str| {
+        let (code, _, body) = post(&server, &format!("/v1/runs/{run}/{path}"), sent).await;
+        (code, String::from_utf8(body).unwrap())
+    };
+    assert_eq!(ask("tokens", "aü").await, (200, "[97,195,188]".into()));
+    assert_eq!(ask("text", "[97,195,188]").await, (200, "aü".into()));
+    assert_eq!(ask("text", "[]").await, (200, String::new()));
+    assert_eq!(ask("text", "[1,x]").await.0, 400);
+    assert_eq!(ask("tokens", "").await, (200, "[]".into()));
+    assert_eq!(ask("tokens", &"x".repeat(4_097)).await.0, 413);
+    assert_eq!(server.http("GET /v1/runs/0000000000000001/model").await.0, 404);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_vocabulary_of_its_own_is_spelt_by_the_syncer() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(ServeConfig { vocab: Some(300), ..config(dir.path()) }).await;
+    let run = run_of(&server).await;
+    let (_, _, body) = server.http(&format!("GET /v1/runs/{run}/model")).await;
+    assert!(String::from_utf8(body).unwrap().contains("\"tokenIsByte\":false"));
+    let ask = async |path: &str, sent: &str| post(&server, &format!("/v1/runs/{run}/{path}"), sent).await.2;
+    let tokens = ask("tokens", "the sea").await;
+    let found: Vec<u32> = serde_json::from_slice(&tokens).unwrap();
+    assert!((1..=7).contains(&found.len()) && found.iter().all(|&token| token < 300), "{found:?}");
+    assert_eq!(ask("text", &String::from_utf8(tokens).unwrap()).await, b"the sea");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn only_the_invited_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let invite = Some("open-sesame".into());
+    let server = Server::start(ServeConfig { invite, ..config(dir.path()) }).await;
+    let run = run_of(&server).await;
+    for (request, sent) in [("GET", ""), ("POST", "a"), ("POST", "[97]")] {
+        let path = match sent {
+            "" => "model",
+            "a" => "tokens",
+            _ => "text",
+        };
+        let request = format!("{request} /v1/runs/{run}/{path}\nContent-Length: {}", sent.len());
+        assert_eq!(server.exchange(&request, sent).await.0, 403, "{path}");
+        let invited = format!("{request}\nx-archipelago-invite: open-sesame");
+        assert_eq!(server.exchange(&invited, sent).await.0, 200, "{path}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_snapshot_writes_what_its_parameters_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let fails = |args: &SampleArgs| sample(args, |_| Ok(())).unwrap_err();
+    assert!(matches!(fails(&sample_args(dir.path())), ServerError::NoRun { .. }));
+    let server = Server::start(config(dir.path())).await;
+    server.stop().await;
+
+    let mut shown = String::new();
+    let written = sample(&sample_args(dir.path()), |piece| {
+        shown.push_str(piece);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!((shown, written.tokens, written.tokens_merged), (written.text.clone(), 60, 0));
+    let spec = archipelago_core::model::Preset::Tiny.model(256);
+    let mut writer = Writer::new(&spec, init(&spec, config(dir.path()).seed).unwrap()).unwrap();
+    let prompt: Vec<u32> = "The ünd ".bytes().map(u32::from).collect();
+    writer.begin(&prompt, 0.7, 3).unwrap();
+    let bytes: Vec<u8> = writer.take(60).map(|token| token as u8).collect();
+    assert_eq!(written.text, String::from_utf8_lossy(&bytes));
+
+    let long = SampleArgs { tokens: 1_000, ..sample_args(dir.path()) };
+    let whole = sample(&long, |_| Ok(())).unwrap();
+    assert!(whole.text.starts_with(written.text.trim_end_matches(char::REPLACEMENT_CHARACTER)));
+    let closed = sample(&long, |_| Err(std::io::ErrorKind::BrokenPipe.into())).unwrap();
+    assert!(closed.tokens < 300, "nobody reads any more: {} tokens", closed.tokens);
+
+    let empty = SampleArgs { prompt: String::new(), ..sample_args(dir.path()) };
+    assert!(matches!(fails(&empty), ServerError::Config { .. }), "nothing to go on with");
+
+    // Without a picture nothing is written, and existing files are not overwritten.
+    let file = dir.path().join("out.svg");
+    let drawn = SampleArgs { picture: Some(file.clone()), ..sample_args(dir.path()) };
+    assert!(fails(&drawn).to_string().contains("holds no picture") && !file.exists());
+    fs::write(&file, "mine").unwrap();
+    assert!(fails(&drawn).to_string().contains("already exists"));
+    assert_eq!(fs::read(&file).unwrap(), b"mine");
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(folder().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Returns the commands of `verb` in a YAML file, one word each.
+fn commands(text: &str, verb: &str) -> Vec<Vec<String>> {
+    let lines: Vec<_> = text.lines().filter(|line| !line.trim().starts_with('#')).collect();
+    let starts = (0..lines.len()).filter(|at| lines[*at].trim() == format!("- {verb}"));
+    let words = |at: usize| {
+        let indent = lines[at].len() - lines[at].trim_start().len();
+        let same = lines[at..].iter().take_while(|line| {
+            line.trim_start().starts_with("- ") && line.len() - line.trim_start().len() == indent
+        });
+        same.map(|line| filled(line.trim().trim_start_matches("- "))).collect()
+    };
+    starts.map(words).collect()
+}
+
+/// Replaces variables with a name, and the settings file with the one in the repository.
+fn filled(word: &str) -> String {
+    let run = folder().join("cluster/run.toml");
+    let word = word.replace("/etc/archipelago/run.toml", run.to_str().unwrap());
+    match word.split_once("${") {
+        Some((before, rest)) => format!("{before}train.example{}", rest.split_once('}').unwrap().1),
+        None => word,
+    }
+}
+
+fn settings(words: &[String]) -> ServeConfig {
+    let arguments = ["syncer-server"].into_iter().map(OsString::from).chain(words.iter().map(OsString::from));
+    match parse(arguments).unwrap_or_else(|error| panic!("{words:?}: {error:?}")).verb {
+        Verb::Serve(config) | Verb::Doctor(config) => *config,
+        verb => panic!("{verb:?}"),
+    }
+}
+
+/// Parses the commands in a file, and checks each one.
+fn check(name: &str, expected: &[(&str, Option<Role>)]) -> Vec<ServeConfig> {
+    let text = read(name);
+    let mut found = Vec::new();
+    let mut configs = Vec::new();
+    for verb in ["serve", "doctor"] {
+        for words in commands(&text, verb) {
+            let config = settings(&words);
+            found.push((verb, config.cluster.role));
+            configs.push(config);
+        }
+    }
+    assert_eq!(found, expected, "{name}");
+    configs
+}
+
+#[test]
+fn programs_are_started_with_flags_that_they_know() {
+    check("compose.yaml", &[("serve", None)]);
+    let (owner, gateway) = (Some(Role::Owner), Some(Role::Gateway));
+    let several = [
+        ("cluster/compose.yaml", &[("serve", owner), ("serve", gateway), ("doctor", owner)][..]),
+        ("cluster/kubernetes/owners.yaml", &[("serve", owner)]),
+        ("cluster/kubernetes/gateways.yaml", &[("serve", gateway)]),
+    ];
+    for (name, expected) in several {
+        for config in check(name, expected) {
+            assert_eq!(config.cluster.cluster, "poems", "{name} has the settings of run.toml");
+            assert_eq!(config.cluster.blobs.as_deref(), Some("s3://runs"));
+            let is_open = config.listen == "0.0.0.0:7700";
+            assert_eq!(is_open, config.cluster.role == gateway, "{name}: learners come to gateways alone");
+        }
+    }
+    let dockerfile = read("Dockerfile");
+    let command = dockerfile.lines().find_map(|line| line.strip_prefix("CMD ")).unwrap();
+    assert_eq!(settings(&serde_json::from_str::<Vec<String>>(command).unwrap()).listen, "0.0.0.0:7700");
+}
+
+#[test]
+fn variables_are_those_of_flags() {
+    let command = archipelago_cli::command::<Cli>();
+    let serve = command.find_subcommand("serve").unwrap();
+    let known: Vec<_> = serve.get_arguments().filter_map(|arg| arg.get_env()?.to_str()).collect();
+    let text = read("cluster/secrets.env.example");
+    let given: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let of = |name: &str| given.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap();
+    let ours =
+        given.iter().filter_map(|line| line.split('=').next()).filter(|it| it.starts_with("ARCHIPELAGO_"));
+    let ours: Vec<_> = ours.collect();
+    assert_eq!(ours.len(), 3, "{ours:?}");
+    assert!(ours.iter().all(|name| known.contains(name)), "{ours:?}");
+    let serve = ["serve", "--role=owner", "--blobs=s3://runs"].map(str::to_owned);
+    let secrets = [
+        format!("--bus={}", of("ARCHIPELAGO_BUS")),
+        format!("--invite={}", of("ARCHIPELAGO_INVITE")),
+        format!("--admin-token={}", of("ARCHIPELAGO_ADMIN_TOKEN")),
+    ];
+    let config = settings(&[&serve[..], &secrets].concat());
+    assert_eq!(config.cluster.bus.len(), 3, "each record is on three servers");
+    assert!(config.cluster.bus.iter().all(|url| url.contains(of("NATS_PASSWORD"))), "one password");
+}
+
+#[test]
+fn probes_ask_routes_that_there_are_on_the_port_that_is_listened_on() {
+    let text = read("cluster/kubernetes/gateways.yaml");
+    let asked: Vec<_> =
+        text.split("httpGet: {path: ").skip(1).map(|rest| rest.split(',').next().unwrap()).collect();
+    assert_eq!(asked, [HEALTH, HEALTH, READY]);
+    assert!(text.contains("{name: learners, containerPort: 7700}") && text.contains("targetPort: learners"));
+}
+
+#[test]
+fn every_file_of_kubernetes_is_applied() {
+    let text = read("cluster/kustomization.yaml");
+    let mut named: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("  - kubernetes/")).collect();
+    let there = fs::read_dir(folder().join("cluster/kubernetes")).unwrap();
+    let mut there: Vec<_> = there.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+    named.sort_unstable();
+    there.sort_unstable();
+    assert_eq!(named, there);
+    assert!(folder().join("cluster/nats.conf").exists() && text.contains("files: [nats.conf]"));
 }
