@@ -1,8 +1,7 @@
 //! Tests of stops, damage and restarts, of replays, and of a stored run that is opened, replayed and resumed.
 //!
 //! `tests/golden/tape` contains the run without its snapshots, which a complete tape does not need, and a description
-//! of its result. `RENEW_TAPE=1 cargo test -p syncer-server --test server stored_run` writes it again, which a new
-//! layout of the tape requires.
+//! of its result. `cargo xtask test --bless tape` writes it again, which a new layout of the tape requires.
 
 use std::fs;
 use std::path::{Path, PathBuf};

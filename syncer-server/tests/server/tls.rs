@@ -259,7 +259,7 @@ async fn fetch(server: &Server, path: &str) -> (u64, u64, u32) {
 #[test]
 fn a_crowd_shares_one_copy() {
     let mut test = Command::new(std::env::current_exe().unwrap());
-    test.args(["crowd::a_crowd_shares_one_copy_here", "--exact", "--ignored", "--nocapture"]);
+    test.args(["tls::a_crowd_shares_one_copy_here", "--exact", "--ignored", "--nocapture"]);
     let output = test.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(

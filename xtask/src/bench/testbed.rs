@@ -10,7 +10,7 @@ use std::{env, fs, thread};
 pub use archipelago_cli::process::Process;
 
 pub(crate) use crate::http;
-use archipelago_link_emulator::{Carried, Link, Shape, LinkConditions};
+use archipelago_link_emulator::{Carried, Link, LinkConditions, Shape};
 use serde_json::Value;
 
 use super::receipts::{Proof, Receipt, prove, receipts};

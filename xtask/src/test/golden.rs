@@ -29,7 +29,7 @@ const TESTS: &[(Golden, &[&str])] = &[
     (Golden::Types, &["-p", "web-demo", "types"]),
     (Golden::Types, &["-p", "lesson", "types"]),
     (Golden::Types, &["-p", "syncer-server", "--lib", "types"]),
-    (Golden::Tape, &["-p", "syncer-server", "--test", "server", "stored_run"]),
+    (Golden::Tape, &["-p", "syncer-server", "--test", "server", "the_stored_run"]),
 ];
 
 /// Writes the golden files of these kinds; none means all.

@@ -18,7 +18,9 @@ use archipelago_core::wire::{
 use archipelago_sim::world::{Ailment, Damage, Fault, Loss, Poison};
 use archipelago_tests::swarm::Swarm;
 use rusqlite::{Connection, params};
-use syncer_server::{PlaceArgs, ReplayArgs, ServeConfig, ServerError, TableArgs, inspect, replayed, validate};
+use syncer_server::{
+    PlaceArgs, ReplayArgs, ServeConfig, ServerError, TableArgs, inspect, replayed, validate,
+};
 use tempfile::TempDir;
 
 use crate::script::{self, Script};

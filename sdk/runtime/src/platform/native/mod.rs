@@ -83,8 +83,8 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N], RandomError> {
     Ok(bytes)
 }
 
-/// Variable, and a value with which a layer of the graphics driver finds no display and stays silent. On machines without
-/// a display it complains on standard error that the variable is not set, although the program draws nothing.
+/// Variable, and a value with which a layer of the graphics driver finds no display and stays silent. On machines
+/// without a display it complains on standard error that the variable is not set, although the program draws nothing.
 #[cfg(target_os = "linux")]
 const RUNTIME_FOLDER: (&str, &str) = ("XDG_RUNTIME_DIR", "/nonexistent");
 
