@@ -93,12 +93,12 @@ impl ComputeArgs {
     /// Returns the number of threads of the CPU engine: the requested number, limited to the number of cores. Further
     /// threads would only wait for each other.
     pub(crate) fn threads(&self) -> NonZeroUsize {
-        self.threads.map_or_else(super::compute::cores, |threads| threads.min(super::compute::cores()))
+        self.threads.map_or_else(compute::cores, |threads| threads.min(compute::cores()))
     }
 
     /// Returns a warning if `--threads` asks for more threads than there are cores.
     pub(crate) fn excess(&self) -> Option<String> {
-        let (asked, cores) = (self.threads?, super::compute::cores());
+        let (asked, cores) = (self.threads?, compute::cores());
         (asked > cores)
             .then(|| format!("--threads {asked}: this process may use {cores} cores, so it takes {cores}"))
     }

@@ -15,7 +15,7 @@ use archipelago_runtime::platform::{
 use serde_json::{Value, json};
 
 use crate::cli::{ComputeArgs, DoctorArgs};
-use crate::compute::{self, Compute};
+use crate::compute::Compute;
 use crate::exit::{Exit, Failure};
 use crate::show::{self, short};
 

@@ -11,7 +11,6 @@ use archipelago_core::wire::RunSpec;
 use archipelago_runtime::platform::{Clock, interrupted, sleep};
 
 use crate::cli::JoinArgs;
-use crate::compute;
 use crate::compute::Compute;
 use crate::exit::{Exit, Failure};
 use crate::show::Show;

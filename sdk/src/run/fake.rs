@@ -201,7 +201,7 @@ impl World {
                     world.handle(Input::Timeout);
                 }
                 let garbage = if world.script.hellos.is_empty() { None } else { world.script.garbage.take() };
-                let mut messages = world.desk.conns.get_mut(&conn).map(std::mem::take).unwrap_or_default();
+                let mut messages = world.desk.conns.get_mut(&conn).map(mem::take).unwrap_or_default();
                 mute |= world.script.mute_after_receipts.take_if(|after| receipts >= *after).is_some();
                 if mute {
                     messages.clear();

@@ -673,7 +673,6 @@ impl<E: Engine, B, O> Session<'_, E, B, O> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake;
     use super::*;
 
     fn salvaged(run: u64) -> Option<Salvaged> {

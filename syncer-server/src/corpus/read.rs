@@ -201,8 +201,8 @@ fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerErro
             _ => "JSON",
         };
         format!(
-            "{}{more} {verb} {kind} and trained on as plain text: to train on its content, write that to files that end \
-             in .jsonl",
+            "{}{more} {verb} {kind} and trained on as plain text: to train on its content, write that to files that \
+             end in .jsonl",
             path.display()
         )
     });

@@ -376,6 +376,7 @@ impl Shares {
 
 // Training is the same with any number of helpers, even if they fail. `platform` brings the executor of futures.
 #[cfg(all(test, feature = "platform"))]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use std::cell::{Cell, RefCell};
     use std::future::ready;

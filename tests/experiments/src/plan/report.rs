@@ -301,13 +301,16 @@ fn cosines(table: &Table, view: &View<'_>) -> Vec<(Tensors, [f64; 3])> {
 /// The first setting, the gap of each seed in percent, the loss, and that of the baseline.
 type Point = (f64, Vec<f64>, f64, f64);
 
+/// Losses by progress of the decoupled run, and of its baseline.
+type Curves = [Vec<(f64, f64)>; 2];
+
 /// One line of a plot: rows that differ in the first setting only.
 struct Line {
     name: String,
     is_attacked: bool,
     points: Vec<Point>,
-    /// Losses on the way at each value of the setting, with those of the baseline.
-    courses: Vec<(String, [Vec<(f64, f64)>; 2])>,
+    /// Curves at each value of the setting.
+    courses: Vec<(String, Curves)>,
 }
 
 /// Lines over the first setting, one for each combination of the others.
