@@ -24,5 +24,5 @@ pub mod platform;
 
 use archipelago_core::{data, diloco, model, token, wire};
 
-#[cfg(any(feature = "parity", all(test, feature = "gpu")))]
+#[cfg(any(feature = "parity", all(test, any(feature = "cpu-portable", feature = "gpu"))))]
 use archipelago_core::rng;
