@@ -64,7 +64,7 @@ pub struct LearnerView {
     pub share: f64,
     /// The run's trust in it.
     pub trust: Trust,
-    /// Reason for the suspicion that it does not train, as a sentence for people; `null` if there is none.
+    /// Reason for the suspicion that it does not train, as a sentence for people; `null` without a suspicion.
     pub doubt: Option<String>,
     /// Time until it may come back, in seconds, if the owner dropped it; `null` otherwise.
     pub returns_s: Option<f64>,

@@ -15,7 +15,7 @@ use crate::training::TrainingArgs;
 /// Largest number of bytes read.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// What is held out of a text.
+/// Held-out part of a text.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Split {

@@ -168,7 +168,7 @@ impl Crew {
 /// Returns free ports.
 ///
 /// # Errors
-/// The system has none left.
+/// The system has no free port left.
 pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
     // All listeners stay open until the last port is found, so that no port is returned twice.
     let listeners: Vec<TcpListener> =

@@ -21,7 +21,7 @@ export type LateReason = "round_over" | "stale_base";
 /** Why an update was refused. */
 export type Refusal = "not_invited" | "unsettled" | "empty" | "shape" | "checksum" | "not_finite" | "norm" | "unleased";
 
-/** What became of an update. Every update meets exactly one. */
+/** Outcome of an update. Every update has exactly one. */
 export type Fate = { "merged": {
   /** The version that it led to. */
   version: Version,
@@ -31,7 +31,7 @@ export type Fate = { "merged": {
   tokens: number,
 } } | { "late": LateReason } | { "refused": Refusal };
 
-/** What a learner is doing. */
+/** Activity of a learner. */
 export type Doing = "connecting" | "joining" | "starved" | "held" | "training" | "paused" | "leaving";
 
 /** Why there is no connection, and when there may be one. */
@@ -48,9 +48,9 @@ export type Offline = {
 export type Report = {
   /** Time since the run began, in milliseconds. */
   elapsedMs: number,
-  /** What it is doing. */
+  /** Its activity. */
   doing: Doing,
-  /** Why there is no connection, if there is none. */
+  /** Reason for the lack of a connection, if it is lost. */
   offline: Offline | null,
   /** The part of the time it would train that the run's owner has it train, 0.001 to 1. */
   share: number,
@@ -112,7 +112,7 @@ export type Event = { "event": "connecting",
   learner: LearnerId,
   /** Parameters of the model. */
   params: number,
-  /** What it is computed with. */
+  /** Engine and device. */
   device: string,
   /** Windows of the text in one step. */
   batch: number,
@@ -134,7 +134,7 @@ export type Event = { "event": "connecting",
 } | { "event": "receipt",
   /** The fragment. */
   fragment: FragmentId,
-  /** What became of it. */
+  /** Its outcome. */
   fate: Fate,
 } | { "event": "merged",
   /** The fragment. */
@@ -142,7 +142,7 @@ export type Event = { "event": "connecting",
   /** Its version from now on. */
   version: Version,
 } | { "event": "trouble",
-  /** What and why. */
+  /** The message, with its reason. */
   reason: string,
 } | { "event": "progress" } & Report;
 
@@ -172,7 +172,7 @@ export type RawJoin = {
   keeps: boolean,
 };
 
-/** What to measure. */
+/** Measurements to take. */
 export type RawMeasure = {
   /** "gpu" or "cpu". */
   engine: string,
@@ -184,19 +184,19 @@ export type RawMeasure = {
   trainMs: number,
 };
 
-/** What [`crate::wire::http::MODEL`] answers: the model as whoever writes with it must know it. */
+/** Answer of [`crate::wire::http::MODEL`]: the facts about the model that a program needs to generate text. */
 export type ModelView = {
   /** The shape, for an engine; a page need not look into it. */
   model: unknown,
   /** Fragments that the parameters are fetched in. */
   fragments: number,
-  /** Whether a token is a byte, so that nobody need be asked what it means. */
+  /** Whether a token is a byte, so that no request is needed to decode it. */
   tokenIsByte: boolean,
   /** Tokens at which the model stops writing; they are no part of the text. */
   stops: Array<number>,
 };
 
-/** What a preset asks of this browser. */
+/** Demands of a preset on this browser. */
 export type PresetFacts = {
   /** Its name. */
   name: string,
@@ -208,9 +208,9 @@ export type PresetFacts = {
   tokensPerS: number,
 };
 
-/** What training here comes to. */
+/** Speed of training on this device. */
 export type Measured = {
-  /** What it was computed with: "cpu wasm simd128", "gpu, …". */
+  /** Engine and device: "cpu wasm simd128", "gpu, …". */
   device: string,
   /** Parameters of the model. */
   params: number,
@@ -226,7 +226,7 @@ export type Measured = {
   memoryBytes: number,
   /** Largest binding of a kernel on the GPU, in bytes. */
   bindingBytesMax: number | null,
-  /** What that means for each preset, smallest first. */
+  /** Estimate for each preset, smallest first. */
   presets: Array<PresetFacts>,
 };
 
@@ -234,7 +234,7 @@ export type Measured = {
 export type Notice = { "event": "engine",
   /** "gpu" or "cpu". */
   engine: string,
-  /** What it computes with, for people. */
+  /** Engine and device, for people. */
   device: string,
   /** Why it is not the GPU, if one was wanted. */
   fallback: string | null,

@@ -1,4 +1,4 @@
-// What the syncer's routes answer.
+// Answers of the routes of the syncer.
 //
 // GET /v1/runs                 RunsView
 // GET /v1/status               ServerStatus
@@ -218,7 +218,7 @@ export type LearnerView = {
   share: number,
   /** The run's trust in it. */
   trust: Trust,
-  /** Reason for the suspicion that it does not train, as a sentence for people; `null` if there is none. */
+  /** Reason for the suspicion that it does not train, as a sentence for people; `null` without a suspicion. */
   doubt: string | null,
   /** Time until it may come back, in seconds, if the owner dropped it; `null` otherwise. */
   returnsS: number | null,
@@ -266,7 +266,7 @@ export type BanView = {
   atMs: number,
 };
 
-/** What a learner is doing. */
+/** Activity of a learner. */
 export type LearnerState = "joining" | "training" | "paused" | "hidden" | "starved" | "held";
 
 /** Number of learners in each state. */

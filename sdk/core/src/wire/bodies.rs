@@ -158,7 +158,7 @@ pub struct Merged {
     pub digest: u64,
 }
 
-/// What became of an update. Every update meets exactly one.
+/// Outcome of an update. Every update has exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
@@ -195,7 +195,7 @@ pub enum LateReason {
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// Nobody asked this learner.
+    /// The syncer did not ask this learner.
     NotInvited,
     /// Another update of this learner on this fragment is not settled yet: the next one goes out after its receipt.
     UnresolvedUpdate,
@@ -257,7 +257,7 @@ pub struct Progress {
     pub state: LearnerState,
 }
 
-/// What a learner is doing.
+/// Activity of a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]

@@ -14,7 +14,7 @@ const IDENTITIES: u64 = 6;
 /// Number of loss checks for rollback in a run without hostile learners.
 const LOSS_CHECKS: u64 = 25;
 
-/// What hostile learners do.
+/// Behaviour of hostile learners.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Attack {
@@ -35,7 +35,7 @@ pub enum Attack {
     Noise,
     /// The fourth update of each fragment, again and again
     Stale,
-    /// What an honest learner sent last
+    /// The last update of an honest learner
     Copy,
     /// Noise as long as the update, said to be the fruit of all tokens that there can be
     Tokens,
@@ -92,7 +92,7 @@ pub enum Arm {
 #[serde(rename_all = "kebab-case")]
 #[command(next_help_heading = "Hostile learners")]
 pub struct AttackSettings {
-    /// What the hostile ones among the learners do; with none they are absent, and the honest ones train alone
+    /// Behaviour of the hostile learners; with none they are absent, and the honest ones train alone
     #[arg(long, value_name = "ATTACK", value_enum, default_value_t)]
     pub attack: Attack,
     /// Share of the learners that is hostile, in percent (0 to 90)

@@ -17,7 +17,7 @@ pub struct Grid(Vec<(String, Vec<String>)>);
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GridError {
     /// Malformed text.
-    #[error("give NAME=VALUE,VALUE, and more of them behind a slash; `{0}` is none")]
+    #[error("give NAME=VALUE,VALUE, and more of them after a slash; `{0}` has another form")]
     Malformed(String),
     /// A duplicate name, or a duplicate value of a setting.
     #[error("`{0}` is given twice: give it once")]

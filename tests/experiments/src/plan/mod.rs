@@ -43,10 +43,10 @@ pub struct PlanArgs {
     /// Settings that make the rows, each named like its flag: sync-every=12,24/learners=4,8 makes four
     #[arg(long, value_name = "GRID", default_value = "")]
     pub vary: Grid,
-    /// Settings that are chosen anew for each row, by the part of the text to choose by
+    /// Settings that are chosen for each row, by the part of the text to choose by
     #[arg(long, value_name = "GRID", default_value = "")]
     pub choose: Grid,
-    /// The rows that each row is set beside: itself, but for these settings [default: the first row]
+    /// The rows that each row is compared with: itself with these settings changed [default: the first row]
     #[arg(long, value_name = "GRID", default_value = "")]
     pub beside: Grid,
     /// Runs of each choice, with seeds from --seed on; what is chosen is run with --seeds fresh ones. With 0, the runs
@@ -465,7 +465,7 @@ mod tests {
         check("--vary sync-every=4 --minutes 1", "give --keep FILE");
     }
 
-    /// Goal: the settings of each row are chosen by some seeds and reported by others, beside two baselines that are no
+    /// Goal: the settings of each row are chosen by some seeds and reported by others, next to two baselines that are no
     /// rows, and diverged runs are not chosen.
     #[test]
     fn fresh_seeds_report_what_others_chose() {

@@ -25,7 +25,7 @@ pub struct TimeBudgetArgs {
     /// File to keep each run in as it ends, a line of JSON each; runs that it has are not made again
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub keep: Option<PathBuf>,
-    /// Begin no run after so many minutes, and report on what there is
+    /// Begin no run after this number of minutes, and report the finished ones
     #[arg(long, value_name = "MINUTES", help_heading = "Output")]
     pub minutes: Option<u32>,
 }

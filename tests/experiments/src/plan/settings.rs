@@ -84,7 +84,7 @@ const TOKENS_MAX: f64 = 1e12;
 /// Lookahead with its authors' settings for AdamW.
 const LOOKAHEAD: Lookahead = Lookahead { steps: 6, share: 0.5 };
 
-/// Who trains.
+/// Kind of trainer.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
@@ -121,7 +121,7 @@ pub enum Rule {
     NoBound,
 }
 
-/// What joiners begin with.
+/// Initial state of joiners.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Joiners {
@@ -157,7 +157,7 @@ impl Serialize for Batches {
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RunSettings {
-    /// Who trains
+    /// Kind of trainer
     #[arg(long, value_name = "SIDE", value_enum, default_value = "decoupled")]
     pub side: Side,
     /// M, the number of learners
@@ -197,7 +197,7 @@ pub struct RunSettings {
     /// Every learner has the text from the beginning, and does not fetch it
     #[arg(long)]
     pub text_at_hand: bool,
-    /// Share of the run over which the parameters are averaged that are measured beside the last ones (0 to 1)
+    /// Share of the run over which the parameters are averaged that are measured next to the last ones (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub average: f64,
     /// How often the loss is measured on the way; it changes no loss, but kept runs with another number do not count
@@ -237,16 +237,16 @@ pub struct UnequalSettings {
     /// Shortest lease of text (virtual milliseconds) [default: a syncer's]
     #[arg(long, value_name = "MS")]
     pub lease_ms: Option<u64>,
-    /// What updates weigh that are long or old
+    /// Weight of updates that are long or old
     #[arg(long, value_name = "RULE", value_enum, default_value = "default")]
     pub rule: Rule,
     /// Of the rule cap: steps beyond this many times H weigh nothing
     #[arg(long, value_name = "TURNS", default_value_t = 2.0)]
     pub turns_max: f64,
-    /// Of the rule decay: an update weighs half after so many newer versions
+    /// Of the rule decay: number of newer versions after which an update weighs half
     #[arg(long, value_name = "VERSIONS", default_value_t = 4.0)]
     pub half_life_turns: f64,
-    /// What joiners begin with
+    /// Initial state of joiners
     #[arg(long, value_name = "STATE", value_enum, default_value = "zero")]
     pub joining: Joiners,
     /// Steps over which the rate of a joiner rises

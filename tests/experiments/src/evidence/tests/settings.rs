@@ -136,10 +136,10 @@ fn the_tables_of_settings_are_what_their_runs_say() {
     let kills = [("never", 0), ("300", 300_000), ("60", 60_000), ("20", 20_000)];
     let kills =
         kills.map(|(word, ms)| (word.into(), format!("leave-every-ms {ms}"), "leave-every-ms 0".into()));
-    let columns = ["a kill every, s", "above nobody killed, %"];
+    let columns = ["a kill every, s", "above no kills, %"];
     said("Coming and going", "comings.jsonl", &[""], columns, kills.into(), [None, BY_SEED]);
     let joining = rows("extra", &["0", "1", "2", "4", "12"], "0");
-    let columns = ["learners that join", "above nobody joining, %"];
+    let columns = ["learners that join", "above no joiners, %"];
     said("Joining half-way", "extra.jsonl", &[""], columns, joining, [LOSS, BY_SEED]);
     let momenta = &[", outer-momentum 0.6", ", outer-momentum 0.8"];
     let turns = rows("sync-every", &["6", "12", "24", "48", "96"], "24");
