@@ -465,8 +465,8 @@ mod tests {
         check("--vary sync-every=4 --minutes 1", "give --keep FILE");
     }
 
-    /// Goal: the settings of each row are chosen by some seeds and reported by others, next to two baselines that are no
-    /// rows, and diverged runs are not chosen.
+    /// Goal: the settings of each row are chosen by some seeds and reported by others, next to two baselines that are
+    /// no rows, and diverged runs are not chosen.
     #[test]
     fn fresh_seeds_report_what_others_chose() {
         let folder = tempfile::tempdir().unwrap();
