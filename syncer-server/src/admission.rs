@@ -28,7 +28,7 @@ pub struct Terms {
     pub run: RunId,
     /// Whether learners must show an invite.
     pub by_invite: bool,
-    /// The common invite, if there is one.
+    /// Invite that all learners can use, if there is one.
     pub invite: Option<Invite>,
 }
 
@@ -76,7 +76,7 @@ impl Admission {
         self.0.terms.by_invite
     }
 
-    /// Returns the common invite, if there is one.
+    /// Returns the invite that all learners can use, if there is one.
     #[must_use]
     pub fn invite(&self) -> Option<&Invite> {
         self.0.terms.invite.as_ref()

@@ -105,7 +105,7 @@ fn begin(
 /// The setting that ends a run.
 const STOP: &str = "stop-at-tokens";
 
-/// Returns the stop in the TOML `settings` of a run, in tokens.
+/// Returns the number of tokens at which the run with the TOML `settings` stops, if they set one.
 fn stop_of(settings: &str) -> Option<u64> {
     tokens(&key_of(settings, STOP)?).ok()
 }

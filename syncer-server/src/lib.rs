@@ -16,23 +16,26 @@
 //! ```
 //!
 //! The other verbs of the program `syncer-server` are public too: [`validate`], [`backup`], [`export`], [`report`],
-//! [`sample`], [`replayed`], [`fork`], [`examine`], [`inspect`],
-//! [`demo`]. The types of the server's JSON are in [`status`]. The
-//! rest is private:
+//! [`sample`], [`replayed`], [`fork`], [`examine`], [`inspect`], [`steer`], [`invite_commands`], [`demo`]. The types of
+//! the server's JSON are in [`status`]. The files:
 //!
 //! | file | concept |
 //! |---|---|
 //! | `config/` | settings: flag over environment over file over default |
 //! | `corpus/` | the text: read, tokenised, cut into shards |
-//! | `prepare`, `initial_model` | start or resumption of a run, from a preset or the model of a folder |
+//! | `prepare/`, `initial_model` | start or resumption of a run, from a preset or the model of a folder |
 //! | `llama/` | Hugging Face folders of Llama models: validating reader, and writer |
 //! | `progress` | progress and cancellation of long work |
 //! | `running` | one served run: its routes, and the work behind them |
-//! | `cluster_node` | one process of a run on several machines |
+//! | `cluster_node/` | one process of a run on several machines |
 //! | `hosting/` | several runs on one server, each in its own folder |
 //! | `actor/` | the task that owns the core |
-//! | `connection`, `outbox` | one WebSocket ⇄ messages, bounded both ways |
+//! | `listener/` | accepted connections: limits, timeouts, host names, proxies, TLS |
+//! | `admission`, `identity` | admission of learners by key, ban and invite |
+//! | `invites/`, `invite_commands` | invites and bans on disk; the verbs that change them |
+//! | `connection/`, `outbox`, `meters` | one WebSocket ⇄ messages, bounded both ways; its traffic |
 //! | `http/` | parameters, shards, status, events, the page |
+//! | `admin_token`, `secret` | authentication of the owner; comparison of secrets |
 //! | `links`, `announce` | addresses of the server, and their announcement |
 //! | `evaluate/` | held-out loss and a text sample in the background |
 //! | `webhook` | alerts posted to an address of the owner |
@@ -41,10 +44,12 @@
 //! | `inspect/` | views of a run for the terminal |
 //! | `demo/` | a whole run on one machine, as processes |
 //! | `steer` | the owner's orders about one run from a terminal |
+//! | `doctor` | checks of the machine, and of the services of a cluster |
 //! | `store/`, `export`, `sample` | snapshots; the model as a folder, its texts |
 //! | `replay/`, `fork` | replay of a run's merges; a new run from a decision of another |
 //! | `backup` | copy of the run's folder while the run goes on |
 //! | `report/` | report files of a run: curves and a page |
+//! | `clock`, `errors` | the only clocks; errors with their exit codes |
 
 #![forbid(unsafe_code)]
 

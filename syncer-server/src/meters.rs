@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use archipelago_core::wire::{Class, Message};
 use serde::{Deserialize, Serialize};
 
-/// The account that the bytes of a message are counted on.
+/// Account to which the bytes of a message are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Greeting and fetching; each joining learner pays this once.
@@ -91,12 +91,12 @@ impl Meters {
         add(&self.values_down, values);
     }
 
-    /// Counts a body with parameters.
+    /// Counts the bytes of a body with parameters.
     pub fn fetched(&self, bytes: u64) {
         add(&self.join_bytes, bytes);
     }
 
-    /// Counts a body with training data.
+    /// Counts the bytes of a body with training data.
     pub fn data(&self, bytes: u64) {
         add(&self.data_bytes, bytes);
     }

@@ -73,7 +73,7 @@ fn with_home(value: toml::Value, home: Option<&Path>) -> toml::Value {
     }
 }
 
-/// Returns the words that set `key` of `verb` to `value`, or `None` if there is no such setting.
+/// Returns the command-line words that set `key` of `verb` to `value`, or `None` if `verb` has no such setting.
 ///
 /// # Errors
 /// A sentence: no setting takes a value of this type.

@@ -18,7 +18,7 @@ use crate::service::{Cell, Entry};
 
 /// Time, in leases, that a new set of processes must last before fragments are released for it.
 const SETTLED_LEASES: u64 = 2;
-/// Time, in leases, that a fragment stays free before it is adopted above a share.
+/// Time, in leases, that a fragment stays free before a process adopts it above its share.
 const IDLE_LEASES: u64 = 2;
 /// Time, in leases, that an adopted fragment is kept.
 const ADOPTED_LEASES: u64 = 20;
@@ -42,19 +42,19 @@ pub struct Shares {
     lease_ms: u64,
     /// Maximum number of fragments led.
     most: usize,
-    /// Last seen entry of each cell, and the time since it is unchanged.
+    /// Last seen entry of each cell, and the time since which it has been unchanged.
     seen: BTreeMap<Cell, (Entry, Millis)>,
     /// Held leases.
     held: BTreeMap<FragmentId, Held>,
-    /// Time since which a fragment is free.
+    /// Time since which each free fragment has been free.
     idle: BTreeMap<FragmentId, Millis>,
-    /// Revision of the own presence, 0 before the first write.
+    /// Revision of this process's presence; 0 before the first write.
     present: u64,
     /// Present processes, and the time of their last change.
     crew: (BTreeSet<ProcessId>, Millis),
     /// Number of adoptions of each fragment since that change.
     adoptions: BTreeMap<FragmentId, u32>,
-    /// Number of fragments that are free for long and exceed this process's capacity.
+    /// Number of fragments that have long been free, but that this process has no capacity to lead.
     left: usize,
 }
 
@@ -63,7 +63,7 @@ struct Held {
     revision: u64,
     /// Time from which other processes may take the lease.
     until: Millis,
-    /// Time of the adoption, if it was taken above the share.
+    /// Time of the adoption, if the fragment was taken above the share.
     adopted: Option<Millis>,
 }
 
@@ -138,7 +138,7 @@ impl Shares {
         writes
     }
 
-    /// Returns the number of fragments that are free for long and exceed this process's capacity.
+    /// Returns the number of fragments that have long been free, but that this process has no capacity to lead.
     #[must_use]
     pub fn left(&self) -> usize {
         self.left

@@ -344,7 +344,7 @@ impl PendingJoins {
         self.guests.values().all(|guest| !guest.is(learner)).then_some(learner)
     }
 
-    /// Admits the learner on this connection if it has nothing to wait for.
+    /// Admits the learner on this connection, unless the syncer still lacks a record that the learner waits for.
     fn take(&mut self, conn: ConnId) -> Option<(LearnerId, Input)> {
         let (learner, needed) = self.guests.get(&conn)?.waits.as_ref()?;
         let is_told = |(fragment, needed): (&FragmentId, &u64)| {
@@ -429,7 +429,7 @@ struct Lane {
 }
 
 impl Follower {
-    /// Creates a follower before any record. Fragments are in their `initial` states, of which only Θ̂ matters.
+    /// Creates a follower before any record. Fragments are in their `initial` states; only Θ̂ of these matters.
     fn new(
         services: Services,
         fragments: &[(FragmentId, GatewayTerms)],

@@ -98,9 +98,9 @@ impl Running {
 
 /// Result of a request.
 enum Done {
-    /// Tape records after a number.
+    /// Number of a tape record and the records after it; `None` if the read failed.
     Read(Option<(u64, Vec<Record>)>),
-    /// Subscription to owners' notices.
+    /// Subscription to owners' notices; `None` if the request failed.
     Notices(Option<Inbox<Notice>>),
     /// End of a send, successful or not.
     Said,
@@ -120,7 +120,7 @@ struct FragmentRequests {
     clock: Clock,
     orders: mpsc::Sender<(FragmentId, GatewayOutput)>,
     asked: JoinSet<Done>,
-    /// Oldest number after which the tape must be read. One read serves all later numbers.
+    /// Lowest record number after which the tape must be read. One read also serves all higher numbers.
     wanted: Option<u64>,
     is_reading: bool,
     patience: Arc<[Retry; 2]>,

@@ -10,8 +10,8 @@ use crate::service::{Blobs, ServiceError};
 
 /// Fragment id under which the blobs hold the assigned numbers, apart from all fragments.
 const NUMBERS: FragmentId = FragmentId(u16::MAX);
-/// Maximum number of candidate numbers tried. With a million learners, each try after the first collides once in about
-/// four thousand times.
+/// Maximum number of candidate numbers for one identity. With a million learners, another learner already holds about
+/// one candidate in four thousand.
 const TRIES: u64 = 16;
 
 /// Returns the number of the learner with this identity, and records it if it is new. Returns `None` if other learners

@@ -14,7 +14,7 @@ pub struct Findings {
     pub nodes: Vec<(String, Result<Node, ServiceError>)>,
     /// The run's streams, as seen through the first accessible server; `None` if no server was accessible.
     pub streams: Option<Result<Streams, ServiceError>>,
-    /// Storage for states.
+    /// Findings on the storage for fragment states.
     pub storage: Storage,
 }
 
@@ -50,7 +50,7 @@ pub struct Streams {
     pub bytes_max: Option<u64>,
 }
 
-/// Storage for states.
+/// Findings on the storage for fragment states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
     /// Place as shown to people.

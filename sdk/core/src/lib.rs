@@ -12,22 +12,24 @@
 //! browser and the simulator all run the same code.
 //!
 //! The most important types are [`Syncer`](diloco::syncer::Syncer), the authority of a run, and
-//! [`LearnerDriver`](driver::LearnerDriver), a participant. A member is a [`Learner`](diloco::learner::Learner), the
-//! learner's side of the protocol, with its feed, pace, backoff and patience. All of them have the same three methods:
-//! `handle` takes an event, `poll` returns the next action, and `deadline` returns the time to call again if nothing
-//! happens before. [`RunSpec`](wire::RunSpec) describes a run, and [`Message`](wire::Message) is the unit of
-//! communication. [`Layout`](diloco::Layout) and [`Fragments`](diloco::Fragments) divide the parameters into fragments,
-//! and [`Replica`](diloco::Replica) is a learner's copy of the published parameters.
+//! [`LearnerDriver`](driver::LearnerDriver), a learner of it. A driver consists of a
+//! [`Learner`](diloco::learner::Learner), the learner's side of the protocol, and its feed, pace, backoff and patience.
+//! All of them have the same three methods: `handle` takes an event, `poll` returns the next action, and `deadline`
+//! returns the time to call again if nothing happens before. [`RunSpec`](wire::RunSpec) describes a run, and
+//! [`Message`](wire::Message) is the unit of communication. [`Layout`](diloco::Layout) and
+//! [`Fragments`](diloco::Fragments) divide the parameters into fragments, and [`Replica`](diloco::Replica) is a
+//! learner's copy of the published parameters.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`wire`] | the messages, their bytes and their limits |
-//! | [`data`] | shards of tokens, the order of windows, and the feed that makes batches of leases |
-//! | [`diloco`] | both machines, and what they consist of: codec, merge, outer step, quorum, leases, ledger |
+//! | [`data`] | shards of tokens, the order of windows, and the feed that makes batches from leases |
+//! | [`diloco`] | syncer and learner, and their parts: codec, merge, outer step, quorum, leases, ledger |
+//! | [`driver`] | a learner with the parts that all of its shells share: feed, pace, backoff, patience, contact |
 //! | [`cluster`] | the owner of a fragment and the gateways of its learners, for a run on several machines |
-//! | [`member`] | a learner with all that its shells have in common: feed, pace, back-off, patience, contact |
 //! | [`model`] | the shape of the model, its initial values, AdamW, and a scalar reference pass |
 //! | [`rng`] | random numbers from a seed |
+//! | [`bytes`], [`text`], [`time`], [`token`] | conversions of bytes, text of other people, time, tokens of windows |
 //!
 //! | feature | what it adds |
 //! |---|---|

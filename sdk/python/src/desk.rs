@@ -105,7 +105,7 @@ struct State {
     lost: Option<String>,
     report: Option<Report>,
     over: Option<Result<(), Fault>>,
-    /// Whether the program is leaving and trains no longer.
+    /// Whether the program is leaving and no longer trains.
     leaving: bool,
     /// Whether the program is gone and carries out no orders.
     gone: bool,
@@ -220,7 +220,7 @@ impl Desk {
         self.state().report.clone()
     }
 
-    /// Stops training. The program carries out other orders until the end.
+    /// Stops training. The program still carries out all orders other than steps until the loop ends.
     pub fn leave(&self) {
         self.state().leaving = true;
         self.for_loop.notify_one();
@@ -239,7 +239,7 @@ impl Desk {
         self.for_loop.notified().await;
     }
 
-    /// Returns true if the program trains no longer.
+    /// Returns true if the program no longer trains.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.state().leaving

@@ -381,7 +381,7 @@ mod tests {
         );
         let mut wide = whole.clone();
         wide[0].shape = vec![7];
-        check(&wide, "tensor model.norm.weight is [7], and [");
+        check(&wide, "tensor model.norm.weight is [7], but [");
         check(&[], "pass every parameter of the model");
         let error = Fit::new(&[shaped("w", &[2])], &own(&[("w", 2, 0)])).unwrap_err();
         assert!(error.to_string().contains("tensor w has no values"), "{error}");

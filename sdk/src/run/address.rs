@@ -16,7 +16,7 @@ pub struct Address {
     secure: bool,
     /// Host, port if given, and path without a trailing slash.
     place: String,
-    /// Invite from the fragment of a link; never displayed, and part of no address.
+    /// Invite from the fragment of a link. It is never displayed, and the addresses that this type returns omit it.
     invite: Option<Invite>,
 }
 

@@ -369,7 +369,7 @@ impl Piece {
     }
 }
 
-/// Waits for the end of a piece's transfer; without one it waits for ever.
+/// Waits for the end of a piece's transfer. Never completes if there is no transfer.
 pub(super) async fn ends(piece: &mut Option<Piece>) -> Reply {
     match piece.as_mut().and_then(|piece| piece.transfer.as_mut()) {
         Some(transfer) => transfer.await,

@@ -437,7 +437,7 @@ impl Trainer for Toy {
     }
 }
 
-/// Time that the device works on after a step's call returned, in milliseconds.
+/// Time for which the device still works after the call of a step has returned, in milliseconds.
 pub(super) const SETTLE_MS: u64 = 5;
 
 /// Behaviour of one engine.

@@ -35,7 +35,7 @@ pub enum Command {
     TurnedAway(Bye),
     /// An event outside the core, for the log.
     Happened(LogEvent),
-    /// The services between the processes of the run work, or fail for this reason.
+    /// Reports why the services between the run's processes fail; `None` if they work.
     Served(Option<Arc<str>>),
     /// An order of the owner, and the learner that it concerns, if any.
     Order(Option<LearnerId>, Input, oneshot::Sender<Obeyed>),

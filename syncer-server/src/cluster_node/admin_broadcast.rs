@@ -40,7 +40,7 @@ impl AdminBroadcast {
 /// Past and future decrees of a run.
 pub(crate) struct Hearing {
     decrees: AdminCommandLog,
-    /// AdminCommandLog from before this process started, which the leaders know already.
+    /// Decrees from before this process started, which the leaders already know.
     past: VecDeque<AdminCommand>,
     reader: Reader,
     /// The current settings.

@@ -40,8 +40,8 @@ pub struct ClusterArgs {
     /// Prefix of everything that this run stores there: small letters, digits and -, at most 32 characters
     #[arg(long, value_name = "NAME", default_value = "archipelago")]
     pub cluster: String,
-    /// Most fragments that this process leads at once, as its memory allows; by default every one that no other process
-    /// leads
+    /// Maximum number of fragments that this process leads at once, for a machine with little memory; by default there
+    /// is no limit
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     pub lead_max: Option<u16>,
     #[allow(missing_docs, reason = "clap would take the words for help")]

@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
 
-/// Largest number of values to read to tell records from other text.
+/// Maximum number of values to read when records are told apart from other text.
 const LOOKED_AT: usize = 4;
 
 /// Keys of all forms of a document.
@@ -20,7 +20,7 @@ const KNOWN: [&str; 10] = [
     "rejected",
 ];
 
-/// A JSON value of a text.
+/// A JSON value in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Number of the line where the value begins, from 1.
@@ -39,7 +39,7 @@ pub enum Look {
         /// True if the first value has a key of any form of a document.
         is_known: bool,
     },
-    /// One JSON object that is not a document itself.
+    /// A single JSON object, without a key of any form of a document.
     Object {
         /// Python expression for the path from the object to a list or table of objects in it, such as `['data']`.
         holds: Option<String>,

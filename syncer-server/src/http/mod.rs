@@ -188,7 +188,7 @@ async fn nothing(State(app): State<Arc<App>>, request: Request) -> Response {
     missing.answer(app.pages.as_deref(), &asked).await
 }
 
-/// Adds the headers of every answer, and those that let pages of allowed origins read it.
+/// Adds the headers that every answer has, and the CORS headers that let pages of allowed origins read it.
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let origin = request.headers().get(header::ORIGIN).cloned();
     let allowed = origin.filter(|origin| socket::is_listed(&app, origin));

@@ -41,7 +41,7 @@ struct Asset {
     gzip: &'static [u8],
 }
 
-/// Sorted by name.
+/// Built-in files, sorted by name.
 static ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
 /// A file to send.
@@ -149,7 +149,7 @@ impl Missing<'_> {
     }
 }
 
-/// Properties of a request for an address without content.
+/// Properties of a request for an address that has no content.
 pub struct Asked {
     /// True if a browser asks for a page to show.
     wants_page: bool,
@@ -185,7 +185,7 @@ async fn find(folder: Option<&FilePath>, name: &str) -> Result<Option<File>, Wor
     Ok(Some(File { etag, bytes, gzip }))
 }
 
-/// Whether `name` is that of a file, and leads to no other folder.
+/// Returns true if `name` is a plain file name that leads to no other folder.
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('.')
@@ -222,7 +222,7 @@ fn takes_gzip(request: &HeaderMap) -> bool {
     lists(request, &header::ACCEPT_ENCODING, "gzip")
 }
 
-/// Whether the list in header `name` has `wanted`, not weighted with 0.
+/// Returns true if the list in header `name` contains `wanted` with a weight other than 0.
 fn lists(request: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
     let values = request.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|item| {

@@ -107,7 +107,7 @@ struct HistoryRow {
 }
 
 impl HistoryRow {
-    /// Formats a figure that points and measurements share.
+    /// Formats a figure that both points and measurements have.
     fn shared<T: ToString>(&self, of_point: fn(&Point) -> T, of_measured: fn(&Evaluation) -> T) -> String {
         let measured = || self.measured.as_ref().map(of_measured);
         self.point.as_ref().map(of_point).or_else(measured).map(|value| value.to_string()).unwrap_or_default()

@@ -74,7 +74,7 @@ pub const fn number<T>(head: &'static str, cell: fn(&T) -> String) -> Column<T> 
     Column { head, is_number: true, cell }
 }
 
-/// Returns the heads, then the cells of each row.
+/// Returns the lines of a table: the column heads, then the cells of each row.
 fn lines<T>(columns: &[Column<T>], rows: &[T]) -> Vec<Vec<String>> {
     let heads = columns.iter().map(|column| column.head.to_owned()).collect();
     let cells = rows.iter().map(|row| columns.iter().map(|column| (column.cell)(row)).collect());

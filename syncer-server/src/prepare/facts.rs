@@ -20,7 +20,7 @@ use crate::store::{Store, free_bytes};
 const SNAPSHOT_BYTES: u64 = 12;
 /// Largest number of snapshots in the folder: two that are kept, and one in progress.
 const SNAPSHOTS: u64 = 3;
-/// Bytes for each of the first parameters of a run that begins with a model.
+/// Bytes for each initial parameter of a run that starts from a model.
 const INITIAL_BYTES: u64 = 4;
 /// Bytes of the tape beyond the limit `--keep`, for its segments and its log.
 const TAPE_BYTES: u64 = 68 << 20;
@@ -55,7 +55,7 @@ pub struct TextFacts {
     pub longer: u64,
     /// Number of training tokens.
     pub tokens: u64,
-    /// Training tokens that count for the loss; the others are only read.
+    /// Number of training tokens that count for the loss. The other tokens only serve as context.
     pub learnt: u64,
     /// Number of held-out tokens.
     pub held_out: u64,

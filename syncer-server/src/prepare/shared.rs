@@ -45,7 +45,8 @@ impl Shared {
         })
     }
 
-    /// Returns the terms of each fragment for an owner process, or `None` if the run's code cannot be used.
+    /// Returns the terms of each fragment for `process` as its leader, or `None` if the run's exchange code cannot be
+    /// used.
     pub(crate) fn owner_terms(&self, process: ProcessId) -> Option<Vec<LeaderTerms>> {
         LeaderTerms::of(&self.spec, &self.config, &self.fragments, process)
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evaluation {
-    /// Tokens merged into the parameters measured.
+    /// Tokens merged into the measured parameters.
     pub tokens_merged: u64,
     /// Rounds merged into them.
     pub rounds: u64,
@@ -104,7 +104,7 @@ pub const SAMPLES_MAX: usize = 32;
 pub struct TextSample {
     /// Time that the run's syncers had been up, in seconds.
     pub time_s: f64,
-    /// Tokens merged into the parameters that wrote it.
+    /// Tokens merged into the parameters that wrote the text.
     pub tokens_merged: u64,
     /// Held-out loss of those parameters, in nats per token.
     #[serde(deserialize_with = "loss")]

@@ -136,7 +136,7 @@ impl From<wire::DeviceKind> for DeviceKind {
     }
 }
 
-/// Trust of a run in a learner.
+/// Level of trust in a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]

@@ -9,7 +9,7 @@
 //! held-out.json                   evaluation set, from the held-out text
 //! admin.token, invite.token       readable only by their owner
 //! address                         address of the server that runs here
-//! guests.sqlite                   personal invites, their learners, and bans: see `guests/`
+//! guests.sqlite                   personal invites, their learners, and bans: see `invites/`
 //! snapshots/00000007.safetensors  the newest two
 //! tape.sqlite, bodies/            decisions, and bodies of updates: see `tape/`
 //! lock                            held while a server runs here

@@ -15,10 +15,10 @@ export type Round = string;
 /** A state of one fragment. Grows with each merge; after a restart from a snapshot it jumps to a fresh range, so that a version never names two contents. */
 export type Version = string;
 
-/** Why an update came late. */
+/** Reason why an update came late. */
 export type LateReason = "round_over" | "stale_base";
 
-/** Why an update was refused. */
+/** Reason why an update was refused. */
 export type Refusal = "not_invited" | "unsettled" | "empty" | "shape" | "checksum" | "not_finite" | "norm" | "unleased";
 
 /** Outcome of an update. Every update has exactly one. */
@@ -27,7 +27,7 @@ export type Fate = { "merged": {
   version: Version,
   /** Its share of the merge, 0 to 1. */
   weight: number,
-  /** Its tokens, as counted. */
+  /** Tokens of the update that count. */
   tokens: number,
 } } | { "late": LateReason } | { "refused": Refusal };
 

@@ -227,7 +227,7 @@ export type LearnerView = {
 /** Kind of a learner's device. */
 export type DeviceKind = "browser" | "gpu" | "cpu" | "other";
 
-/** Trust of a run in a learner. */
+/** Level of trust in a learner. */
 export type Trust = "probation" | "trusted" | "suspect" | "out";
 
 /** An invite without its text, for its owner. */
@@ -356,7 +356,7 @@ export type SeriesView = {
 
 /** One measurement of the held-out loss. */
 export type Evaluation = {
-  /** Tokens merged into the parameters measured. */
+  /** Tokens merged into the measured parameters. */
   tokensMerged: number,
   /** Rounds merged into the parameters. */
   rounds: number,
@@ -372,7 +372,7 @@ export type Evaluation = {
 export type TextSample = {
   /** Time that the run's syncers had been up, in seconds. */
   timeS: number,
-  /** Tokens merged into the parameters that wrote it. */
+  /** Tokens merged into the parameters that wrote the text. */
   tokensMerged: number,
   /** Held-out loss of those parameters, in nats per token. */
   loss: number,
@@ -492,9 +492,9 @@ export type AbandonCause = "nothingNew" | "patienceOver";
 export type MergedReport = {
   /** The resulting version. */
   version: Version,
-  /** Updates in it. */
+  /** Number of merged updates. */
   updates: number,
-  /** Tokens in it. */
+  /** Number of merged tokens. */
   tokens: number,
   /** L2 norm of the merged delta. */
   norm: number,

@@ -42,7 +42,7 @@ pub fn grid() -> Vec<Cell> {
     PRESETS.into_iter().flat_map(of).collect()
 }
 
-/// Part of the grid, or one cell that need not be in it.
+/// Selection of cells: a part of the grid, or a single cell inside or outside it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Only {
     preset: String,

@@ -97,9 +97,9 @@ impl Record {
 /// Message of an owner to all gateways over the bus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Notice {
-    /// Learners are to send their progress.
+    /// Request that learners send their progress.
     Collect {
-        /// Round that collects.
+        /// Round that the progress is for.
         round: Round,
         /// Invited learners; `None` means all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,7 +107,7 @@ pub enum Notice {
         /// Number of learners whose updates were offered so far, by gateway.
         heard: BTreeMap<GatewayId, u32>,
     },
-    /// The listed gateways are to sum the listed updates.
+    /// Request that the listed gateways sum the listed updates.
     Weigh {
         /// Round of the merge.
         round: Round,

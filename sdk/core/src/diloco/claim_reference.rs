@@ -12,14 +12,15 @@ use super::speed::lower_median;
 pub(crate) const USUAL_RATIO: u64 = 2;
 /// Merged time after which that bound doubles in a merge without proven learners, in milliseconds. Constant of ours.
 const DOUBLING_MS: f64 = 60_000.0;
-/// Smallest merge that updates the usual tokens. Of two learners, the syncer cannot know which one lies, and a bound
-/// would make the schedule wait for a fast learner next to a slow one. Constant of ours.
+/// Minimum number of parts in a merge that updates the usual tokens. Of two learners, the syncer cannot know which one
+/// lies. A bound would then hold the schedule back if one learner is honest and much faster than the other. Constant of
+/// ours.
 const PARTS_MIN: usize = 3;
-/// Largest growth of the usual tokens from one merge to the next, so that no single merge with few answers sets them.
-/// Constant of ours.
+/// Largest growth factor of the usual tokens from one merge to the next, so that no single merge with few answers sets
+/// them. Constant of ours.
 const GROWTH_MAX: u64 = 2;
 
-/// Reference tokens of one merge, against which claims are bounded.
+/// Reference values of one merge, which bound the tokens that its learners claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClaimReference {
     /// Tokens that one learner usually has in a merge; 0 while that is unknown.
@@ -39,9 +40,9 @@ impl ClaimReference {
         Self { usual_tokens: median.min(most), is_any_shown: shown.contains(&true) }
     }
 
-    /// Returns the tokens that the schedule counts for `part`. Its learner is not suspected, was merged for
-    /// `merged_ms`, and has `early` tokens from before. Of the early tokens, at most as many count as the update has
-    /// itself, so that the schedule never jumps.
+    /// Returns the tokens that the schedule counts for `part`. Its learner is not suspected, has `merged_ms` of merged
+    /// time, and has `early` tokens from earlier merges. At most as many early tokens count as the update itself has,
+    /// so that the schedule never jumps.
     pub(crate) fn counted(&self, part: &Part, merged_ms: u64, early: u64) -> u64 {
         let due = part.tokens.saturating_add(early.min(part.tokens));
         if part.is_shown || self.usual_tokens == 0 {
@@ -77,7 +78,7 @@ mod tests {
         assert_eq!(usual(u64::MAX, &[u64::MAX; 3]), u64::MAX);
     }
 
-    /// Returns the tokens that count of an update of 100 where 10 are usual.
+    /// Returns the tokens that count in an update of 100 tokens, if 10 are usual.
     fn counted(shown: [bool; 2], merged_ms: u64, early: u64) -> u64 {
         let [is_shown, is_other_shown] = shown;
         let mut merge = parts(&[10, 10, 100], is_other_shown);
@@ -85,7 +86,7 @@ mod tests {
         ClaimReference::of(10, merge.iter()).counted(&merge[2], merged_ms, early)
     }
 
-    /// Goal: of a large claim only twice the usual counts at first, and all of it in the end, without a jump.
+    /// Goal: of a large claim, only twice the usual tokens count at first. In the end all of it counts, without a jump.
     #[test]
     fn what_is_early_waits_until_its_learner_is_known() {
         let open = |merged_ms, early| counted([false, false], merged_ms, early);
@@ -100,7 +101,8 @@ mod tests {
         assert_eq!(ClaimReference::of(0, honest[1..].iter()).counted(&parts(&[100], false)[0], 0, 0), 100);
     }
 
-    /// Goal: next to a proven learner, time does not lift the bound, and proof does.
+    /// Goal: in a merge with a proven learner, time does not raise the bound of an unproven one. Its own proof removes
+    /// the bound.
     #[test]
     fn to_show_that_one_trains_is_the_way_to_be_counted() {
         assert_eq!(counted([false, true], u64::MAX, 300), 20);

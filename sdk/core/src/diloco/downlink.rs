@@ -67,9 +67,9 @@ pub struct CatchUp {
 /// Recipients of a new version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipients {
-    /// Connections that are sent the change.
+    /// Connections to which the change is sent.
     pub change: Vec<ConnId>,
-    /// Connections that cannot keep up, and are told to fetch the fragment.
+    /// Connections that cannot keep up. They are told to fetch the fragment instead.
     pub behind: Vec<ConnId>,
 }
 
@@ -99,8 +99,8 @@ impl Downlink {
         self.links.remove(&conn);
     }
 
-    /// Records that the learner behind `conn` trains. The first call starts the changes that follow the versions it
-    /// holds.
+    /// Records that the learner behind `conn` trains. The first call returns the changes that follow the versions that
+    /// the learner holds.
     pub(crate) fn trains(&mut self, now: Millis, conn: ConnId) -> CatchUp {
         let mut follow = CatchUp::default();
         if let Some(link) = self.links.get_mut(&conn)
@@ -267,9 +267,9 @@ impl History {
 }
 
 /// First time for which a learner that fell behind fetches whole fragments, in milliseconds. It doubles each time, up
-/// to…
+/// to [`REST_MS_MAX`].
 const REST_MS_FIRST: u64 = 15_000;
-/// …this time. After keeping up for that long, the first time applies again.
+/// Longest such time, in milliseconds. After a learner has kept up for that long, the first time applies again.
 const REST_MS_MAX: u64 = 480_000;
 /// Round trips in which a window grows from its first size to its largest, with some margin.
 const TURNS: f64 = 8.0;

@@ -22,7 +22,7 @@ pub enum Entry {
     Began { next_round: u64, slack_tokens: u64 },
     /// A learner enrolled, or changed its name. `identity`: the fingerprint of its key.
     Enrolled { learner: LearnerId, identity: [u8; 16], name: String, device: String },
-    /// A learner without contribution was forgotten, to make room.
+    /// A learner without merged updates was forgotten, to make room.
     Forgotten { learner: LearnerId },
     /// A new process of a learner counts its tokens from 0.
     Restarted { learner: LearnerId },
@@ -35,7 +35,7 @@ pub enum Entry {
     Returned { learner: LearnerId, lease: LeaseId, windows: u32, expired: bool },
     /// Outcome of an update that was not merged.
     Settled { fragment: FragmentId, learner: LearnerId, serial: Serial, fate: Fate },
-    /// A round produced a version.
+    /// A round merged its updates into a new version.
     Merged(MergeEntry),
     /// Rollback of a fragment: it was merged again without the updates of some learners.
     Remade(RemadeEntry),
@@ -49,7 +49,7 @@ pub enum Entry {
     },
     /// The owner pardoned a learner whose updates did harm.
     Pardoned { learner: LearnerId },
-    /// A round ended without a version.
+    /// A round ended without a new version.
     Abandoned { round: Round, fragment: FragmentId },
     /// The owner paused or resumed the run.
     Held { held: bool },
@@ -137,9 +137,9 @@ pub struct Part {
     pub serial: Serial,
     /// Version of the fragment that the sender held.
     pub base: Version,
-    /// Steps since its sender was last merged.
+    /// Steps since the sender's last merged update on this fragment.
     pub steps: u32,
-    /// Counted tokens of these steps.
+    /// Tokens of these steps that count, at most those leased to the sender.
     pub tokens: u64,
     /// Weight relative to the other updates.
     pub weight: f64,
@@ -149,7 +149,7 @@ pub struct Part {
     /// one that a process of the syncer sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_ms: Option<u64>,
-    /// Steps whose norm bound applied to the update; `None` for its own steps.
+    /// Number of steps for which the norm bound of the update was computed; `None` if it equals `steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reach_steps: Option<u32>,
     /// Whether the sender was proven when it was merged.

@@ -289,7 +289,7 @@ impl Patience {
         self.lively_us = 0;
     }
 
-    /// Handles the end of a silence of which `silent_us` counted.
+    /// Handles the end of a silence. `silent_us` is the part that counted.
     pub(super) fn relieve(&mut self, silent_us: u64) {
         let first_us = self.span.first_ms.saturating_mul(1_000);
         let is_lively = silent_us <= first_us / LIVELY;
@@ -309,7 +309,7 @@ impl Patience {
         self.span.first_ms.saturating_mul(1_000) / HURRY
     }
 
-    /// Raises the limit after it was exceeded, and returns the exceeded one in seconds.
+    /// Raises the limit after a silence exceeded it. Returns the exceeded limit in seconds.
     pub(super) fn lose(&mut self) -> u64 {
         let lost_s = self.now_ms / 1_000;
         self.now_ms = self.span.after(self.now_ms);

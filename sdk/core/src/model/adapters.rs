@@ -32,11 +32,11 @@ pub struct AdapterSlots {
 pub struct Sizes {
     /// Decoder layers.
     pub layers: usize,
-    /// C.
+    /// Width of the residual stream, C.
     pub width: usize,
-    /// K · D.
+    /// Width of the keys, and of the values, of all heads: K · D.
     pub kv_width: usize,
-    /// F.
+    /// Inner width of the feed-forward layer, F.
     pub ff: usize,
 }
 

@@ -126,23 +126,23 @@ fn check(spec: &ModelSpec) -> Result<(), ModelError> {
 /// Sizes of a valid [`ModelSpec`], as indices.
 #[derive(Clone, Copy, Debug)]
 pub struct Dims {
-    /// V.
+    /// Tokens in the vocabulary, V.
     pub vocab: usize,
-    /// C.
+    /// Width of the residual stream, C.
     pub width: usize,
     /// Decoder layers.
     pub layers: usize,
-    /// H.
+    /// Attention heads, H.
     pub heads: usize,
-    /// K.
+    /// Heads of keys and values, K.
     pub kv_heads: usize,
-    /// D = C / H.
+    /// Width of a head, D = C / H.
     pub head: usize,
-    /// K · D.
+    /// Width of the keys, and of the values, of all heads: K · D.
     pub kv_width: usize,
-    /// F.
+    /// Inner width of the feed-forward layer, F.
     pub ff: usize,
-    /// T.
+    /// Tokens in a window, T.
     pub context: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,

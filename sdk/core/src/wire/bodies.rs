@@ -94,7 +94,7 @@ pub struct Update {
     pub base: Version,
     /// Inner steps since the last merged update of this fragment, at least 1.
     pub steps: u32,
-    /// Tokens of those steps, at least 1.
+    /// Tokens of those inner steps, at least 1.
     pub tokens: u64,
     /// Coded `Θ̂_base − θ`, see `diloco::quant`.
     #[serde(with = "serde_bytes")]
@@ -169,28 +169,28 @@ pub enum Fate {
         version: Version,
         /// Its share of the merge, 0 to 1.
         weight: f32,
-        /// Its tokens, as counted.
+        /// Tokens of the update that count.
         tokens: u64,
     },
-    /// It came after its round, and the run's policy cannot use it any more; the learner keeps the progress, which
-    /// rides in its next update.
+    /// It came after its round, and the run's policy can no longer use it. The learner keeps the progress and sends it
+    /// with its next update.
     Late(LateReason),
-    /// It was not taken; the learner keeps the progress.
+    /// It was refused; the learner keeps the progress.
     Refused(Refusal),
 }
 
-/// Why an update came late.
+/// Reason why an update came late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum LateReason {
     /// The round was merged or given up before it came.
     RoundOver,
-    /// It is relative to another version than the round's.
+    /// Its base is another version than that of the round.
     StaleBase,
 }
 
-/// Why an update was refused.
+/// Reason why an update was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
@@ -207,7 +207,7 @@ pub enum Refusal {
     Checksum,
     /// A scale is not finite.
     NotFinite,
-    /// The norm per step is far above what this fragment's updates usually have.
+    /// The norm is larger than the steps of the update can have made it.
     Norm,
     /// More tokens than were ever leased to this learner.
     Unleased,

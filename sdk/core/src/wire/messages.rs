@@ -110,7 +110,7 @@ impl Message {
 const SHORT: u32 = 64;
 /// Maximum body of a message with names or a reason, in bytes.
 const TEXT: u32 = 1 << 10;
-/// Maximum body with the versions of 65,535 fragments, in bytes.
+/// Maximum body with one version for each of 65,535 fragments, in bytes.
 const VERSIONS: u32 = 640 << 10;
 /// Maximum body with [`crate::data::LEASES_MAX`] leases, in bytes.
 const REPORT: u32 = 16 << 10;

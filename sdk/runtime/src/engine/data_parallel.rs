@@ -21,7 +21,7 @@ use crate::wire::RunSpec;
 pub struct DataParallel {
     host: HostEngine<CpuTrainer>,
     helpers: Vec<Box<dyn Helper>>,
-    /// Shares of this worker, then of the helpers.
+    /// Number of windows of this worker, then of each helper.
     shares: Shares,
     dropped: Vec<HelperError>,
     now_us: Rc<dyn Fn() -> u64>,
@@ -35,7 +35,7 @@ struct Begun {
     working: Working,
 }
 
-/// Factor on the expected time after which a helper is given up.
+/// Multiple of the expected time after which a helper is given up.
 const PATIENCE: f64 = 20.0;
 /// Minimum time before a helper is given up, in milliseconds, because a machine may stall for a while.
 const PATIENCE_MS_MIN: u64 = 10_000;

@@ -30,14 +30,14 @@ pub struct Proxy {
 /// An environment variable that names no usable proxy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
-    /// The value of the variable is no address.
+    /// The value of the variable is not an address.
     #[error(
         "{variable} is not the address of a proxy: give it the form http://HOST:PORT, or name {host} in NO_PROXY"
     )]
     Malformed {
-        /// The variable.
+        /// Name of the variable.
         variable: &'static str,
-        /// The host that was to be reached.
+        /// The requested host.
         host: String,
     },
     /// The variable names a SOCKS proxy.
@@ -46,9 +46,9 @@ pub enum ProxyError {
          NO_PROXY"
     )]
     Socks {
-        /// The variable.
+        /// Name of the variable.
         variable: &'static str,
-        /// The host that was to be reached.
+        /// The requested host.
         host: String,
     },
 }

@@ -377,8 +377,8 @@ fn process<T, I>(machine: T) -> Process<T, I> {
 }
 
 impl<T, I> Process<T, I> {
-    /// Returns the inputs to process now that `input` arrives for `life`. A paused process gets none; after the pause
-    /// it gets all of them, in order.
+    /// Queues `input`, which is meant for `life`, and returns the inputs to process now. A paused process gets none;
+    /// after the pause it gets all of them, in order.
     fn take(&mut self, now: Millis, life: u32, input: I, is_tick: bool) -> VecDeque<I> {
         let is_paused = self.paused > now;
         // Ticks during a pause are skipped.
@@ -415,7 +415,7 @@ struct Learner {
     gateway: Option<usize>,
     /// Number of its current connection.
     epoch: u32,
-    /// Its messages arrive in order, and so do those that it receives.
+    /// Channel from the learner, and the channel to it. Both preserve order.
     says: Line,
     hears: Line,
     /// Its update without a known fate.

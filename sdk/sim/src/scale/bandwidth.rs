@@ -7,7 +7,7 @@
 /// Steps over which a utilisation is measured.
 const STEPS: u64 = 2_000;
 
-/// Largest difference, as a part of a step, between two states of the link that count as the same.
+/// Largest difference between two states of the link that count as the same, as a fraction of a step.
 const SAME: f64 = 1e-9;
 
 /// Limit of fragments, buckets and layers; larger numbers count as this.
@@ -19,10 +19,10 @@ const SYNC_EVERY_MAX: u32 = 100_000;
 /// Share of a step for its forward pass.
 const FORWARD: f64 = 1.0 / 3.0;
 
-/// Decades below the highest rate in which a rate is sought.
+/// Number of decades below the highest rate that the search for a rate covers.
 const DECADES: f64 = 16.0;
 
-/// Bisections of these decades: to far below a millionth of the rate.
+/// Number of bisections of these decades. The error is then far below a millionth of the rate.
 const HALVINGS: u32 = 36;
 
 /// Contribution of each data centre to the time of a fragment's exchange, in seconds. Our own constant: with it, the
@@ -210,8 +210,8 @@ impl Training {
         step as f64 * self.step_s / clock_s
     }
 
-    /// Returns the release times after the beginning of the step, in seconds, with the bits of fragment `p` released at
-    /// each.
+    /// Returns when the backward pass releases data of fragment `p`: times after the beginning of the step, in seconds,
+    /// each with the number of bits released at that time.
     fn plan(&self, p: u64, fragments: u64) -> Vec<(f64, f64)> {
         let bits = self.exchange_bits();
         // The argument is the completed share of the backward pass.
@@ -269,7 +269,7 @@ mod tests {
     }
 
     /// One link for all fragments in flight must carry one fragment per step: 3.33 Gbit/s, compared with 1.72 if each
-    /// has its own link. Learners that wait, for a tenth of the time, would need 2.98.
+    /// has its own link. Learners that wait for a tenth of the time would need 2.98.
     #[test]
     fn fragments_that_share_a_link_need_a_faster_one() {
         let training = five_billion(2, 16.0, 0.064);

@@ -436,7 +436,7 @@ impl Audit {
         }
     }
 
-    /// Returns the number of updates that learners know to be merged.
+    /// Returns the number of merged updates whose learners know that they were merged.
     pub(super) fn told_merges(&self) -> u64 {
         self.told.merges()
     }

@@ -21,7 +21,7 @@ pub(super) struct Disk {
     /// Snapshots, oldest first; `None` stands for an unreadable file.
     pub(super) kept: Vec<Option<Snapshot>>,
     pub(super) tape: Tape,
-    /// The owner's backup of both, with the checker's knowledge at that time.
+    /// The owner's backup of snapshots and tape, with the checker's knowledge at that time.
     backup: Option<(Vec<Option<Snapshot>>, Tape, Kept)>,
     /// The disk's current fault.
     pub(super) ailment: Option<Ailment>,
@@ -49,12 +49,12 @@ impl Disk {
         true
     }
 
-    /// Returns the tape for writing, on the disk in its present condition.
+    /// Returns the tape for a write that is subject to the disk's current fault.
     pub(super) fn attempt(&mut self) -> Attempt<'_> {
         Attempt { tape: &mut self.tape, ailment: self.ailment, rng: &mut self.rng }
     }
 
-    /// Returns true if a write with its sync fails, at random.
+    /// Returns true if a write or its sync fails. During a fault, this is random.
     pub(super) fn fails(&mut self) -> bool {
         let rng = &mut self.rng;
         let fails = |ailment: Ailment| ailment.fails_to_write(rng) || ailment.fails_to_sync(rng);

@@ -264,7 +264,7 @@ impl World {
         &self.refusals
     }
 
-    /// Returns the number of updates that learners know to be merged.
+    /// Returns the number of merged updates whose learners know that they were merged.
     #[must_use]
     pub fn merges_told(&self) -> u64 {
         self.audit.told_merges()

@@ -55,7 +55,7 @@ impl ReceiptLog {
         self.welcomed.remove(&learner);
     }
 
-    /// Returns the number of updates that learners know to be merged.
+    /// Returns the number of merged updates whose learners know that they were merged.
     pub(super) fn merges(&self) -> u64 {
         self.merged.len() as u64
     }

@@ -50,7 +50,7 @@ pub enum Violation {
         fragment: FragmentId,
         /// Tokens merged.
         merged: u64,
-        /// Tokens really trained on.
+        /// Tokens that the learner trained on.
         trained: u64,
     },
     /// A difference between the ledger and the events.

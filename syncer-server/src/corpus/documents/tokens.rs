@@ -61,7 +61,7 @@ pub fn each(
 struct Marker<'a> {
     documents: &'a [Document],
     ends: &'a Ends,
-    /// Index of the document.
+    /// Index of the current document.
     at: usize,
     /// Tokens of the document so far.
     tokens: Vec<u32>,
@@ -90,7 +90,7 @@ impl Marker<'_> {
         }
     }
 
-    /// Ends all documents before the one at `index`.
+    /// Finishes each open document before the one at `index`: adds its end tokens and passes its tokens on.
     fn end_up_to(&mut self, index: usize) {
         while self.at < index {
             let after = &self.ends.after;
@@ -106,7 +106,7 @@ impl Marker<'_> {
     }
 }
 
-/// Returns true if `tokens`, marked or not, end with `end`.
+/// Returns true if `tokens` end with the token ids in `end`. Marks on `tokens` are ignored.
 fn ends_with(tokens: &[u32], end: &[u32]) -> bool {
     let last = &tokens[tokens.len().saturating_sub(end.len())..];
     last.iter().map(|&token| token::id(token)).eq(end.iter().copied())

@@ -127,8 +127,8 @@ impl LeasePool {
         Ok(())
     }
 
-    /// Records that `done` windows of `lease` are trained, and extends the lease until `expires`. Returns true if
-    /// more windows are done than before. A lease that `learner` does not hold (any more) is unchanged.
+    /// Records that `done` windows of `lease` are trained, and extends the lease until `expires`. Returns true if more
+    /// windows are done than before. A lease that `learner` does not hold, or no longer holds, is unchanged.
     pub fn progress(&mut self, learner: LearnerId, lease: LeaseId, done: u32, expires: Millis) -> bool {
         let Some(held) = self.held.get(lease).filter(|held| held.learner == learner) else { return false };
         let (before, windows) = (held.done, held.piece.windows);

@@ -304,9 +304,9 @@ impl Ledger {
         is_more.unwrap_or(false)
     }
 
-    /// Prepares the ledger after a restart. Pending updates of the snapshot's rounds are forgotten here, and their
-    /// learners keep them. Each learner, including one whose enrolment was lost, may count `tokens` more than were
-    /// leased to it.
+    /// Prepares the ledger after a restart. It forgets the updates that were pending in rounds of the snapshot; their
+    /// learners still hold that progress. Each learner may count up to `tokens` more tokens than were leased to it,
+    /// even if its enrolment was lost.
     pub(in crate::diloco) fn reopen(&mut self, tokens: u64) {
         self.slack_tokens = tokens;
         let everyone = || self.accounts.all().keys();
@@ -475,7 +475,7 @@ impl Ledger {
         (learner, returning)
     }
 
-    /// Opens an account for `learner`, of which only the number is known, unless it has one.
+    /// Opens an account for `learner`, unless it has one. Only the number of the learner is known.
     pub(in crate::diloco::accounting) fn know(&mut self, learner: LearnerId) {
         if self.account(learner).is_none() {
             let fragments = self.fragment_lens.len();

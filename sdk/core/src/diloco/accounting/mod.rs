@@ -135,7 +135,7 @@ impl Books {
         (learner, returning)
     }
 
-    /// Opens an account for `learner`, of which only the number is known, unless it has one.
+    /// Opens an account for `learner`, unless it has one. Only the number of the learner is known.
     pub fn know(&mut self, learner: LearnerId) {
         self.ledger.know(learner);
     }

@@ -251,7 +251,7 @@ impl Pair {
         self.tape.compare(&self.syncer);
     }
 
-    /// Restarts the syncer from `record` and `states`, in a process that starts `started_s` seconds after 1970 began.
+    /// Restarts the syncer from `record` and `states`, in a process that starts at Unix time `started_s`, in seconds.
     fn restart(&mut self, (record, states): Snapshot, config: SyncerConfig, started_s: u32) {
         self.tape = tape::Followed::from((record.clone(), states.clone()), &self.layout);
         self.syncer = Syncer::restore(record, &self.layout, config, states, started_s).unwrap();

@@ -8,8 +8,8 @@ use crate::diloco::syncer::{ContributionVerdict, DROP_MS_MAX, Input, Recovery, T
 use crate::diloco::{Entry, Ledger, QuorumPolicy, Suspicion};
 use crate::wire::{CloseCode, Fate, Hello, LearnerId, LearnerState, Share, Signature};
 
-/// With six learners, two in each round, a turn of all three fragments is as long as a turn of all learners. Still
-/// each learner is asked for each fragment.
+/// Goal: each learner is asked for each fragment. With six learners and two in each round, it takes three rounds to ask
+/// every learner, and three rounds to ask for every fragment.
 #[test]
 fn a_cohort_moves_on_over_every_fragment() {
     let mut pair = Pair::with(&[1.0; 6], SyncerConfig { cohort_max: 2, ..SyncerConfig::default() });

@@ -297,8 +297,8 @@ pub enum Answer {
 pub struct Followed {
     /// The merge without the bodies of its updates.
     pub merge: MergeEntry,
-    /// New state of the fragment, of which only Θ̂ is kept, and its coded change from the previous version. `None` if a
-    /// later version is on its way.
+    /// New state of the fragment and its coded change from the previous version. Only Θ̂ of the state is kept. `None`
+    /// if a later version is on its way.
     pub led: Option<(FragmentState, Vec<u8>)>,
 }
 

@@ -86,8 +86,8 @@ impl LossCheck {
     }
 }
 
-/// Returns the values of an update of `job`, `[fragment_len]`, with each segment scaled to the length that counts in
-/// the merge. `None` if its body does not fit the fragment.
+/// Returns the values of an update of `job`, `[fragment_len]`. Each segment is scaled to the length with which it
+/// counts in the merge. Returns `None` if the body does not fit the fragment.
 fn counted(job: &MergeJob, update: &Weighted) -> Option<Vec<f32>> {
     let mut values = job.codec.decode(&job.segments, update.body.bytes()).ok()?;
     let mut rest = &mut values[..];
@@ -272,8 +272,8 @@ mod tests {
         }
     }
 
-    /// Goal: an update is tried with what a merge takes of it, so that one that is too long does not drown in its own
-    /// noise.
+    /// Goal: an update is tried at the length with which it counts in a merge. Otherwise the noise of an overlong
+    /// update would hide its gain.
     #[test]
     fn an_update_is_tried_as_long_as_it_counts() {
         let tried = |steps, values: &[f32]| {
@@ -317,7 +317,8 @@ mod tests {
         assert!(lookout.look(2.3, 6).is_some());
     }
 
-    /// Goal: a loss that rises step by step, each as far as the previous rises permit, does not gain ever more room.
+    /// Goal: a loss that rises step by step, each time as far as the previous rises permit, does not raise its limit
+    /// without end.
     #[test]
     fn rises_that_were_let_through_make_no_room_without_end() {
         let mut lookout = after(&[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.04, 2.12]);

@@ -369,12 +369,12 @@ fn plan(spec: &RunSpec, layout: &Layout) -> Result<Arc<Fragments>, SyncerError> 
     Ok(Arc::new(Fragments::plan(layout, count)))
 }
 
-/// Fragment turns whose changes are kept, at half a byte per parameter, unless [`DownlinkPolicy::history_bytes_min`] is
-/// larger. Our own constant.
+/// Turns over all fragments whose changes fit into the history, at half a byte per parameter. If
+/// [`DownlinkPolicy::history_bytes_min`] is larger than these changes, it applies instead. Our own constant.
 const HISTORY_TURNS: u64 = 2;
 
-/// Remembered identities without a merged update, per seat. Throwing identities away therefore fills neither ledger nor
-/// disk. Our own constant.
+/// Maximum number of remembered identities without a merged update, per seat. Throwaway identities therefore fill
+/// neither the ledger nor the disk. Our own constant.
 const STRANGERS_PER_SEAT: u32 = 2;
 
 /// Settings of the syncer alone; [`crate::wire::RunSpec`] has those that learners must agree on.

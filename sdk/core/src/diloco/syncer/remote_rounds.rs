@@ -226,7 +226,7 @@ impl Syncer {
     /// Returns the round of an answer from `learner`.
     ///
     /// # Errors
-    /// The newest round, if any, if the answer is late or unasked (a learner that leaves sends what it has). An answer
+    /// The newest round, if there is one: the answer is late, or was not requested, as when a learner leaves. An answer
     /// must belong to a round that was under way while its sender was connected. Otherwise it could be merged after the
     /// sender returned elsewhere.
     fn answered_in(
@@ -554,7 +554,8 @@ mod tests {
         })
     }
 
-    /// A syncer with a learner that trains, of which far more was merged elsewhere than is leased here.
+    /// Creates a syncer with a learner that trains. Other processes merged far more of its tokens than are leased to it
+    /// here.
     fn with_learner() -> Syncer {
         let mut syncer = syncer(SyncerConfig::default());
         let followed = Followed { merge: merge(P, part(LEARNER, 50_000_000)), led: None };

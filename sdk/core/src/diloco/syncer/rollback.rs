@@ -16,12 +16,12 @@ use crate::diloco::{
 };
 use crate::wire::{FragmentId, LearnerId, Merged, Millis, Round, Version};
 
-/// Harmful incidents after which a learner stays out until the owner lets it back.
+/// Number of harmful incidents after which a learner stays out until the owner lets it back.
 pub const HARMS_MAX: u32 = 2;
 /// Time for which a learner is sent away after its first harmful incident, in milliseconds.
 pub(super) const AWAY_MS: u32 = PROBATION_MS as u32;
 
-/// Trust of a run in a learner.
+/// Level of trust in a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// Newcomer: its updates count little.
@@ -37,7 +37,7 @@ pub enum Trust {
 /// Pending rollbacks.
 #[derive(Debug, Default)]
 pub(super) struct Undoing {
-    /// State from which each fragment starts again, `[P]`; `None` once it has begun or if no rollback is pending.
+    /// State from which each fragment starts again, `[P]`; `None` once its rollback has begun, or if none is pending.
     from: Vec<Option<FragmentState>>,
     after: u64,
     without: BTreeSet<LearnerId>,
@@ -74,8 +74,8 @@ impl Syncer {
         self.ledger().account(learner).map_or(0, |account| account.harms)
     }
 
-    /// Applies a verdict of the loss checks. ContributionTest are lost at a restart. Until some learner is proven
-    /// again, the mean share binds no learner.
+    /// Applies a verdict of the loss checks. Proofs of training are lost at a restart. Until a learner is proven again,
+    /// no learner's weight is limited to the mean share.
     pub(super) fn on_regard(&mut self, learner: LearnerId, regard: ContributionVerdict) {
         if self.knows(learner) {
             self.shown.insert(learner, regard == ContributionVerdict::Proven);
@@ -326,7 +326,7 @@ const NOISE_RATIO: f64 = 3.0;
 const EXPLAINED_MIN: f64 = 0.5;
 /// Largest rise, relative to the good loss, that needs no further search. Our own constant.
 const RISE_RATIO_MAX: f64 = 0.02;
-/// Number of passes. Each searches the remaining suspects, since one culprit can hide another.
+/// Maximum number of passes. Each searches the remaining suspects, since one culprit can hide another.
 const PASSES_MAX: u32 = 3;
 
 /// State machine that searches for the learners whose updates raised a loss. It names the learners to leave out next,

@@ -54,7 +54,7 @@ impl Bench {
         }
     }
 
-    /// Sends the Hello of the peer with this number, with `run` if the peer claims to return.
+    /// Sends the Hello of peer number `peer`. `run` is the run that the peer claims to return to, if any.
     fn hello(&mut self, peer: u8, run: Option<RunId>) -> ConnId {
         let conn = ConnId(u64::from(peer));
         let identity = Identity([peer; 32]);

@@ -79,7 +79,7 @@ pub struct Workspace {
     pub router: Slice,
     /// Gradient of the experts' weights for tokens, `[R, stride]`; unused in a dense model.
     pub dweights: Slice,
-    /// Gradient of a norm's output or of attention's, `[R, C]`.
+    /// Gradient of the output of a norm or of attention, `[R, C]`.
     pub branch: Slice,
     /// Gradient of queries, keys and values, `[R, C + 2 K D]`.
     pub dqkv: Slice,

@@ -186,7 +186,7 @@ fn a_template_that_takes_long_for_each_conversation_is_refused() {
     );
 }
 
-/// Goal: the time limit ends comparisons of deep values, which cost no fuel.
+/// Goal: the time limits stop a template that compares deeply nested values, because a comparison uses no fuel.
 #[test]
 fn a_template_that_does_not_end_is_given_up() {
     let slow = "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(26) %}{% set ns.x = [ns.x, ns.x] %}\

@@ -82,7 +82,7 @@ pub struct Product {
     pub store: Store,
     /// First column of A and of C within their rows; multiples of 4.
     pub first: [u32; 2],
-    /// Factor on the product.
+    /// Factor by which the product is multiplied.
     pub scale: f32,
 }
 

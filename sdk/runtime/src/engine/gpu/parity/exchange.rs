@@ -340,7 +340,7 @@ async fn a_body_above_the_limit_is_refused(_: &Gpus) {
     assert!(matches!(made, Err(GpuError::TensorTooLarge { bytes_max: 4_092, .. })));
 }
 
-/// An update waits while other changes arrive, until one includes it.
+/// Goal: an encoded update stays pending while other changes are applied, until a change includes it.
 async fn an_update_outlasts_other_changes(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let mut pair = Pair::new(gpu, &odd_model(), ODD_BYTES, 3, (Code::Int4, 8, RESIDUE)).await;
