@@ -37,7 +37,7 @@ pub struct JoinOptions {
     pub keeps: bool,
 }
 
-/// Measurements to take.
+/// What to measure.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS), ts(rename = "RawMeasure"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -52,12 +52,12 @@ pub struct MeasureOptions {
     pub train_ms: u64,
 }
 
-/// Speed of training on this device.
+/// What training here comes to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct Measured {
-    /// Engine and device: "cpu wasm simd128", "gpu, …".
+    /// What it was computed with: "cpu wasm simd128", "gpu, …".
     pub device: String,
     /// Parameters of the model.
     pub params: u64,
@@ -73,11 +73,11 @@ pub struct Measured {
     pub memory_bytes: u64,
     /// Largest binding of a kernel on the GPU, in bytes.
     pub binding_bytes_max: Option<u64>,
-    /// Estimate for each preset, smallest first.
+    /// What that means for each preset, smallest first.
     pub presets: Vec<PresetFacts>,
 }
 
-/// Demands of a preset on this browser.
+/// What a preset asks of this browser.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]

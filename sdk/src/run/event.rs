@@ -29,7 +29,7 @@ pub enum Event {
         learner: LearnerId,
         /// Parameters of the model.
         params: u64,
-        /// Engine and device.
+        /// What it is computed with.
         device: String,
         /// Windows of the text in one step.
         batch: NonZeroU32,
@@ -55,11 +55,11 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// Outcome of an update.
+    /// What became of an update.
     Receipt {
         /// The fragment.
         fragment: FragmentId,
-        /// Its outcome.
+        /// What became of it.
         fate: Fate,
     },
     /// A merged change was taken in.
@@ -71,7 +71,7 @@ pub enum Event {
     },
     /// Something went wrong that is dealt with: a transfer failed and is tried again, say.
     Trouble {
-        /// The message, with its reason.
+        /// What and why.
         reason: String,
     },
     /// How things stand; comes about twice a second, and last of all.
@@ -85,9 +85,9 @@ pub enum Event {
 pub struct Report {
     /// Time since the run began, in milliseconds.
     pub elapsed_ms: u64,
-    /// Its activity.
+    /// What it is doing.
     pub doing: Doing,
-    /// Reason for the lack of a connection, if it is lost.
+    /// Why there is no connection, if there is none.
     pub offline: Option<Offline>,
     /// The part of the time it would train that the run's owner has it train, 0.001 to 1.
     pub share: f64,
@@ -135,7 +135,7 @@ pub struct Report {
     pub frozen_bytes_total: u64,
 }
 
-/// Activity of a learner.
+/// What a learner is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]

@@ -64,7 +64,7 @@ pub struct LearnerView {
     pub share: f64,
     /// The run's trust in it.
     pub trust: Trust,
-    /// Reason for the suspicion that it does not train, as a sentence for people; `null` without a suspicion.
+    /// Reason for the suspicion that it does not train, as a sentence for people; `null` if there is none.
     pub doubt: Option<String>,
     /// Time until it may come back, in seconds, if the owner dropped it; `null` otherwise.
     pub returns_s: Option<f64>,
@@ -136,7 +136,7 @@ impl From<wire::DeviceKind> for DeviceKind {
     }
 }
 
-/// Level of trust in a learner.
+/// Trust of a run in a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]

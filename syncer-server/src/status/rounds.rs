@@ -12,7 +12,7 @@ use super::view;
 /// Maximum number of rounds kept.
 pub const ROUNDS_KEPT: usize = 48;
 
-/// Maximum number of listed answers of a round. Further answers are only counted.
+/// Answers of a round that are listed; others are only counted.
 pub const ANSWERS_MAX: usize = 32;
 
 /// One round. `launched_ms` is on the server's clock; the other times are counted from it.
@@ -93,9 +93,9 @@ pub enum AnswerFate {
 pub struct MergedReport {
     /// The resulting version.
     pub version: Version,
-    /// Number of merged updates.
+    /// Updates in it.
     pub updates: u32,
-    /// Number of merged tokens.
+    /// Tokens in it.
     pub tokens: u64,
     /// L2 norm of the merged delta.
     pub norm: f64,

@@ -11,7 +11,7 @@ use crate::http::settings::{SettingView, SettingsView};
 use crate::invites::{BanView, InviteView, MadeInvite};
 
 const HEADING: &str = "\
-Answers of the routes of the syncer.
+What the syncer's routes answer.
 
 GET /v1/runs                 RunsView
 GET /v1/status               ServerStatus

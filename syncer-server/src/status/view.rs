@@ -259,7 +259,7 @@ impl From<meters::Traffic> for Traffic {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Evaluation {
-    /// Tokens merged into the measured parameters.
+    /// Tokens merged into the parameters measured.
     pub tokens_merged: u64,
     /// Rounds merged into the parameters.
     pub rounds: u64,
@@ -288,7 +288,7 @@ impl From<status::Evaluation> for Evaluation {
 pub struct TextSample {
     /// Time that the run's syncers had been up, in seconds.
     pub time_s: f64,
-    /// Tokens merged into the parameters that wrote the text.
+    /// Tokens merged into the parameters that wrote it.
     pub tokens_merged: u64,
     /// Held-out loss of those parameters, in nats per token; `null` in JSON if it is not finite.
     #[serde(deserialize_with = "loss")]

@@ -143,7 +143,7 @@ pub struct ClusterSpec {
     pub seed: u32,
 }
 
-/// Result for one machine.
+/// What a machine comes to.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
@@ -169,7 +169,7 @@ pub struct LinkNeed {
     pub step_s: f64,
     /// Data centres.
     pub data_centres: u32,
-    /// Exchange method.
+    /// Who exchanges what.
     pub method: Way,
     /// H.
     pub sync_every: u32,
@@ -181,7 +181,7 @@ pub struct LinkNeed {
     pub utilisation: f64,
 }
 
-/// Exchange method.
+/// Who exchanges what.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
@@ -192,7 +192,7 @@ pub enum Way {
     Diloco,
     /// Fragments, in turn.
     Streaming,
-    /// Fragments, in turn, without waiting.
+    /// Fragments, in turn, and nobody waits.
     Decoupled,
 }
 

@@ -15,23 +15,23 @@ export type Round = string;
 /** A state of one fragment. Grows with each merge; after a restart from a snapshot it jumps to a fresh range, so that a version never names two contents. */
 export type Version = string;
 
-/** Reason why an update came late. */
+/** Why an update came late. */
 export type LateReason = "round_over" | "stale_base";
 
-/** Reason why an update was refused. */
+/** Why an update was refused. */
 export type Refusal = "not_invited" | "unsettled" | "empty" | "shape" | "checksum" | "not_finite" | "norm" | "unleased";
 
-/** Outcome of an update. Every update has exactly one. */
+/** What became of an update. Every update meets exactly one. */
 export type Fate = { "merged": {
   /** The version that it led to. */
   version: Version,
   /** Its share of the merge, 0 to 1. */
   weight: number,
-  /** Tokens of the update that count. */
+  /** Its tokens, as counted. */
   tokens: number,
 } } | { "late": LateReason } | { "refused": Refusal };
 
-/** Activity of a learner. */
+/** What a learner is doing. */
 export type Doing = "connecting" | "joining" | "starved" | "held" | "training" | "paused" | "leaving";
 
 /** Why there is no connection, and when there may be one. */
@@ -48,9 +48,9 @@ export type Offline = {
 export type Report = {
   /** Time since the run began, in milliseconds. */
   elapsedMs: number,
-  /** Its activity. */
+  /** What it is doing. */
   doing: Doing,
-  /** Reason for the lack of a connection, if it is lost. */
+  /** Why there is no connection, if there is none. */
   offline: Offline | null,
   /** The part of the time it would train that the run's owner has it train, 0.001 to 1. */
   share: number,
@@ -112,7 +112,7 @@ export type Event = { "event": "connecting",
   learner: LearnerId,
   /** Parameters of the model. */
   params: number,
-  /** Engine and device. */
+  /** What it is computed with. */
   device: string,
   /** Windows of the text in one step. */
   batch: number,
@@ -134,7 +134,7 @@ export type Event = { "event": "connecting",
 } | { "event": "receipt",
   /** The fragment. */
   fragment: FragmentId,
-  /** Its outcome. */
+  /** What became of it. */
   fate: Fate,
 } | { "event": "merged",
   /** The fragment. */
@@ -142,7 +142,7 @@ export type Event = { "event": "connecting",
   /** Its version from now on. */
   version: Version,
 } | { "event": "trouble",
-  /** The message, with its reason. */
+  /** What and why. */
   reason: string,
 } | { "event": "progress" } & Report;
 
@@ -172,7 +172,7 @@ export type RawJoin = {
   keeps: boolean,
 };
 
-/** Measurements to take. */
+/** What to measure. */
 export type RawMeasure = {
   /** "gpu" or "cpu". */
   engine: string,
@@ -184,19 +184,19 @@ export type RawMeasure = {
   trainMs: number,
 };
 
-/** Answer of [`crate::wire::http::MODEL`]: the facts about the model that a program needs to generate text. */
+/** What [`crate::wire::http::MODEL`] answers: the model as whoever writes with it must know it. */
 export type ModelView = {
   /** The shape, for an engine; a page need not look into it. */
   model: unknown,
   /** Fragments that the parameters are fetched in. */
   fragments: number,
-  /** Whether a token is a byte, so that no request is needed to decode it. */
+  /** Whether a token is a byte, so that nobody need be asked what it means. */
   tokenIsByte: boolean,
   /** Tokens at which the model stops writing; they are no part of the text. */
   stops: Array<number>,
 };
 
-/** Demands of a preset on this browser. */
+/** What a preset asks of this browser. */
 export type PresetFacts = {
   /** Its name. */
   name: string,
@@ -208,9 +208,9 @@ export type PresetFacts = {
   tokensPerS: number,
 };
 
-/** Speed of training on this device. */
+/** What training here comes to. */
 export type Measured = {
-  /** Engine and device: "cpu wasm simd128", "gpu, …". */
+  /** What it was computed with: "cpu wasm simd128", "gpu, …". */
   device: string,
   /** Parameters of the model. */
   params: number,
@@ -226,7 +226,7 @@ export type Measured = {
   memoryBytes: number,
   /** Largest binding of a kernel on the GPU, in bytes. */
   bindingBytesMax: number | null,
-  /** Estimate for each preset, smallest first. */
+  /** What that means for each preset, smallest first. */
   presets: Array<PresetFacts>,
 };
 
@@ -234,7 +234,7 @@ export type Measured = {
 export type Notice = { "event": "engine",
   /** "gpu" or "cpu". */
   engine: string,
-  /** Engine and device, for people. */
+  /** What it computes with, for people. */
   device: string,
   /** Why it is not the GPU, if one was wanted. */
   fallback: string | null,

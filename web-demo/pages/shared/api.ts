@@ -1,4 +1,4 @@
-// Answers of the routes of the syncer.
+// What the syncer's routes answer.
 //
 // GET /v1/runs                 RunsView
 // GET /v1/status               ServerStatus
@@ -218,7 +218,7 @@ export type LearnerView = {
   share: number,
   /** The run's trust in it. */
   trust: Trust,
-  /** Reason for the suspicion that it does not train, as a sentence for people; `null` without a suspicion. */
+  /** Reason for the suspicion that it does not train, as a sentence for people; `null` if there is none. */
   doubt: string | null,
   /** Time until it may come back, in seconds, if the owner dropped it; `null` otherwise. */
   returnsS: number | null,
@@ -227,7 +227,7 @@ export type LearnerView = {
 /** Kind of a learner's device. */
 export type DeviceKind = "browser" | "gpu" | "cpu" | "other";
 
-/** Level of trust in a learner. */
+/** Trust of a run in a learner. */
 export type Trust = "probation" | "trusted" | "suspect" | "out";
 
 /** An invite without its text, for its owner. */
@@ -266,7 +266,7 @@ export type BanView = {
   atMs: number,
 };
 
-/** Activity of a learner. */
+/** What a learner is doing. */
 export type LearnerState = "joining" | "training" | "paused" | "hidden" | "starved" | "held";
 
 /** Number of learners in each state. */
@@ -356,7 +356,7 @@ export type SeriesView = {
 
 /** One measurement of the held-out loss. */
 export type Evaluation = {
-  /** Tokens merged into the measured parameters. */
+  /** Tokens merged into the parameters measured. */
   tokensMerged: number,
   /** Rounds merged into the parameters. */
   rounds: number,
@@ -372,7 +372,7 @@ export type Evaluation = {
 export type TextSample = {
   /** Time that the run's syncers had been up, in seconds. */
   timeS: number,
-  /** Tokens merged into the parameters that wrote the text. */
+  /** Tokens merged into the parameters that wrote it. */
   tokensMerged: number,
   /** Held-out loss of those parameters, in nats per token. */
   loss: number,
@@ -492,9 +492,9 @@ export type AbandonCause = "nothingNew" | "patienceOver";
 export type MergedReport = {
   /** The resulting version. */
   version: Version,
-  /** Number of merged updates. */
+  /** Updates in it. */
   updates: number,
-  /** Number of merged tokens. */
+  /** Tokens in it. */
   tokens: number,
   /** L2 norm of the merged delta. */
   norm: number,

@@ -353,7 +353,7 @@ export type ClusterSpec = {
   seed: number,
 };
 
-/** Result for one machine. */
+/** What a machine comes to. */
 export type Yield = {
   /** Share of the chip time that trained, 0 to 1. */
   goodput: number,
@@ -363,7 +363,7 @@ export type Yield = {
   interruptionsPerHour: number,
 };
 
-/** Exchange method. */
+/** Who exchanges what. */
 export type Way = "dataParallel" | "diloco" | "streaming" | "decoupled";
 
 /** A training over several data centres. */
@@ -376,7 +376,7 @@ export type LinkNeed = {
   stepS: number,
   /** Data centres. */
   dataCentres: number,
-  /** Exchange method. */
+  /** Who exchanges what. */
   method: Way,
   /** H. */
   syncEvery: number,

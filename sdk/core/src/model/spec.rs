@@ -82,7 +82,7 @@ impl LoraSpec {
     }
 }
 
-/// Answer of [`crate::wire::http::MODEL`]: the facts about the model that a program needs to generate text.
+/// What [`crate::wire::http::MODEL`] answers: the model as whoever writes with it must know it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
@@ -92,7 +92,7 @@ pub struct ModelView {
     pub model: ModelSpec,
     /// Fragments that the parameters are fetched in.
     pub fragments: u16,
-    /// Whether a token is a byte, so that no request is needed to decode it.
+    /// Whether a token is a byte, so that nobody need be asked what it means.
     pub token_is_byte: bool,
     /// Tokens at which the model stops writing; they are no part of the text.
     #[serde(default)]

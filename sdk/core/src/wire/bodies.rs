@@ -94,7 +94,7 @@ pub struct Update {
     pub base: Version,
     /// Inner steps since the last merged update of this fragment, at least 1.
     pub steps: u32,
-    /// Tokens of those inner steps, at least 1.
+    /// Tokens of those steps, at least 1.
     pub tokens: u64,
     /// Coded `Θ̂_base − θ`, see `diloco::quant`.
     #[serde(with = "serde_bytes")]
@@ -158,7 +158,7 @@ pub struct Merged {
     pub digest: u64,
 }
 
-/// Outcome of an update. Every update has exactly one.
+/// What became of an update. Every update meets exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
@@ -169,33 +169,33 @@ pub enum Fate {
         version: Version,
         /// Its share of the merge, 0 to 1.
         weight: f32,
-        /// Tokens of the update that count.
+        /// Its tokens, as counted.
         tokens: u64,
     },
-    /// It came after its round, and the run's policy can no longer use it. The learner keeps the progress and sends it
-    /// with its next update.
+    /// It came after its round, and the run's policy cannot use it any more; the learner keeps the progress, which
+    /// rides in its next update.
     Late(LateReason),
-    /// It was refused; the learner keeps the progress.
+    /// It was not taken; the learner keeps the progress.
     Refused(Refusal),
 }
 
-/// Reason why an update came late.
+/// Why an update came late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum LateReason {
     /// The round was merged or given up before it came.
     RoundOver,
-    /// Its base is another version than that of the round.
+    /// It is relative to another version than the round's.
     StaleBase,
 }
 
-/// Reason why an update was refused.
+/// Why an update was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// The syncer did not ask this learner.
+    /// Nobody asked this learner.
     NotInvited,
     /// Another update of this learner on this fragment is not settled yet: the next one goes out after its receipt.
     UnresolvedUpdate,
@@ -207,7 +207,7 @@ pub enum Refusal {
     Checksum,
     /// A scale is not finite.
     NotFinite,
-    /// The norm is larger than the steps of the update can have made it.
+    /// The norm per step is far above what this fragment's updates usually have.
     Norm,
     /// More tokens than were ever leased to this learner.
     Unleased,
@@ -257,7 +257,7 @@ pub struct Progress {
     pub state: LearnerState,
 }
 
-/// Activity of a learner.
+/// What a learner is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]

@@ -497,10 +497,10 @@ pub enum SumError {
         /// Index of the value; sums of lengths come first.
         index: usize,
     },
-    /// The bytes have the layout of another version of this program.
+    /// The bytes are of another version of this program.
     #[error("the sum has layout {layout}, which this program does not know")]
     Layout {
-        /// Layout number in the first byte.
+        /// Layout number of the bytes.
         layout: u8,
     },
     /// There are too few or too many bytes.
