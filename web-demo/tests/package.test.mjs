@@ -168,7 +168,9 @@ test("Firefox trains with WebAssembly", {
     detached: true,
   });
   const failed = new Promise((_, failed) =>
-    child.on("error", (error) => failed(new Error(`${error}; install firefox-esr, or skip this test with --without firefox`))),
+    child.on("error", (error) =>
+      failed(new Error(`${error}; install firefox-esr, or skip this test with --without firefox`)),
+    ),
   );
   try {
     const learner = await Promise.race([merged("firefox"), failed]);

@@ -149,7 +149,7 @@ mod tests {
         };
         assert!(said(&[TEXT_END], &[1, TURN_END | GIVEN, TEXT_END | GIVEN]).contains("do not teach that"));
         let second = said(&[TEXT_END], &[1, TURN_END, TEXT_END | GIVEN]);
-        assert!(second.contains("turns with `<|end|>`") && second.contains("`</s>` alone"), "{second}");
+        assert!(second.contains("turns with `<|end|>`") && second.contains("only at `</s>`"), "{second}");
         assert_eq!(said(&[TEXT_END], &[TURN_END, TEXT_END]), "");
         assert_eq!(said(&[TEXT_END, TURN_END], &[TURN_END, TEXT_END | GIVEN]), "");
         assert_eq!(said(&[], &[TURN_END]), "");

@@ -447,7 +447,7 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
     for part in [
         "---\nlicense: cc-by-4.0\nlibrary_name",
         "| trained on | `a b c ---`, 77 tokens |",
-        "| began with | the model in the folder `smol` |",
+        "| initial weights | the model in the folder `smol` |",
         "| learners with merged updates | 3 |",
         "| merged tokens | 4000 |",
         "first 5.5000, last not measured",
@@ -501,7 +501,7 @@ fn tells_of_its_base(card: Card<'_>) {
     for part in [
         "---\nlicense: llama2\nbase_model: lab/smol\nlanguage:\n- en\ndatasets:\n- a/b\nlibrary_name: transformers\n",
         "| licence | `llama2`, as of the initial model |",
-        "| began with | the model `lab/smol` |",
+        "| initial weights | the model `lab/smol` |",
         "| perplexity on held-out text | 7.3891 |",
     ] {
         assert!(of_base.contains(part), "{part:?} is not in\n{of_base}");

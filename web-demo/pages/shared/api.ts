@@ -360,7 +360,7 @@ export type Evaluation = {
   tokensMerged: number,
   /** Rounds merged into the parameters. */
   rounds: number,
-  /** Mean loss in nats per token. */
+  /** Mean loss in nats per token; `null` in JSON if it is not finite. */
   loss: number,
   /** Time that the run's syncers had been up, in seconds. */
   timeS: number,
@@ -374,7 +374,7 @@ export type TextSample = {
   timeS: number,
   /** Tokens merged into the parameters that wrote it. */
   tokensMerged: number,
-  /** Held-out loss of those parameters, in nats per token. */
+  /** Held-out loss of those parameters, in nats per token; `null` in JSON if it is not finite. */
   loss: number,
   /** The text, prompt included. */
   text: string,
@@ -532,7 +532,7 @@ export type LogEntryView = {
 };
 
 /** Kinds of events in the log. */
-export type LogKind = "syncer" | "joined" | "left" | "refused" | "owner" | "finished" | "trouble" | "mended";
+export type LogKind = "syncer" | "joined" | "left" | "refused" | "adminToken" | "finished" | "trouble" | "mended";
 
 /** An active alert. */
 export type AlertView = {
