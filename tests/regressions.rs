@@ -299,7 +299,7 @@ fn poison_is_refused_with_its_reason() {
             Poison::Huge => (refused(Refusal::Norm), Some(CloseCode::Untrusted)),
             Poison::Shape => (refused(Refusal::Shape), Some(CloseCode::Untrusted)),
             Poison::BitFlip => (refused(Refusal::Checksum), Some(CloseCode::Untrusted)),
-            Poison::Replay => (refused(Refusal::UnresolvedUpdate), None),
+            Poison::Replay => (refused(Refusal::Unsettled), None),
             Poison::WrongRun => (None, Some(CloseCode::WrongRun)),
             // Progress is the same from any base, and tokens count as far as they can have been trained.
             Poison::StaleBase | Poison::Inflation | Poison::Lie(_) => (None, None),

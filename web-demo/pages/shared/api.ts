@@ -532,7 +532,7 @@ export type LogEntryView = {
 };
 
 /** Kinds of events in the log. */
-export type LogKind = "syncer" | "joined" | "left" | "refused" | "adminToken" | "finished" | "trouble" | "mended";
+export type LogKind = "syncer" | "joined" | "left" | "refused" | "owner" | "finished" | "trouble" | "mended";
 
 /** An active alert. */
 export type AlertView = {

@@ -181,7 +181,7 @@ impl LearnerDriver {
         let Phase::Flushing { until_us } = &mut self.phase else { return };
         match self.learner.hands_in() {
             HandsIn::UnderWay => {}
-            HandsIn::UnresolvedUpdate => {
+            HandsIn::Unsettled => {
                 *until_us = (*until_us).min(self.now_us.saturating_add(FATES_US_MAX));
             }
             HandsIn::Nothing => self.part(),

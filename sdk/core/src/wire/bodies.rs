@@ -198,7 +198,7 @@ pub enum Refusal {
     /// Nobody asked this learner.
     NotInvited,
     /// Another update of this learner on this fragment is not settled yet: the next one goes out after its receipt.
-    UnresolvedUpdate,
+    Unsettled,
     /// `steps` or `tokens` is 0.
     Empty,
     /// The body has the wrong length for the fragment.
@@ -217,7 +217,7 @@ impl Refusal {
     /// Returns true if the refusal is about the contents of the update and not about its timing.
     #[must_use]
     pub fn is_of_content(self) -> bool {
-        !matches!(self, Self::NotInvited | Self::UnresolvedUpdate)
+        !matches!(self, Self::NotInvited | Self::Unsettled)
     }
 }
 

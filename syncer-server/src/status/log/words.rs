@@ -53,7 +53,7 @@ pub enum LogKind {
     /// A peer could not join, or an update was refused.
     Refused,
     /// The owner gave an order.
-    AdminToken,
+    Owner,
     /// The run ended.
     Finished,
     /// A problem began.
@@ -127,7 +127,7 @@ fn kind(what: &LogEvent) -> LogKind {
         LogEvent::Dropped { .. }
         | LogEvent::Paced { .. }
         | LogEvent::Held { .. }
-        | LogEvent::Retuned { .. } => LogKind::AdminToken,
+        | LogEvent::Retuned { .. } => LogKind::Owner,
         LogEvent::Finishing | LogEvent::Finished => LogKind::Finished,
         LogEvent::DiskFault { .. }
         | LogEvent::ServicesFault { .. }
@@ -251,7 +251,7 @@ fn often(times: u32) -> String {
 fn because(why: Refusal) -> &'static str {
     match why {
         Refusal::NotInvited => "it was not requested",
-        Refusal::UnresolvedUpdate => "the update before it was still in progress",
+        Refusal::Unsettled => "the update before it was still in progress",
         Refusal::Empty => "there was no progress in it",
         Refusal::Shape => "it has the wrong size",
         Refusal::Checksum => "it was damaged on its way",

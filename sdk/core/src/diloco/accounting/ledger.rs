@@ -273,7 +273,7 @@ impl Ledger {
                 }
             }
             // The update was not judged, so it says nothing about its learner.
-            Fate::Late(_) | Fate::Refused(Refusal::UnresolvedUpdate) => {}
+            Fate::Late(_) | Fate::Refused(Refusal::Unsettled) => {}
             Fate::Refused(_) => account.refused_in_a_row += 1,
         });
     }

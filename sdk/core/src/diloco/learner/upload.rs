@@ -19,7 +19,7 @@ pub enum HandsIn {
     /// The syncer has not confirmed all of them.
     UnderWay,
     /// The syncer has received all, and some fates are still open.
-    UnresolvedUpdate,
+    Unsettled,
     /// No further message about them is expected.
     Nothing,
 }
@@ -53,7 +53,7 @@ impl Learner {
         if part.tracks.iter().any(Track::is_under_way) {
             HandsIn::UnderWay
         } else if part.tracks.iter().any(Track::has_arrived) {
-            HandsIn::UnresolvedUpdate
+            HandsIn::Unsettled
         } else {
             HandsIn::Nothing
         }

@@ -34,7 +34,7 @@ impl Rounds {
         standing: &SenderInfo,
     ) -> Result<Admitted, Fate> {
         if self.unsettled(learner).is_some() {
-            return Err(Fate::Refused(Refusal::UnresolvedUpdate));
+            return Err(Fate::Refused(Refusal::Unsettled));
         }
         if !self.terms.is_additive {
             let Some(open) = self.collecting() else { return Err(Fate::Late(LateReason::RoundOver)) };

@@ -159,7 +159,7 @@ fn an_answer_without_a_round_is_part_of_the_next_one() {
     assert_eq!(early, Ok(Answered { round: None, tokens: 80, after_ms: Some(80) }));
     assert_eq!((rounds.unsettled(BERT), rounds.has_early()), (Some(Serial(2)), true));
     let again = rounds.answer(Millis(81), BERT, far, &TRUSTED);
-    assert_eq!(again, Err(Fate::Refused(Refusal::UnresolvedUpdate)), "one at a time");
+    assert_eq!(again, Err(Fate::Refused(Refusal::Unsettled)), "one at a time");
 
     assert_eq!(rounds.launch(Millis(100), launch(5, &[ANNE, BERT])), [ANNE], "its answer is there");
     rounds.unask(ANNE);

@@ -145,7 +145,7 @@ impl Syncer {
         self.books.note_update(learner);
         if self.books.last_merged(learner, fragment) == Some(serial) {
             // This update was merged before and must not be merged twice.
-            let fate = Fate::Refused(Refusal::UnresolvedUpdate);
+            let fate = Fate::Refused(Refusal::Unsettled);
             return self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
         }
         let rounds = &mut self.rounds[usize::from(fragment.0)];
@@ -351,7 +351,7 @@ fn refusal_of(fate: &Fate) -> &'static str {
         Fate::Refused(Refusal::Checksum) => "not what its checksum says",
         Fate::Refused(Refusal::Empty) => "without steps or tokens",
         Fate::Refused(Refusal::Unleased) => "of more tokens than were leased",
-        Fate::Refused(Refusal::NotInvited | Refusal::UnresolvedUpdate)
+        Fate::Refused(Refusal::NotInvited | Refusal::Unsettled)
         | Fate::Late(_)
         | Fate::Merged { .. } => "not asked for",
     }
