@@ -67,7 +67,7 @@ fn certificate(config: &ServeConfig) -> Result<Option<tls::Tls>, ServerError> {
     match (&config.tls_cert, &config.tls_key) {
         (None, None) => Ok(None),
         (Some(_), Some(_)) if is_plain => {
-            wrong("--public-url begins with http://, and with --tls-cert the server answers to https alone")
+            wrong("--public-url begins with http://, and with --tls-cert the server accepts only https")
         }
         (Some(cert), Some(key)) => tls::Tls::open(cert, key).map(Some),
         (Some(_), None) => wrong("--tls-cert needs the key of the certificate: give --tls-key too"),

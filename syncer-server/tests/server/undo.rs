@@ -127,7 +127,7 @@ async fn harm_is_undone_and_told() {
     let lines = log(&server).await;
     assert!(was_undone(&lines), "{lines:?}, {:?}", losses(&server).await);
     let line = lines.into_iter().find(is_of_harm).unwrap();
-    assert!(line.contains("without what learner 2 sent"), "{line}");
+    assert!(line.contains("without the updates of learner 2"), "{line}");
     assert_turned_away(&server).await;
     assert_eq!((trust(&server, 0).await, trust(&server, 1).await), ("trusted".into(), "out".into()));
     // The loss returns to about the value in the line; the number of rounds in between varies.
