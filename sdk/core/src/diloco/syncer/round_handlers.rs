@@ -351,9 +351,9 @@ fn refusal_of(fate: &Fate) -> &'static str {
         Fate::Refused(Refusal::Checksum) => "not what its checksum says",
         Fate::Refused(Refusal::Empty) => "without steps or tokens",
         Fate::Refused(Refusal::Unleased) => "of more tokens than were leased",
-        Fate::Refused(Refusal::NotInvited | Refusal::Unsettled)
-        | Fate::Late(_)
-        | Fate::Merged { .. } => "not asked for",
+        Fate::Refused(Refusal::NotInvited | Refusal::Unsettled) | Fate::Late(_) | Fate::Merged { .. } => {
+            "not asked for"
+        }
     }
 }
 
