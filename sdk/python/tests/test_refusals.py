@@ -81,7 +81,7 @@ class Refusals(RunCase):
         learner.step(bigrams.train(params, next(loop), learner.labels, 20.0))
         for wrong, part in (
             ({"trigrams": params["bigrams"]}, "the run has the tensor bigrams, which you did not give, and it has no"),
-            ({"bigrams": np.zeros((256, 255), np.float32)}, "tensor bigrams is [256, 255], and [256, 256] in the run"),
+            ({"bigrams": np.zeros((256, 255), np.float32)}, "tensor bigrams is [256, 255], but [256, 256] in the run"),
             ({}, "the run also has the tensor bigrams"),
         ):
             with self.assertRaises(archipelago.LayoutError) as raised:
