@@ -1,4 +1,4 @@
-//! The learner's loop: platform → [`archipelago_core::member`] → engine, as one future on one thread.
+//! The learner's loop: platform → [`archipelago_core::driver`] → engine, as one future on one thread.
 //!
 //! The learner trains whenever it has parameters and data, and then never waits for the network. Sockets and transfers
 //! run on their own threads, and their input is handled between two steps. Training continues while the connection is
