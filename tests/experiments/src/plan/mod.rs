@@ -631,8 +631,8 @@ mod tests {
         let report =
             small(&format!("{plain} --learners 1 --steps 32 --vary sync-every=1,4/merge=mean,radial-all"));
         assert!(report.cases.iter().all(|case| case.ours.abs() < 0.01), "{report:#?}");
-        let apart = small(&format!("{plain} --learners 2 --steps 64 --vary sync-every=1,16 --merge mean"));
-        assert!((apart.cases[0].ours - apart.cases[1].ours).abs() > 0.02, "{apart:#?}");
+        let apart = small(&format!("{plain} --learners 2 --steps 64 --vary sync-every=1,32 --merge mean"));
+        assert!((apart.cases[0].ours - apart.cases[1].ours).abs() > 0.1, "{apart:#?}");
     }
 
     /// Goal: every plan of the repository is a table, and its cached runs are those of the plan.
