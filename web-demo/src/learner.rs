@@ -238,7 +238,7 @@ pub enum Notice {
     Engine {
         /// "gpu" or "cpu".
         engine: &'static str,
-        /// What it computes with, for people.
+        /// Engine and device, for people.
         device: String,
         /// Why it is not the GPU, if one was wanted.
         fallback: Option<String>,

@@ -143,7 +143,7 @@ pub struct ClusterSpec {
     pub seed: u32,
 }
 
-/// What a machine comes to.
+/// Result for one machine.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
@@ -169,7 +169,7 @@ pub struct LinkNeed {
     pub step_s: f64,
     /// Data centres.
     pub data_centres: u32,
-    /// Who exchanges what.
+    /// Exchange method.
     pub method: Way,
     /// H.
     pub sync_every: u32,
@@ -181,7 +181,7 @@ pub struct LinkNeed {
     pub utilisation: f64,
 }
 
-/// Who exchanges what.
+/// Exchange method.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
@@ -192,7 +192,7 @@ pub enum Way {
     Diloco,
     /// Fragments, in turn.
     Streaming,
-    /// Fragments, in turn, and nobody waits.
+    /// Fragments, in turn, without waiting.
     Decoupled,
 }
 

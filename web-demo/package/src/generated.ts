@@ -234,7 +234,7 @@ export type Measured = {
 export type Notice = { "event": "engine",
   /** "gpu" or "cpu". */
   engine: string,
-  /** What it computes with, for people. */
+  /** Engine and device, for people. */
   device: string,
   /** Why it is not the GPU, if one was wanted. */
   fallback: string | null,

@@ -353,7 +353,7 @@ export type ClusterSpec = {
   seed: number,
 };
 
-/** What a machine comes to. */
+/** Result for one machine. */
 export type Yield = {
   /** Share of the chip time that trained, 0 to 1. */
   goodput: number,
@@ -363,7 +363,7 @@ export type Yield = {
   interruptionsPerHour: number,
 };
 
-/** Who exchanges what. */
+/** Exchange method. */
 export type Way = "dataParallel" | "diloco" | "streaming" | "decoupled";
 
 /** A training over several data centres. */
@@ -376,7 +376,7 @@ export type LinkNeed = {
   stepS: number,
   /** Data centres. */
   dataCentres: number,
-  /** Who exchanges what. */
+  /** Exchange method. */
   method: Way,
   /** H. */
   syncEvery: number,
