@@ -118,7 +118,7 @@ impl Comparison {
         };
         Plot {
             name: format!("gap-{}-{learners}", self.name),
-            title: format!("{learners} learners beside data-parallel, each at its best rate"),
+            title: format!("{learners} learners compared with data-parallel, each at its best rate"),
             x: Axis { label: "tokens of all learners".into(), scale: Scale::Linear },
             y: Axis { label: "loss, nats per byte".into(), scale: Scale::Linear },
             series: series(best),
@@ -133,7 +133,7 @@ impl Comparison {
         };
         Plot {
             name: format!("gap-{}-{learners}-rates", self.name),
-            title: format!("{learners} learners beside data-parallel, at each rate that was tried"),
+            title: format!("{learners} learners compared with data-parallel, at each rate that was tried"),
             x: Axis { label: "highest inner learning rate".into(), scale: Scale::Log },
             y: Axis { label: "loss at the end, nats per byte".into(), scale: Scale::Linear },
             series: series(all),

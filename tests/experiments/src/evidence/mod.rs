@@ -66,7 +66,7 @@ pub fn run(args: &EvidenceArgs) -> Result<Report, SimulateError> {
     }
     plots.extend(comparisons.iter().flat_map(Comparison::plots));
     Ok(Report {
-        title: "Loss of learners together above what stands beside it, of the runs that were kept".into(),
+        title: "Excess loss of decoupled learners over each baseline, from the cached runs".into(),
         unit: "%",
         cases: comparisons.iter().flat_map(Comparison::cases).collect(),
         points: Vec::new(),
