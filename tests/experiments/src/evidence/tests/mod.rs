@@ -25,7 +25,7 @@ fn the_plots_are_what_the_evidence_says() {
         let there = fs::read_to_string(&file).unwrap_or_default();
         assert!(
             there == plot.svg(),
-            "{file} is another: `simulate evidence --plots tests/evidence` draws it again"
+            "{file} differs from the evidence: draw it again with `simulate evidence --plots tests/evidence`"
         );
     }
 }
