@@ -72,7 +72,7 @@ fn suspected(outcome: &Outcome) -> BTreeMap<u32, u32> {
     for shown in &outcome.loss_checks {
         let looks: &mut u32 = looks.entry(shown.machine).or_default();
         *looks += 1;
-        if shown.regard.is_some_and(|regard| regard.doubt().is_some()) {
+        if shown.regard.is_some_and(|regard| regard.suspicion().is_some()) {
             found.entry(shown.machine).or_insert(*looks);
         }
     }

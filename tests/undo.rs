@@ -1,7 +1,8 @@
 //! Tests of attribution and rollback: a learner that harms the loss is identified, dropped and remembered, and its
 //! updates are rolled back.
 
-use archipelago_core::diloco::syncer::{Event, Trust};
+use archipelago_core::diloco::TrustLevel;
+use archipelago_core::diloco::syncer::Event;
 use archipelago_core::wire::{LearnerId, Millis};
 use archipelago_sim::world::{Attack, Fault, Harm, LookSpec, LossOf, MachineSpec, Poison, Toy, World};
 use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, loss, watch};
@@ -80,7 +81,7 @@ fn harm_is_found_and_undone_within_four_turns() {
             watch(&mut world, seed, TURNS_MS);
             assert_eq!(
                 world.syncer().unwrap().trust(world.now(), learner_on(&world, TRAITOR)),
-                Trust::Trusted,
+                TrustLevel::Trusted,
                 "seed {seed}"
             );
             let Harm { losses: (good, bad, better), culprits, .. } = harm(&mut world, seed);
@@ -117,13 +118,13 @@ fn a_culprit_is_sent_away_and_remembered_over_a_restart() {
         watch(&mut world, seed, 1_000);
         let culprit = learner_on(&world, TRAITOR);
         let trust = |world: &World| world.syncer().unwrap().trust(world.now(), culprit);
-        assert_eq!(trust(&world), Trust::Out, "seed {seed}");
+        assert_eq!(trust(&world), TrustLevel::Banned, "seed {seed}");
         let before = world.tokens_merged(TRAITOR);
         world.inject(Fault::CrashSyncer);
         world.run_for(200);
         world.inject(Fault::RestartSyncer);
         watch(&mut world, seed, 30_000);
-        assert_eq!(trust(&world), Trust::Out, "seed {seed}");
+        assert_eq!(trust(&world), TrustLevel::Banned, "seed {seed}");
         assert_eq!(world.tokens_merged(TRAITOR), before, "seed {seed}: nothing of it is merged");
         assert!(loss(&mut world) < 0.05, "seed {seed}: {}", brief(&world));
     });

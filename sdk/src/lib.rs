@@ -155,12 +155,13 @@ pub mod data {
 pub mod syncer {
     pub use archipelago_core::diloco::syncer::{
         Event, Host, Input, LearnerStatus, LeaveCause, Output, Status, SyncerConfig, SyncerError,
-        SyncerRecord, Trust,
+        SyncerRecord,
     };
     pub use archipelago_core::diloco::{
         AbandonCause, Account, Decision, DownlinkPolicy, FateCounts, FragmentState, Influence, LeaseError,
         LeasePool, Ledger, MergeCause, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule,
-        OuterSpec, PartialSum, QuorumPolicy, Reins, SumError, SumPlan, Timing, Verified, Verifier,
+        OuterSpec, PartialSum, QuorumPolicy, Reins, SumError, SumPlan, Timing, TrustLevel, TrustRecord,
+        Verified, Verifier,
     };
 }
 

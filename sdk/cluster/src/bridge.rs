@@ -155,8 +155,8 @@ impl BridgeLoop {
             }
             LeaderRequest::Answer(fragment, learner, conn, round, answer) => {
                 let input = match answer {
-                    Answer::Update(update, standing) => {
-                        GatewayInput::Update(learner, conn, round, *update, standing)
+                    Answer::Update(update, sender) => {
+                        GatewayInput::Update(learner, conn, round, *update, sender)
                     }
                     Answer::Nothing => GatewayInput::Pass(learner, conn, round),
                 };

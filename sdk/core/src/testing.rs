@@ -89,7 +89,7 @@ pub(crate) fn part(learner: LearnerId, tokens: u64) -> Part {
         checksum: 0,
         after_ms: None,
         reach_steps: None,
-        is_shown: false,
+        is_proven: false,
     }
 }
 

@@ -5,9 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago_core::diloco::syncer::{
-    HARMS_MAX, Input, LeaderRequest, RemakeJob, Syncer, SyncerConfig, Undo,
-};
+use archipelago_core::diloco::syncer::{Input, LeaderRequest, RemakeJob, Syncer, SyncerConfig, Undo};
 use archipelago_core::diloco::{ConnId, FragmentId, LearnerId, Millis, Version, kept};
 use archipelago_core::wire::{Bye, CloseCode, Message, RunId};
 use serde::Serialize;
@@ -560,7 +558,7 @@ impl EventLoop {
                 self.handle(Input::Undo(Box::new(Undo { from, after, culprits: culprits.clone() })));
                 for learner in culprits {
                     let Some(account) = self.syncer.ledger().account(learner) else { continue };
-                    let (name, for_good) = (account.name.clone(), account.harms >= HARMS_MAX);
+                    let (name, for_good) = (account.name.clone(), account.trust.is_banned());
                     self.log(&state.record, LogEvent::Undone { learner, name, losses, without, for_good });
                 }
             }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use archipelago_core::diloco::syncer::{ContributionVerdict, Input, LossCheck, Sampling, SyncerConfig};
+use archipelago_core::diloco::syncer::{Input, LossCheck, SyncerConfig};
+use archipelago_core::diloco::trust::{ContributionVerdict, Sampling};
 use archipelago_core::diloco::{ConnId, FragmentId, LearnerId, Version};
 use archipelago_core::wire::Bye;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -185,8 +186,8 @@ impl ActorHandle {
     }
 
     /// Reports the evidence from loss checks on whether `learner` trains.
-    pub async fn regard(&self, learner: LearnerId, regard: ContributionVerdict) {
-        self.tell(Command::Input(Input::ContributionVerdict { learner, regard })).await;
+    pub async fn judge(&self, learner: LearnerId, verdict: ContributionVerdict) {
+        self.tell(Command::Input(Input::ContributionVerdict { learner, verdict })).await;
     }
 
     /// Reports the findings about a held-out loss.

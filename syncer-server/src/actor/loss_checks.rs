@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use archipelago_core::diloco::syncer::{LossCheck, Sampling, Syncer, Trained, TrainedWindows, WINDOWS_MAX};
+use archipelago_core::diloco::syncer::{LossCheck, Syncer, Trained, TrainedWindows, WINDOWS_MAX};
+use archipelago_core::diloco::trust::Sampling;
 use archipelago_core::diloco::{Entry, MergeJob};
 use tokio::sync::oneshot;
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use archipelago_core::diloco::syncer::{Blame, LossMonitor, Remake, Verdict};
+use archipelago_core::diloco::syncer::{LossMonitor, Remake};
+use archipelago_core::diloco::trust::{Attribution, Culprits};
 use archipelago_core::diloco::{FragmentState, LearnerId, RunId, Version};
 
 use super::LossMeter;
@@ -62,7 +63,7 @@ impl Judge {
         let losses = (good as f32, loss);
         let found = found.inspect_err(|_| self.lookout.begin_anew(bad, moment.clone()))?;
         Ok(match found {
-            Some(Verdict { culprits, loss }) => {
+            Some(Culprits { learners: culprits, loss }) => {
                 let Moment { seq, states } = from;
                 Judgement::Harm { from: states, after: seq, culprits, losses, without: loss as f32 }
             }
@@ -83,17 +84,17 @@ impl Judge {
         from: &Moment,
         subject: &EvalSnapshot,
         meter: &mut LossMeter,
-    ) -> Result<Option<Verdict>, ServerError> {
+    ) -> Result<Option<Culprits>, ServerError> {
         let senders = tape::senders_between(&self.store, self.run, from.seq, subject.seq)?;
         if senders.len() > SUSPECTS_MAX {
             return Ok(None);
         }
-        let mut blame = Blame::new(good, bad, senders);
-        while let Some(without) = blame.next() {
+        let mut attribution = Attribution::new(good, bad, senders);
+        while let Some(without) = attribution.next() {
             let theta = self.without(&without, from, subject)?;
-            blame.measured(meter.loss(&theta)?.into());
+            attribution.measured(meter.loss(&theta)?.into());
         }
-        Ok(blame.verdict())
+        Ok(attribution.verdict())
     }
 
     /// Returns Θ of `subject`, flat, without the updates of these learners since `from`.

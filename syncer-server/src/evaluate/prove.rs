@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use archipelago_core::data::Window;
 use archipelago_core::diloco::Fragments;
-use archipelago_core::diloco::syncer::{ContributionTest, LossCheck, Syncer, UpdateScore};
+use archipelago_core::diloco::syncer::{LossCheck, Syncer};
+use archipelago_core::diloco::trust::{ContributionTest, UpdateScore};
 use archipelago_core::model::{FrozenWeights, ModelSpec};
 use archipelago_core::wire::RunSpec;
 use archipelago_runtime::engine::cpu::CpuModel;
@@ -45,8 +46,10 @@ impl Prover {
         let (run, fragments) = (syncer.spec().clone(), Arc::clone(syncer.fragments()));
         let model = CpuModel::on(frozen, decoder, NonZeroUsize::MIN).map_err(engine)?;
         let mut proofs = ContributionTest::new(run.seed);
-        let doubts =
-            syncer.ledger().accounts().filter_map(|(learner, account)| Some((learner, account.doubt?)));
+        let doubts = syncer
+            .ledger()
+            .accounts()
+            .filter_map(|(learner, account)| Some((learner, account.trust.suspicion()?)));
         doubts.for_each(|(learner, doubt)| proofs.suspect(learner, doubt));
         Ok(Self { run, fragments, corpus, model, proofs, share })
     }
@@ -79,8 +82,8 @@ pub async fn prove(mut prover: Prover, actor: ActorHandle, clock: Clock) {
             Ok(shown) => {
                 let took_ms = clock.now().since(began);
                 tracing::debug!(updates = shown.len(), took_ms, "loss checks done");
-                for (learner, regard) in prover.proofs.take(fragment, &shown) {
-                    actor.regard(learner, regard).await;
+                for (learner, verdict) in prover.proofs.take(fragment, &shown) {
+                    actor.judge(learner, verdict).await;
                 }
             }
             Err(error) => tracing::warn!(%error, "loss checks failed"),

@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-use archipelago_core::diloco::syncer::{self, LearnerStatus, Syncer};
-use archipelago_core::diloco::{LearnerId, Millis};
+use archipelago_core::diloco::syncer::{LearnerStatus, Syncer};
+use archipelago_core::diloco::{LearnerId, Millis, TrustLevel};
 use archipelago_core::wire::{self, LearnerState};
 use serde::{Deserialize, Serialize};
 
@@ -152,13 +152,13 @@ pub enum Trust {
     Out,
 }
 
-impl From<syncer::Trust> for Trust {
-    fn from(trust: syncer::Trust) -> Self {
-        match trust {
-            syncer::Trust::Probation => Self::Probation,
-            syncer::Trust::Trusted => Self::Trusted,
-            syncer::Trust::Suspect => Self::Suspect,
-            syncer::Trust::Out => Self::Out,
+impl From<TrustLevel> for Trust {
+    fn from(level: TrustLevel) -> Self {
+        match level {
+            TrustLevel::Newcomer => Self::Probation,
+            TrustLevel::Trusted => Self::Trusted,
+            TrustLevel::Suspected | TrustLevel::Convicted => Self::Suspect,
+            TrustLevel::Banned => Self::Out,
         }
     }
 }
@@ -330,7 +330,10 @@ fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Mil
         fates: learner.fates.into(),
         share: learner.share.ratio(),
         trust: syncer.trust(now, learner.learner).into(),
-        doubt: syncer.ledger().doubt(learner.learner).map(|doubt| format!("Its {}.", doubted(doubt.looks))),
+        doubt: syncer
+            .ledger()
+            .suspicion(learner.learner)
+            .map(|doubt| format!("Its {}.", doubted(doubt.looks))),
         returns_s: returns.map(|at| at.since(now) as f64 / 1e3),
     }
 }

@@ -20,7 +20,8 @@ use archipelago_core::cluster::{
 use archipelago_core::diloco::syncer::Remake;
 use archipelago_core::diloco::{
     Codec, Entry, FragmentState, Fragments, Influence, Layout, MergeEntry, MergeRule, OuterSpec,
-    QuorumPolicy, RoundTerms, Segment, SenderInfo, SenderTrust, Tensor, Timing, Verified, Verifier, checksum,
+    QuorumPolicy, RoundTerms, Segment, SenderInfo, SenderTrust, Tensor, Timing, TrustLevel, Verified,
+    Verifier, checksum,
 };
 use archipelago_core::model::Preset;
 use archipelago_core::rng::Rng;
@@ -411,8 +412,8 @@ pub const STANDING: SenderInfo = SenderInfo {
     step_tokens: 8,
     stranger_ms: None,
     unmerged_tokens: 1_000_000,
-    repute: SenderTrust { is_new: false, is_doubted: false, is_shown: None },
-    has_voice: true,
+    trust: SenderTrust { level: TrustLevel::Trusted, is_proven: None },
+    is_in_norm_stats: true,
     clock_tokens: 0,
 };
 

@@ -107,12 +107,12 @@ impl ActiveRound {
     }
 
     fn take_offer(&mut self, now: Millis, rounds: &mut Rounds, gateway: GatewayId, offer: Offer) {
-        let Offer { learner, update, standing } = offer;
+        let Offer { learner, update, sender } = offer;
         let serial = update.serial;
         if self.offered.contains_key(&learner) || !rounds.is_of_fragment(&update) {
             return;
         }
-        match rounds.answer(now, learner, update, &standing) {
+        match rounds.answer(now, learner, update, &sender) {
             Ok(_) => drop(self.offered.insert(learner, (gateway, serial))),
             // The record of the round shows that the update was not merged; only the owner knows the reason.
             Err(Fate::Refused(why)) if why.is_of_content() => {

@@ -152,8 +152,8 @@ impl sealed::Checked for Reply {
     }
 }
 
-fn check_offer(Offer { update, standing, .. }: &Offer) -> Result<(), BytesError> {
-    let SenderInfo { step_ms_least, .. } = *standing;
+fn check_offer(Offer { update, sender, .. }: &Offer) -> Result<(), BytesError> {
+    let SenderInfo { step_ms_least, .. } = *sender;
     size("the time of a step", step_ms_least)?;
     if step_ms_least == 0.0 {
         return Err(BytesError::Number { what: "the time of a step" });
@@ -301,7 +301,8 @@ mod tests {
     use crate::cluster::{AdminCommand, GatewayId, ProcessId};
     use crate::diloco::syncer::Paces;
     use crate::diloco::{
-        FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Round, SenderTrust, Serial, Version,
+        FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Round, SenderTrust, Serial, TrustLevel,
+        Version,
     };
     use crate::wire::{Fingerprint, Refusal, Share};
 
@@ -372,19 +373,19 @@ mod tests {
             "body": body, "checksum": 1, "run": 2, "fragment": 3, "serial": 4, "base": 5, "steps": 6, "tokens": 7,
             "seen": [8],
         });
-        let repute = SenderTrust { is_shown: Some(true), ..SenderTrust::default() };
-        let standing = SenderInfo {
+        let trust = SenderTrust { level: TrustLevel::Trusted, is_proven: Some(true) };
+        let sender = SenderInfo {
             step_ms_least,
             steps_max: Some(48),
             step_tokens: 512,
             stranger_ms: None,
             unmerged_tokens: 4_096,
-            repute,
-            has_voice: true,
+            trust,
+            is_in_norm_stats: true,
             clock_tokens: 1 << 40,
         };
         let update = serde_json::from_value(update).unwrap();
-        let offers = vec![Offer { learner: LearnerId(3), update, standing }];
+        let offers = vec![Offer { learner: LearnerId(3), update, sender }];
         Reply::Offers { gateway: GatewayId(1), round: Round(7), offers }
     }
 

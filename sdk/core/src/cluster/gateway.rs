@@ -36,7 +36,7 @@ pub enum GatewayInput {
     Came(LearnerId, ConnId, Option<UnresolvedUpdate>),
     /// A connection of a learner closed. The gateway holds the learner's update until its round ends.
     Left(LearnerId, ConnId),
-    /// A verified update of a learner on this connection for this round, with the sender's standing.
+    /// A verified update of a learner on this connection for this round, with the facts about its sender.
     Update(LearnerId, ConnId, Round, Verified, SenderInfo),
     /// A learner has nothing to report in this round.
     Pass(LearnerId, ConnId, Round),
@@ -151,10 +151,10 @@ impl Gateway {
                 self.unsaid.is_here = true;
             }
             GatewayInput::Left(..) => {}
-            GatewayInput::Update(learner, conn, round, update, standing) => {
+            GatewayInput::Update(learner, conn, round, update, sender) => {
                 // The fate of an update from a closed connection is settled through the learner's next connection.
                 if self.learners.get(&learner) == Some(&conn) {
-                    self.on_update(learner, round, update, standing);
+                    self.on_update(learner, round, update, sender);
                 }
             }
             GatewayInput::Pass(learner, conn, round) => {
@@ -238,7 +238,7 @@ impl Gateway {
         self.unsaid.is_here = true;
     }
 
-    fn on_update(&mut self, learner: LearnerId, round: Round, update: Verified, standing: SenderInfo) {
+    fn on_update(&mut self, learner: LearnerId, round: Round, update: Verified, sender: SenderInfo) {
         let unsettled = UnresolvedUpdate { round, serial: update.serial };
         self.open.insert(learner, unsettled);
         if self.round != Some(round) {
@@ -248,7 +248,7 @@ impl Gateway {
         }
         // Only the first update of a round counts, because it may have been weighed already.
         if self.held.get(&learner).is_none_or(|(held, ..)| held.round != round) {
-            self.held.insert(learner, (unsettled, update, standing));
+            self.held.insert(learner, (unsettled, update, sender));
         }
         self.offer(learner);
     }
@@ -369,9 +369,9 @@ impl Gateway {
             return Some(Reply::Pass { round, learners: passes });
         }
         let of_round = |learner: LearnerId| {
-            let (unsettled, update, standing) = self.held.get(&learner)?;
-            let (update, standing) = (update.without_bytes(), *standing);
-            (unsettled.round == round).then_some(Offer { learner, update, standing })
+            let (unsettled, update, sender) = self.held.get(&learner)?;
+            let (update, sender) = (update.without_bytes(), *sender);
+            (unsettled.round == round).then_some(Offer { learner, update, sender })
         };
         let offers: Vec<Offer> = offers.into_iter().filter_map(of_round).collect();
         self.offered.extend(offers.iter().map(|offer| offer.learner));

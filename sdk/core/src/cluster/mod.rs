@@ -201,7 +201,8 @@ pub struct Offer {
     /// The update without the bytes of its body.
     pub update: Verified,
     /// Standing of the sender.
-    pub standing: SenderInfo,
+    #[serde(rename = "standing")]
+    pub sender: SenderInfo,
 }
 
 /// Output of an owner: requests to the tape, the blobs, the bus and the driver.

@@ -367,10 +367,10 @@ mod tests {
     }
 
     /// Returns a random plausible part of a learner in a merge.
-    fn part(rng: &mut Rng, learner: LearnerId, is_shown: bool) -> Part {
+    fn part(rng: &mut Rng, learner: LearnerId, is_proven: bool) -> Part {
         let (usual, is_ahead) = (50 + u64::from(rng.below(20)), learner.0 > 3 && rng.below(2) > 0);
         let tokens = if is_ahead { 40 * usual } else { usual };
-        Part { after_ms: Some(500), is_shown, ..testing::part(learner, tokens) }
+        Part { after_ms: Some(500), is_proven, ..testing::part(learner, tokens) }
     }
 
     /// Goal: an owner and the books of a gateway credit the same tokens to the schedule, whatever learners claim. The

@@ -26,18 +26,18 @@ pub(crate) struct ClaimReference {
     /// Tokens that one learner usually has in a merge; 0 while that is unknown.
     pub(crate) usual_tokens: u64,
     /// Whether the merge holds an update of a proven learner.
-    is_any_shown: bool,
+    is_any_proven: bool,
 }
 
 impl ClaimReference {
     /// Derives the reference from a merge of `parts` of learners that are not suspected. With three or more parts it
     /// is their lower median, otherwise `before`.
     pub(crate) fn of<'a>(before: u64, parts: impl Iterator<Item = &'a Part>) -> Self {
-        let (tokens, shown): (Vec<f64>, Vec<bool>) =
-            parts.map(|part| (part.tokens as f64, part.is_shown)).unzip();
+        let (tokens, proven): (Vec<f64>, Vec<bool>) =
+            parts.map(|part| (part.tokens as f64, part.is_proven)).unzip();
         let median = if tokens.len() < PARTS_MIN { before } else { lower_median(tokens.into_iter()) as u64 };
         let most = if before > 0 { before.saturating_mul(GROWTH_MAX) } else { u64::MAX };
-        Self { usual_tokens: median.min(most), is_any_shown: shown.contains(&true) }
+        Self { usual_tokens: median.min(most), is_any_proven: proven.contains(&true) }
     }
 
     /// Returns the tokens that the schedule counts for `part`. Its learner is not suspected, has `merged_ms` of merged
@@ -45,10 +45,10 @@ impl ClaimReference {
     /// so that the schedule never jumps.
     pub(crate) fn counted(&self, part: &Part, merged_ms: u64, early: u64) -> u64 {
         let due = part.tokens.saturating_add(early.min(part.tokens));
-        if part.is_shown || self.usual_tokens == 0 {
+        if part.is_proven || self.usual_tokens == 0 {
             return due;
         }
-        let doublings = if self.is_any_shown { 0.0 } else { merged_ms as f64 / DOUBLING_MS };
+        let doublings = if self.is_any_proven { 0.0 } else { merged_ms as f64 / DOUBLING_MS };
         due.min((USUAL_RATIO as f64 * libm::exp2(doublings) * self.usual_tokens as f64) as u64)
     }
 }
@@ -59,8 +59,8 @@ mod tests {
     use crate::testing::part;
     use crate::wire::LearnerId;
 
-    fn parts(tokens: &[u64], is_shown: bool) -> Vec<Part> {
-        tokens.iter().map(|&tokens| Part { is_shown, ..part(LearnerId(1), tokens) }).collect()
+    fn parts(tokens: &[u64], is_proven: bool) -> Vec<Part> {
+        tokens.iter().map(|&tokens| Part { is_proven, ..part(LearnerId(1), tokens) }).collect()
     }
 
     fn usual(before: u64, tokens: &[u64]) -> u64 {
@@ -79,10 +79,10 @@ mod tests {
     }
 
     /// Returns the tokens that count in an update of 100 tokens, if 10 are usual.
-    fn counted(shown: [bool; 2], merged_ms: u64, early: u64) -> u64 {
-        let [is_shown, is_other_shown] = shown;
-        let mut merge = parts(&[10, 10, 100], is_other_shown);
-        merge[2].is_shown = is_shown;
+    fn counted(proven: [bool; 2], merged_ms: u64, early: u64) -> u64 {
+        let [is_proven, is_other_proven] = proven;
+        let mut merge = parts(&[10, 10, 100], is_other_proven);
+        merge[2].is_proven = is_proven;
         ClaimReference::of(10, merge.iter()).counted(&merge[2], merged_ms, early)
     }
 
@@ -117,9 +117,9 @@ mod tests {
             claims in proptest::collection::vec((0_u64..1 << 40, 0_u64..400_000, 0_u64..1 << 20, 0_u8..3), 1..50),
         ) {
             let (mut early, mut before) = (0_u64, 0);
-            for (tokens, merged_ms, others, shown) in claims {
-                let mut merge = parts(&[others, others, tokens], shown == 1);
-                merge[2].is_shown = shown == 2;
+            for (tokens, merged_ms, others, proven) in claims {
+                let mut merge = parts(&[others, others, tokens], proven == 1);
+                merge[2].is_proven = proven == 2;
                 let yardstick = ClaimReference::of(before, merge.iter());
                 before = yardstick.usual_tokens;
                 let counted = yardstick.counted(&merge[2], merged_ms, early);

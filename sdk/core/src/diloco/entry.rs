@@ -153,8 +153,8 @@ pub struct Part {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reach_steps: Option<u32>,
     /// Whether the sender was proven when it was merged.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub is_shown: bool,
+    #[serde(rename = "is_shown", default, skip_serializing_if = "is_false")]
+    pub is_proven: bool,
 }
 
 fn is_false(is: &bool) -> bool {

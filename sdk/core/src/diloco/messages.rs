@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::SenderTrust;
 use crate::wire::{Fate, FragmentId, LearnerId, Round, Serial};
 
 /// The order to begin a round, from [`super::Schedule`] to [`super::Rounds`].
@@ -18,18 +19,6 @@ pub struct Launch {
     /// In a last round, which waits for every learner: the number of last rounds that were launched together.
     /// Otherwise `None`.
     pub last_of: Option<u32>,
-}
-
-/// Trust in the sender of an update.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SenderTrust {
-    /// Whether the learner is a newcomer.
-    pub is_new: bool,
-    /// Whether the learner is suspected of not training. Its updates have next to no weight.
-    pub is_doubted: bool,
-    /// Whether its updates show that it trains; `None` if they are not checked. Next to a proven learner, an unproven
-    /// one has at most the mean share of a merge.
-    pub is_shown: Option<bool>,
 }
 
 /// Facts about the sender of an update from the roster and the books, for the rounds of a fragment.
@@ -47,9 +36,11 @@ pub struct SenderInfo {
     /// Tokens leased to the learner and not yet merged on this fragment.
     pub unmerged_tokens: u64,
     /// Trust in the learner.
-    pub repute: SenderTrust,
-    /// Whether its updates enter the norm statistics: it is no newcomer, or all connected learners are newcomers.
-    pub has_voice: bool,
+    #[serde(rename = "repute")]
+    pub trust: SenderTrust,
+    /// Whether its updates enter the norm statistics: it is trusted, or no trusted learner is connected.
+    #[serde(rename = "has_voice")]
+    pub is_in_norm_stats: bool,
     /// Merged tokens of the run that count for its schedule: the clock of the learning rate.
     pub clock_tokens: u64,
 }

@@ -28,6 +28,7 @@ mod speed;
 mod sync_harness;
 pub mod syncer;
 pub mod tape;
+pub mod trust;
 mod weighted_median;
 mod window;
 
@@ -40,18 +41,19 @@ pub use merge::{
     FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, PartialSum, SumError,
     SumPlan, Weighted,
 };
-pub use messages::{SenderInfo, SenderTrust};
+pub use messages::SenderInfo;
 pub use outer::OuterSpec;
 pub(crate) use quant::fragment_len;
 pub use quant::{CheckedBody, Codec, QuantError, VALUE_ABS_MAX, checksum};
 pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, Timing};
 pub use rate::learning_rate;
 pub use replica::{Replica, ReplicaError};
-pub use rounds::{Influence, RoundTerms, Verified, Verifier};
+pub use rounds::{RoundTerms, Verified, Verifier};
 pub use sessions::Reins;
+pub use trust::{Influence, SenderTrust, TrustLevel, TrustRecord};
 
 // The state machines that `Syncer` composes, and the values that they pass to each other. No other code drives them.
-pub(crate) use accounting::{BookTerms, Books, PROBATION_MS, Returned, Speed, TURN_MS_MAX};
+pub(crate) use accounting::{BookTerms, Books, Returned, Speed};
 pub(crate) use claim_reference::{ClaimReference, USUAL_RATIO};
 pub(crate) use correction::{Correction, unkept};
 pub(crate) use downlink::{CatchUp, Downlink, DownlinkTerms};
@@ -61,3 +63,4 @@ pub(crate) use rounds::{Answered, Merge, Paced, Remade, Rounds};
 pub(crate) use schedule::{Schedule, ScheduleTerms, Traffic, Turn, cohort};
 pub(crate) use sessions::{Patience, Roster};
 pub(crate) use speed::average;
+pub(crate) use trust::TURN_MS_MAX;

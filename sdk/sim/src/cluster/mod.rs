@@ -18,7 +18,7 @@ use archipelago_core::cluster::{
 };
 use archipelago_core::diloco::{
     Codec, FragmentState, Fragments, Influence, Layout, MergeRule, OuterSpec, QuorumPolicy, RoundTerms,
-    Segment, SenderInfo, SenderTrust, Tensor, Timing, Verifier, checksum,
+    Segment, SenderInfo, SenderTrust, Tensor, Timing, TrustLevel, Verifier, checksum,
 };
 use archipelago_core::model::Preset;
 use archipelago_core::wire::{
@@ -465,15 +465,15 @@ impl Learner {
 /// The only fragment.
 const P: FragmentId = FragmentId(0);
 
-/// The standing of every learner, without any restriction.
+/// Facts about every learner, without any restriction.
 const STANDING: SenderInfo = SenderInfo {
     step_ms_least: 1.0,
     steps_max: None,
     step_tokens: 8,
     stranger_ms: None,
     unmerged_tokens: 1_000_000,
-    repute: SenderTrust { is_new: false, is_doubted: false, is_shown: None },
-    has_voice: true,
+    trust: SenderTrust { level: TrustLevel::Trusted, is_proven: None },
+    is_in_norm_stats: true,
     clock_tokens: 0,
 };
 

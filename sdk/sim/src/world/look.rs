@@ -1,7 +1,7 @@
 //! Periodic loss measurements in a world, and rollback of harmful updates.
 //!
-//! The core's [`LossMonitor`] and [`Blame`] decide, as in the server. A measurement takes no virtual time. Attribution
-//! takes [`LookSpec::trial_ms`] for each trial.
+//! The core's [`LossMonitor`] and [`Attribution`] decide, as in the server. A measurement takes no virtual time. An
+//! attribution takes [`LookSpec::trial_ms`] for each trial.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,8 @@ use super::event::WorldEvent;
 use serde::Serialize;
 
 use archipelago_core::diloco::FragmentState;
-use archipelago_core::diloco::syncer::{Blame, Input, LossMonitor, Remake, RemakeJob, Syncer, Undo, Verdict};
+use archipelago_core::diloco::syncer::{Input, LossMonitor, Remake, RemakeJob, Syncer, Undo};
+use archipelago_core::diloco::trust::{Attribution, Culprits};
 use archipelago_core::wire::{LearnerId, Millis, Version};
 
 /// Wait before the next look at a syncer whose fragments are not at rest, in milliseconds.
@@ -113,15 +114,15 @@ impl World {
         let Some((good, from)) = lookout.look(bad, moment.clone()) else { return };
         let from = from.clone();
         let mut trials = 0;
-        let mut blame = Blame::new(good, bad, self.disk.tape.senders(from.seq, moment.seq));
-        while let Some(without) = blame.next() {
+        let mut attribution = Attribution::new(good, bad, self.disk.tape.senders(from.seq, moment.seq));
+        while let Some(without) = attribution.next() {
             trials += 1;
             blame
                 .measured(self.without(&from, &moment, &without).map_or(f64::INFINITY, |theta| loss(&theta)));
         }
-        let verdict = blame.verdict();
+        let verdict = attribution.verdict();
         let (culprits, better) = match verdict {
-            Some(Verdict { culprits, loss }) => (culprits, Some(loss)),
+            Some(Culprits { learners: culprits, loss }) => (culprits, Some(loss)),
             None => (Vec::new(), None),
         };
         looking.found.push(Harm { at: self.now, losses: (good, bad, better), culprits: culprits.clone() });

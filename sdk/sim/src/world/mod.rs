@@ -43,7 +43,8 @@ mod violation;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use archipelago_core::diloco::syncer::{ContributionVerdict, Event, Input, Status, Syncer, SyncerError};
+use archipelago_core::diloco::syncer::{Event, Input, Status, Syncer, SyncerError};
+use archipelago_core::diloco::trust::ContributionVerdict;
 use archipelago_core::diloco::{Entry, Layout, MergeJob, MergeRule, QuorumPolicy};
 use archipelago_core::driver;
 use archipelago_core::wire::{ConnId, FragmentId, LearnerId};
@@ -419,8 +420,8 @@ impl World {
     }
 
     /// Tells the syncer whether the updates of `learner` show real training.
-    pub fn regard(&mut self, learner: LearnerId, regard: ContributionVerdict) {
-        self.tell_syncer(Input::ContributionVerdict { learner, regard });
+    pub fn judge(&mut self, learner: LearnerId, verdict: ContributionVerdict) {
+        self.tell_syncer(Input::ContributionVerdict { learner, verdict });
     }
 
     fn note_entry(&mut self, entry: &Entry) {

@@ -43,7 +43,7 @@ fn merge(round: Round) -> Entry {
         checksum: u64::MAX - round.0,
         after_ms: Some(60_000),
         reach_steps: None,
-        is_shown: false,
+        is_proven: false,
     };
     Entry::Merged(MergeEntry {
         round,

@@ -7,9 +7,8 @@ use serde::Serialize;
 
 use super::{Corpus, LabError, Recipe};
 use archipelago_core::data::Window;
-use archipelago_core::diloco::syncer::{
-    ContributionTest, ContributionVerdict, LossCheck as MergeCheck, Trained, UpdateScore, WINDOWS_MAX,
-};
+use archipelago_core::diloco::syncer::{LossCheck as MergeCheck, Trained, WINDOWS_MAX};
+use archipelago_core::diloco::trust::{ContributionTest, ContributionVerdict, UpdateScore};
 use archipelago_core::diloco::{Entry, MergeJob};
 use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::{Round, RunSpec};
@@ -23,9 +22,9 @@ pub struct LossCheck {
     pub machine: u32,
     /// The round.
     pub round: u64,
-    /// See [`archipelago_core::diloco::syncer::UpdateScore::own`].
+    /// See [`archipelago_core::diloco::trust::UpdateScore::own`].
     pub own: f64,
-    /// See [`archipelago_core::diloco::syncer::UpdateScore::others`].
+    /// See [`archipelago_core::diloco::trust::UpdateScore::others`].
     pub others: f64,
     /// The syncer's new verdict on the learner, if this check changed it.
     #[serde(skip)]
@@ -92,7 +91,7 @@ impl LossChecker {
                 },
             ));
             for (learner, regard) in news {
-                world.regard(learner, regard);
+                world.judge(learner, regard);
             }
         }
         Ok(jobs)

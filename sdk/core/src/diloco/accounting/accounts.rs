@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::diloco::Suspicion;
+use crate::diloco::trust::TrustRecord;
 use crate::wire::{Fate, Fingerprint, LateReason, LearnerId, Refusal, Serial};
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -54,7 +54,7 @@ impl Accounts {
         let done = change(account);
         self.trained = self.trained - trained + counted(account);
         self.updates = self.updates - updates + account.updates;
-        if account.doubt.is_some() {
+        if account.trust.suspicion().is_some() {
             self.suspects.insert(learner);
         } else {
             self.suspects.remove(&learner);
@@ -112,7 +112,7 @@ impl Accounts {
             self.trained += counted(account);
             self.updates += account.updates;
             self.fates.add_all(&account.fates);
-            if account.doubt.is_some() {
+            if account.trust.suspicion().is_some() {
                 self.suspects.insert(learner);
             }
         }
@@ -125,15 +125,6 @@ fn counted(account: &Account) -> u128 {
     let has_sent = account.updates > 0 || account.fates.total() > 0;
     if has_sent { account.trained().into() } else { 0 }
 }
-
-/// Merged time after which a learner is no longer a newcomer, in milliseconds, as the mean over fragments. The limit
-/// is lower while no connected learner was merged for twice as long: see [`super::Ledger::is_newcomer`]. Constant of
-/// ours.
-pub const PROBATION_MS: u64 = 600_000;
-/// Minimum turns of all fragments in [`PROBATION_MS`]. The time between two updates counts up to this part of it, so
-/// that waiting alone ends no probation. Constant of ours.
-pub(super) const PROBATION_TURNS: u64 = 8;
-pub(crate) const TURN_MS_MAX: u64 = PROBATION_MS / PROBATION_TURNS;
 
 /// One learner's account.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -163,14 +154,9 @@ pub struct Account {
     pub fates: FateCounts,
     /// Refusals since the last merged update.
     pub refused_in_a_row: u32,
-    /// Merged time in milliseconds, summed over fragments.
-    pub(super) merged_ms: u64,
-    /// Times that its updates were found harmful by the held-out loss.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub harms: u32,
-    /// Reason for suspicion; `None` if the learner is not suspected.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub doubt: Option<Suspicion>,
+    /// Trust in the learner.
+    #[serde(flatten)]
+    pub trust: TrustRecord,
     /// Part of `tokens_merged` that was merged under suspicion, by fragment, `[P]` or empty. These tokens are
     /// credited to no learner.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -180,10 +166,6 @@ pub struct Account {
     pub(super) early_tokens: Vec<u64>,
     /// Tokens that were merged in a known time, and that time in milliseconds, summed over fragments.
     pub(super) pace: (u64, u64),
-}
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 impl Account {
@@ -202,9 +184,7 @@ impl Account {
             updates: 0,
             fates: FateCounts::default(),
             refused_in_a_row: 0,
-            merged_ms: 0,
-            harms: 0,
-            doubt: None,
+            trust: TrustRecord::default(),
             doubted_tokens: Vec::new(),
             early_tokens: Vec::new(),
             pace: (0, 0),
@@ -317,6 +297,25 @@ mod tests {
     use crate::rng::Rng;
     use crate::wire::{LateReason, Refusal, Version};
 
+    /// Goal: the fields of the trust record are those of the account in a snapshot, and other fields are errors.
+    #[test]
+    fn a_snapshot_has_the_trust_record_among_the_fields_of_the_account() {
+        let mut account = Account::new([7; 16], 1, 0);
+        let new = serde_json::to_string(&account).unwrap();
+        assert!(new.ends_with(r#""refused_in_a_row":0,"merged_ms":0,"pace":[0,0]}"#), "{new}");
+        account.trust.convict();
+        account.trust.merged(9);
+        account.trust.suspect(Some(Suspicion { looks: 24 }));
+        account.doubted_tokens = vec![3];
+        let text = serde_json::to_string(&account).unwrap();
+        let trust = r#""merged_ms":9,"harms":1,"doubt":{"looks":24},"doubted_tokens":[3],"pace":[0,0]}"#;
+        assert!(text.ends_with(trust), "{text}");
+        assert_eq!(serde_json::from_str::<Account>(&text).unwrap(), account);
+        for (field, other) in [("merged_ms", "merged_s"), ("harms", "harm"), ("pace", "paces")] {
+            assert!(serde_json::from_str::<Account>(&text.replace(field, other)).is_err(), "{other}");
+        }
+    }
+
     /// Goal: the totals equal the sums over all accounts after any sequence of changes.
     #[test]
     fn what_accounts_come_to_is_what_one_gets_by_adding_them_up() {
@@ -329,8 +328,8 @@ mod tests {
                 1 => drop(accounts.change(learner, |account| account.updates += 1)),
                 2 => drop(accounts.change(learner, |account| account.tokens_trained += 5)),
                 3 => {
-                    let doubt = (rng.below(2) > 0).then_some(Suspicion { looks: 1 });
-                    accounts.change(learner, |account| account.doubt = doubt);
+                    let suspicion = (rng.below(2) > 0).then_some(Suspicion { looks: 1 });
+                    accounts.change(learner, |account| account.trust.suspect(suspicion));
                 }
                 4 if turn % 7 == 0 => drop(accounts.close(learner)),
                 4 if turn % 97 == 0 => accounts.change_all(|account| account.updates = account.fates.total()),

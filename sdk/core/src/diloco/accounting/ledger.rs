@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::FateCounts;
-use super::accounts::{Account, Accounts, PROBATION_MS, PROBATION_TURNS};
-use crate::diloco::accounting::accounts::TURN_MS_MAX;
+use super::accounts::{Account, Accounts};
 use crate::diloco::speed::lower_median;
-use crate::diloco::{ClaimReference, MergeEntry, Part, Suspicion};
+use crate::diloco::{ClaimReference, MergeEntry, Part, Suspicion, TrustLevel};
 use crate::wire::{Fate, Fingerprint, FragmentId, Identity, LearnerId, Refusal, Serial};
 use serde::{Deserialize, Serialize};
 
@@ -164,28 +163,22 @@ impl Ledger {
     /// Returns the merged time of `learner` in milliseconds, as the mean over fragments.
     #[must_use]
     pub fn merged_ms(&self, learner: LearnerId) -> u64 {
-        let merged_ms = self.account(learner).map_or(0, |account| account.merged_ms);
-        merged_ms / (self.fragment_lens.len() as u64).max(1)
+        self.account(learner).map_or(0, |account| account.trust.merged_ms(self.fragment_lens.len()))
     }
 
     /// Returns why `learner` is suspected of not training what it claims, if it is.
     #[must_use]
-    pub fn doubt(&self, learner: LearnerId) -> Option<Suspicion> {
-        self.account(learner)?.doubt
+    pub fn suspicion(&self, learner: LearnerId) -> Option<Suspicion> {
+        self.account(learner)?.trust.suspicion()
     }
 
-    /// Returns true if `learner` is a newcomer: it is suspected, has fewer than eight turns of merged updates, or too
-    /// little merged time. The required time is `PROBATION_MS`, or half of `longest_ms` if that is shorter.
-    ///
-    /// `longest_ms` is the longest merged time of a connected learner. Without it, all learners of a young run would
-    /// be newcomers, and the first one off probation would dominate a merge.
+    /// Returns the level of trust in `learner`, apart from any exclusion. `longest_ms` is the longest merged time of a
+    /// connected learner.
     #[must_use]
-    pub fn is_newcomer(&self, learner: LearnerId, longest_ms: u64) -> bool {
-        let turns = PROBATION_TURNS * self.fragment_lens.len() as u64;
-        let is_short = self.account(learner).is_none_or(|account| account.fates.merged < turns);
-        is_short
-            || self.doubt(learner).is_some()
-            || self.merged_ms(learner) < PROBATION_MS.min(longest_ms / 2)
+    pub fn level(&self, learner: LearnerId, longest_ms: u64) -> TrustLevel {
+        let fragments = self.fragment_lens.len();
+        let level = |account: &Account| account.trust.level(account.fates.merged, fragments, longest_ms);
+        self.account(learner).map_or(TrustLevel::Newcomer, level)
     }
 
     /// Returns the merged tokens of `learner` per millisecond, if its pace is known.
@@ -203,26 +196,26 @@ impl Ledger {
     }
 
     /// Records that updates of `learner` did harm. Its probation begins again.
-    pub(super) fn blame(&mut self, learner: LearnerId) {
+    pub(super) fn convict(&mut self, learner: LearnerId) {
         self.accounts.change(learner, |account| {
-            account.harms = account.harms.saturating_add(1);
-            (account.merged_ms, account.pace) = (0, (0, 0));
+            account.trust.convict();
+            account.pace = (0, 0);
         });
         self.write_off(learner);
     }
 
     /// Sets or clears the suspicion against `learner`. Returns true if that changed whether it is suspected.
-    pub(super) fn suspect(&mut self, learner: LearnerId, doubt: Option<Suspicion>) -> bool {
-        let before = self.accounts.change(learner, |account| std::mem::replace(&mut account.doubt, doubt));
-        if doubt.is_some() {
+    pub(super) fn suspect(&mut self, learner: LearnerId, suspicion: Option<Suspicion>) -> bool {
+        let is_news = self.accounts.change(learner, |account| account.trust.suspect(suspicion));
+        if suspicion.is_some() {
             self.write_off(learner);
         }
-        before.is_some_and(|before| before.is_some() != doubt.is_some())
+        is_news.unwrap_or(false)
     }
 
-    /// Records that the owner pardoned `learner`.
-    pub(super) fn pardon(&mut self, learner: LearnerId) {
-        self.accounts.change(learner, |account| account.harms = 0);
+    /// Records that the owner pardoned `learner`. Returns true if it had been convicted.
+    pub(super) fn pardon(&mut self, learner: LearnerId) -> bool {
+        self.accounts.change(learner, |account| account.trust.pardon()).unwrap_or(false)
     }
 
     /// Records that `tokens` more were leased to `learner`.
@@ -260,7 +253,7 @@ impl Ledger {
             Fate::Merged { tokens, .. } => {
                 let p = usize::from(fragment.0);
                 account.tokens_merged[p] = account.tokens_merged[p].saturating_add(*tokens);
-                if account.doubt.is_none() {
+                if account.trust.suspicion().is_none() {
                     all_merged[p] = all_merged[p].saturating_add(*tokens);
                 } else {
                     account.doubted_tokens.resize(account.tokens_merged.len(), 0);
@@ -311,7 +304,7 @@ impl Ledger {
         self.slack_tokens = tokens;
         let everyone = || self.accounts.all().keys();
         let longest_ms = everyone().map(|&learner| self.merged_ms(learner)).max().unwrap_or(0);
-        let known = everyone().filter(|&&learner| !self.is_newcomer(learner, longest_ms));
+        let known = everyone().filter(|&&learner| self.level(learner, longest_ms).is_trusted());
         self.pace_before = lower_median(known.filter_map(|&learner| self.pace(learner)));
         self.accounts.change_all(|account| {
             account.updates = account.fates.total();
@@ -371,7 +364,7 @@ impl Ledger {
         if p >= fragments {
             return;
         }
-        let believed = |part: &&Part| self.doubt(part.learner).is_none();
+        let believed = |part: &&Part| self.suspicion(part.learner).is_none();
         let believed: Vec<&Part> = merge.parts.iter().filter(believed).collect();
         let before = self.usual_tokens.get(p).copied().unwrap_or(0);
         let yardstick = ClaimReference::of(before, believed.iter().copied());
@@ -387,7 +380,7 @@ impl Ledger {
         self.accounts.change(learner, |account| {
             let (before, ms) = account.pace;
             account.pace = (before.saturating_add(tokens), ms.saturating_add(after_ms));
-            account.merged_ms = account.merged_ms.saturating_add(after_ms.min(TURN_MS_MAX));
+            account.trust.merged(after_ms);
         });
     }
 
@@ -496,6 +489,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diloco::trust::PROBATION_MS;
     use crate::diloco::{MergeEntry, Part};
     use crate::testing;
     use crate::wire::{LateReason, Version};
@@ -610,7 +604,7 @@ mod tests {
             turn(&mut ledger, learner, None);
             (1..100_000).find(|_| {
                 turn(&mut ledger, learner, Some(after_ms));
-                !ledger.is_newcomer(learner, longest_ms)
+                ledger.level(learner, longest_ms).is_trusted()
             })
         };
         let old = 2 * PROBATION_MS;
@@ -639,9 +633,9 @@ mod tests {
     /// Merges one update of each learner from 1 on, on the first of two fragments of equal size. `parts` gives its
     /// tokens, and whether the learner is proven. Each update comes 10 s after the previous one.
     fn merge(ledger: &mut Ledger, parts: &[(u64, bool)]) {
-        let part = |(&(tokens, is_shown), learner): (&(u64, bool), u32)| Part {
+        let part = |(&(tokens, is_proven), learner): (&(u64, bool), u32)| Part {
             after_ms: Some(10_000),
-            is_shown,
+            is_proven,
             ..testing::part(LearnerId(learner), tokens)
         };
         let parts: Vec<Part> = parts.iter().zip(1..).map(part).collect();
@@ -695,12 +689,16 @@ mod tests {
     /// Goal: time lifts the bound if no learner is proven, and never next to a proven one.
     #[test]
     fn time_is_no_proof_beside_one() {
-        for is_shown in [false, true] {
+        for is_proven in [false, true] {
             let mut ledger = three();
             let last =
-                (0..60).map(|_| moved(&mut ledger, &[(1_000, false), (100, is_shown), (100, is_shown)]));
-            assert_eq!(last.last(), Some((600, if is_shown { 200 } else { 600 })));
-            assert_eq!(ledger.schedule_tokens() == ledger.clock_tokens(), !is_shown, "all of it was counted");
+                (0..60).map(|_| moved(&mut ledger, &[(1_000, false), (100, is_proven), (100, is_proven)]));
+            assert_eq!(last.last(), Some((600, if is_proven { 200 } else { 600 })));
+            assert_eq!(
+                ledger.schedule_tokens() == ledger.clock_tokens(),
+                !is_proven,
+                "all of it was counted"
+            );
         }
     }
 
@@ -727,7 +725,7 @@ mod tests {
         assert_eq!(honest, 100, "what it lied is not counted because it trains now");
 
         moved(&mut ledger, &[(1_000, false), (100, true), (100, true)]);
-        ledger.blame(LearnerId(1));
+        ledger.convict(LearnerId(1));
         assert_eq!(ledger.account(liar).unwrap().early_tokens(0), 0);
     }
 }

@@ -7,8 +7,7 @@ mod accounts;
 mod lease;
 mod ledger;
 
-pub(crate) use accounts::TURN_MS_MAX;
-pub use accounts::{Account, FateCounts, PROBATION_MS};
+pub use accounts::{Account, FateCounts};
 pub use lease::{LeaseError, LeasePool, Returned, Speed};
 pub use ledger::Ledger;
 
@@ -304,25 +303,28 @@ impl Books {
     }
 
     /// Records that updates of `learner` did harm. Its probation begins again.
-    pub fn blame(&mut self, learner: LearnerId) {
-        self.ledger.blame(learner);
+    pub fn convict(&mut self, learner: LearnerId) {
+        self.ledger.convict(learner);
         self.note(Entry::Blamed { learner });
     }
 
     /// Sets or clears the suspicion that `learner` does not train what it claims. Returns true if that changed
     /// whether it is suspected.
-    pub fn suspect(&mut self, learner: LearnerId, doubt: Option<Suspicion>) -> bool {
-        let is_news = self.ledger.suspect(learner, doubt);
+    pub fn suspect(&mut self, learner: LearnerId, suspicion: Option<Suspicion>) -> bool {
+        let is_news = self.ledger.suspect(learner, suspicion);
         if is_news {
-            self.note(Entry::Doubted { learner, doubt });
+            self.note(Entry::Doubted { learner, doubt: suspicion });
         }
         is_news
     }
 
-    /// Records that the owner pardoned `learner`.
-    pub fn pardon(&mut self, learner: LearnerId) {
-        self.ledger.pardon(learner);
-        self.note(Entry::Pardoned { learner });
+    /// Records that the owner pardoned `learner`. Returns true if it had been convicted; otherwise nothing changes.
+    pub fn pardon(&mut self, learner: LearnerId) -> bool {
+        let was_convicted = self.ledger.pardon(learner);
+        if was_convicted {
+            self.note(Entry::Pardoned { learner });
+        }
+        was_convicted
     }
 
     /// Books the outcome of an update. The outcomes of a merge are on the tape with it.
@@ -416,11 +418,13 @@ pub(in crate::diloco) fn follow(
                 ledger.settle(part.learner, merge.fragment, part.serial, &settled.fate);
             }
         }
-        Entry::Blamed { learner } => ledger.blame(*learner),
+        Entry::Blamed { learner } => ledger.convict(*learner),
         Entry::Doubted { learner, doubt } => {
             ledger.suspect(*learner, *doubt);
         }
-        Entry::Pardoned { learner } => ledger.pardon(*learner),
+        Entry::Pardoned { learner } => {
+            ledger.pardon(*learner);
+        }
         Entry::Remade(_)
         | Entry::Abandoned { .. }
         | Entry::Held { .. }

@@ -31,7 +31,7 @@ impl Rounds {
         now: Millis,
         learner: LearnerId,
         update: &Verified,
-        standing: &SenderInfo,
+        sender: &SenderInfo,
     ) -> Result<Admitted, Fate> {
         if self.unsettled(learner).is_some() {
             return Err(Fate::Refused(Refusal::Unsettled));
@@ -49,20 +49,20 @@ impl Rounds {
             return Err(Fate::Refused(Refusal::Empty));
         }
         let body = update.body.as_ref().map_err(|refusal| Fate::Refused(*refusal))?;
-        let steps_max = self.steps_max(now, learner, standing);
+        let steps_max = self.steps_max(now, learner, sender);
         let steps = update.steps.min(u32::try_from(steps_max).unwrap_or(u32::MAX));
         let len = self.terms.segments.iter().map(|segment| segment.len as usize).sum();
         if body.norm() > reach(&self.terms.inner, steps, len) {
             return Err(Fate::Refused(Refusal::Norm));
         }
         // Tokens count only as far as the believed steps can hold them and as they were leased.
-        let tokens = update.tokens.min(u64::from(steps).saturating_mul(standing.step_tokens));
-        match tokens.min(standing.unmerged_tokens) {
+        let tokens = update.tokens.min(u64::from(steps).saturating_mul(sender.step_tokens));
+        match tokens.min(sender.unmerged_tokens) {
             0 => Err(Fate::Refused(Refusal::Unleased)),
             tokens => {
-                let rate = self.norm_pace(1, standing.clock_tokens);
-                if standing.has_voice {
-                    self.usual.note(learner, standing.repute.is_new, body.squares(), steps, rate);
+                let rate = self.norm_pace(1, sender.clock_tokens);
+                if sender.is_in_norm_stats {
+                    self.usual.note(learner, !sender.trust.level.is_trusted(), body.squares(), steps, rate);
                 }
                 let RoundTerms { experts, mixture, .. } = &self.terms;
                 let seen = believed(experts, *mixture, &update.seen, update.tokens, tokens);
@@ -75,12 +75,12 @@ impl Rounds {
     ///
     /// After a restart of the syncer the time since then is unknown, and the duration of a lease takes its place. For a
     /// learner that was never merged on this fragment, it is at most the time since it connected.
-    fn steps_max(&self, now: Millis, learner: LearnerId, standing: &SenderInfo) -> u64 {
+    fn steps_max(&self, now: Millis, learner: LearnerId, sender: &SenderInfo) -> u64 {
         let since = self.counted.get(&learner);
-        let unknown_ms = standing.stranger_ms.unwrap_or(u64::MAX).min(self.terms.lease_ms);
+        let unknown_ms = sender.stranger_ms.unwrap_or(u64::MAX).min(self.terms.lease_ms);
         let passed_ms = since.map_or(unknown_ms, |since| now.since(*since));
-        let steps = (SPEED_SLACK * passed_ms as f64 / standing.step_ms_least) as u64;
-        let steps = steps.min(standing.steps_max.unwrap_or(u64::MAX));
+        let steps = (SPEED_SLACK * passed_ms as f64 / sender.step_ms_least) as u64;
+        let steps = steps.min(sender.steps_max.unwrap_or(u64::MAX));
         steps.saturating_add(u64::from(self.terms.sync_every))
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::weighting::{Load, Weights, of_expert, reaching};
 use super::{PendingUpdate, Phase, RoundTerms, Rounds};
+use crate::diloco::trust::{Load, Weights, of_expert, reaching};
 use crate::diloco::{
     ExpertWeights, FragmentState, MergeEntry, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Part,
     RemadeEntry, UpdateOutcome, Weighted, checksum, kept,
@@ -98,8 +98,7 @@ impl Rounds {
         let mut shares = Vec::with_capacity(open.taken.len());
         let each = open.taken.into_iter().zip(weights).zip(reaching(&loads)).enumerate();
         for (at, (((learner, taken), weight), reach)) in each {
-            let PendingUpdate { serial, base, steps, tokens, repute, until, came, body, checksum, .. } =
-                taken;
+            let PendingUpdate { serial, base, steps, tokens, trust, until, came, body, checksum, .. } = taken;
             let after_ms = self.came.get(&learner).map(|before| came.since(*before));
             let reach_steps = (reach != steps).then_some(reach);
             let part = Part {
@@ -112,7 +111,7 @@ impl Rounds {
                 checksum,
                 after_ms,
                 reach_steps,
-                is_shown: repute.is_shown == Some(true),
+                is_proven: trust.is_proven == Some(true),
             };
             shares.push(MergeShare { part, weight: (weight / total) as f32, until, came });
             let experts = experts.iter().map(|of| of.weights[at]).collect();
@@ -250,8 +249,8 @@ impl Rounds {
 
     fn load(&self, taken: &PendingUpdate) -> Load {
         let newer = self.versions.len() - self.versions.partition_point(|&version| version <= taken.base);
-        let &PendingUpdate { steps, tokens, repute, .. } = taken;
-        Load { steps, tokens, age: newer as u32, repute }
+        let &PendingUpdate { steps, tokens, trust, .. } = taken;
+        Load { steps, tokens, age: newer as u32, trust }
     }
 
     /// Returns the weights of updates for each expert of the fragment.

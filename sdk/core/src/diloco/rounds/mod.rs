@@ -11,19 +11,17 @@
 mod admit;
 mod merge;
 mod norm_stats;
-mod weighting;
 
 pub use admit::{Verified, Verifier};
 pub use merge::{Merge, Paced, Remade};
-pub use weighting::Influence;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::{
-    CheckedBody, Codec, Decision, FragmentExpert, FragmentState, Launch, MergeRule, QuorumPolicy, RoundView,
-    Segment, SenderInfo, SenderTrust, Timing,
+    CheckedBody, Codec, Decision, FragmentExpert, FragmentState, Influence, Launch, MergeRule, QuorumPolicy,
+    RoundView, Segment, SenderInfo, SenderTrust, Timing,
 };
 use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Mixture, Round, Serial, Version};
 use admit::Admitted;
@@ -111,7 +109,7 @@ struct PendingUpdate {
     /// Believed tokens through each expert, `[experts]`.
     seen: Vec<u64>,
     /// Trust in its sender.
-    repute: SenderTrust,
+    trust: SenderTrust,
     /// Steps after this time are not part of the update.
     until: Millis,
     /// Time of arrival.
@@ -242,10 +240,10 @@ impl Rounds {
         now: Millis,
         learner: LearnerId,
         update: Verified,
-        standing: &SenderInfo,
+        sender: &SenderInfo,
     ) -> Result<Answered, Fate> {
         let asked = self.asked.remove(&learner);
-        let admitted = self.admit(now, learner, &update, standing);
+        let admitted = self.admit(now, learner, &update, sender);
         let open = match &mut self.phase {
             Phase::Collecting(open) => Some(open),
             Phase::Idle | Phase::Merging(_) | Phase::Remaking(_) => None,
@@ -259,10 +257,10 @@ impl Rounds {
         let Verified { serial, base, body, checksum, .. } = update;
         let body = body.map_err(Fate::Refused)?;
         let (until, came) = (asked.unwrap_or(now), now);
-        let repute = standing.repute;
+        let trust = sender.trust;
         taken.insert(
             learner,
-            PendingUpdate { serial, base, steps, tokens, seen, repute, until, came, body, checksum },
+            PendingUpdate { serial, base, steps, tokens, seen, trust, until, came, body, checksum },
         );
         Ok(Answered { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
     }

@@ -1,7 +1,9 @@
 //! Rounds of one fragment without a syncer.
 
 use super::*;
-use crate::diloco::{Fragments, Layout, MergeCause, MergeClass, OuterSpec, Tensor, UpdateOutcome, checksum};
+use crate::diloco::{
+    Fragments, Layout, MergeCause, MergeClass, OuterSpec, Tensor, TrustLevel, UpdateOutcome, checksum,
+};
 use crate::testing::{layout, spec};
 use crate::wire::{ApplyPolicy, LateReason, Refusal, Round, RunId, Update};
 
@@ -16,8 +18,8 @@ const TRUSTED: SenderInfo = SenderInfo {
     step_tokens: 8,
     stranger_ms: None,
     unmerged_tokens: 1_000,
-    repute: SenderTrust { is_new: false, is_doubted: false, is_shown: None },
-    has_voice: true,
+    trust: SenderTrust { level: TrustLevel::Trusted, is_proven: None },
+    is_in_norm_stats: true,
     clock_tokens: 0,
 };
 
@@ -293,13 +295,13 @@ fn a_refused_update_is_an_answer_too() {
 
 #[test]
 fn tokens_count_as_far_as_they_can_have_been_trained() {
-    let check = |standing: SenderInfo, expected: Result<u64, Fate>| {
+    let check = |sender: SenderInfo, expected: Result<u64, Fate>| {
         let (mut rounds, verifier) = fragment();
         rounds.count_from(Millis(0), ANNE);
         rounds.launch(Millis(0), launch(4, &[ANNE]));
         let update = update(&rounds, &verifier, 4, 0.1);
-        let answered = rounds.answer(Millis(10), ANNE, update, &standing);
-        assert_eq!(answered.map(|answered| answered.tokens), expected, "{standing:?}");
+        let answered = rounds.answer(Millis(10), ANNE, update, &sender);
+        assert_eq!(answered.map(|answered| answered.tokens), expected, "{sender:?}");
     };
     check(TRUSTED, Ok(80));
     check(SenderInfo { unmerged_tokens: 30, ..TRUSTED }, Ok(30));

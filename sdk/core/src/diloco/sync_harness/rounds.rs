@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::diloco::syncer::{ContributionVerdict, DROP_MS_MAX, Input, Recovery, Trust};
+use crate::diloco::syncer::{DROP_MS_MAX, Input, Recovery};
+use crate::diloco::trust::{ContributionVerdict, TrustLevel};
 use crate::diloco::{Entry, Ledger, QuorumPolicy, Suspicion};
 use crate::wire::{CloseCode, Fate, Hello, LearnerId, LearnerState, Share, Signature};
 
@@ -127,7 +128,7 @@ fn who_claims_much_does_not_rush_the_schedule() {
     assert_eq!(told(&lied), schedule, "who comes is told the same");
 
     let learner = lied.syncer.ledger().find(&Identity([5; 32])).unwrap();
-    lied.syncer(Input::ContributionVerdict { learner, regard: ContributionVerdict::Proven });
+    lied.syncer(Input::ContributionVerdict { learner, verdict: ContributionVerdict::Proven });
     lied.steps(STEPS);
     assert!(told(&lied) > 3 * told(&honest), "what it trained counts in the end: {}", told(&lied));
 }
@@ -394,13 +395,13 @@ fn a_suspect_earns_nothing_until_it_is_cleared() {
     let mut pair = Pair::new(&[1.0, 1.0, 1.0]);
     pair.steps(400);
     let learner = suspect(&pair);
-    assert_eq!(pair.syncer.trust(pair.now, learner), Trust::Trusted);
+    assert_eq!(pair.syncer.trust(pair.now, learner), TrustLevel::Trusted);
     let ((own, clock), entries) = (tokens(&pair), pair.tape.entries().len());
     pair.syncer(Input::ContributionVerdict {
         learner,
-        regard: ContributionVerdict::Suspected(Suspicion { looks: 24 }),
+        verdict: ContributionVerdict::Suspected(Suspicion { looks: 24 }),
     });
-    assert_eq!(pair.syncer.trust(pair.now, learner), Trust::Suspect);
+    assert_eq!(pair.syncer.trust(pair.now, learner), TrustLevel::Suspected);
     pair.steps(100);
     let (its, all) = tokens(&pair);
     assert_eq!(its, own, "nothing more is to its credit");
@@ -411,8 +412,8 @@ fn a_suspect_earns_nothing_until_it_is_cleared() {
     assert!(pair.islands[SUSPECT].connected);
 
     let entries = pair.tape.entries().len();
-    pair.syncer(Input::ContributionVerdict { learner, regard: ContributionVerdict::Proven });
-    assert_eq!(pair.syncer.trust(pair.now, learner), Trust::Trusted, "it had proved itself before");
+    pair.syncer(Input::ContributionVerdict { learner, verdict: ContributionVerdict::Proven });
+    assert_eq!(pair.syncer.trust(pair.now, learner), TrustLevel::Trusted, "it had proved itself before");
     pair.steps(100);
     let (now, _) = tokens(&pair);
     assert!((own + 80 * STEP_TOKENS..=own + 102 * STEP_TOKENS).contains(&now), "{own} {now}");
@@ -428,7 +429,7 @@ fn what_is_suspected_is_remembered_by_the_next_process() {
         // A repeated suspicion is not on the tape.
         pair.syncer(Input::ContributionVerdict {
             learner,
-            regard: ContributionVerdict::Suspected(Suspicion { looks: 24 }),
+            verdict: ContributionVerdict::Suspected(Suspicion { looks: 24 }),
         });
     }
     let is_about_it = |entry: &&Entry| matches!(entry, Entry::Doubted { .. });
@@ -437,8 +438,11 @@ fn what_is_suspected_is_remembered_by_the_next_process() {
     let mut again: Recovery = start;
     pair.tape.follow_from(&mut again);
     let ledger = &again.record().ledger;
-    assert_eq!(ledger.doubt(learner), Some(Suspicion { looks: 24 }));
+    assert_eq!(ledger.suspicion(learner), Some(Suspicion { looks: 24 }));
     assert_eq!(ledger.clock_tokens(), pair.syncer.ledger().clock_tokens());
     let kept: Ledger = serde_json::from_str(&serde_json::to_string(ledger).unwrap()).unwrap();
-    assert_eq!((kept.doubt(learner), kept.clock_tokens()), (ledger.doubt(learner), ledger.clock_tokens()));
+    assert_eq!(
+        (kept.suspicion(learner), kept.clock_tokens()),
+        (ledger.suspicion(learner), ledger.clock_tokens())
+    );
 }

@@ -3,8 +3,9 @@
 use std::mem::discriminant;
 
 use super::*;
-use crate::diloco::syncer::{HARMS_MAX, Input, Recovery, RecoveryError, Remake, RemakeJob, Trust, Undo};
-use crate::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, PROBATION_MS, kept};
+use crate::diloco::syncer::{Input, Recovery, RecoveryError, Remake, RemakeJob, Undo};
+use crate::diloco::trust::{CONVICTIONS_MAX, PROBATION_MS, TrustLevel};
+use crate::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, kept};
 use crate::wire::{CloseCode, LearnerId, Round};
 
 /// Bodies merged in each round, or results of a rollback, in order.
@@ -252,7 +253,7 @@ impl Pair {
         self.syncer.ledger().find(&Identity([i as u8 + 1; 32])).unwrap()
     }
 
-    fn trust(&self, i: usize) -> Trust {
+    fn trust(&self, i: usize) -> TrustLevel {
         self.syncer.trust(self.now, self.id(i))
     }
 
@@ -317,9 +318,9 @@ fn a_run_goes_on_as_if_the_culprit_had_never_sent_anything() {
 #[test]
 fn a_culprit_is_sent_away_and_proves_itself_anew() {
     let (mut pair, from) = Pair::led_astray();
-    assert_eq!((pair.trust(0), pair.trust(CULPRIT)), (Trust::Trusted, Trust::Probation));
+    assert_eq!((pair.trust(0), pair.trust(CULPRIT)), (TrustLevel::Trusted, TrustLevel::Newcomer));
     pair.undo(from.clone());
-    assert_eq!(pair.trust(CULPRIT), Trust::Out);
+    assert_eq!(pair.trust(CULPRIT), TrustLevel::Banned);
     let bye = pair.islands[CULPRIT].goodbye.clone().unwrap();
     assert_eq!((bye.code, bye.wait_ms), (CloseCode::Dropped, PROBATION_MS as u32));
     pair.connect(CULPRIT);
@@ -330,19 +331,19 @@ fn a_culprit_is_sent_away_and_proves_itself_anew() {
     (0..=CULPRIT).for_each(|i| pair.connect(i));
     pair.steps(50);
     assert!(pair.islands[CULPRIT].connected);
-    assert_eq!(pair.trust(CULPRIT), Trust::Suspect);
+    assert_eq!(pair.trust(CULPRIT), TrustLevel::Convicted);
 
     pair.undo(pair.states());
     pair.now = pair.now.after(PROBATION_MS);
     pair.connect(CULPRIT);
-    assert!(!pair.islands[CULPRIT].connected, "{HARMS_MAX} times is enough");
-    assert_eq!(pair.trust(CULPRIT), Trust::Out);
+    assert!(!pair.islands[CULPRIT].connected, "{CONVICTIONS_MAX} times is enough");
+    assert_eq!(pair.trust(CULPRIT), TrustLevel::Banned);
     let learner = pair.id(CULPRIT);
     pair.syncer(Input::Drop { learner, wait_ms: 0 });
     (0..=CULPRIT).for_each(|i| pair.connect(i));
     pair.steps(50);
     assert!(pair.islands[CULPRIT].connected, "the owner let it back");
-    assert_eq!(pair.trust(CULPRIT), Trust::Probation);
+    assert_eq!(pair.trust(CULPRIT), TrustLevel::Newcomer);
 }
 
 #[test]
@@ -353,7 +354,10 @@ fn what_was_blamed_is_remembered_by_the_next_process() {
     let mut again: Recovery = start;
     pair.tape.follow_from(&mut again);
     let account = again.record().ledger.account(learner).unwrap();
-    assert_eq!((account.harms, again.record().reins.wait_ms(learner)), (1, PROBATION_MS as u32));
+    assert_eq!(
+        (account.trust.convictions(), again.record().reins.wait_ms(learner)),
+        (1, PROBATION_MS as u32)
+    );
     let json = serde_json::to_string(&again.record().ledger).unwrap();
     assert!(json.contains("\"harms\":1"), "a snapshot has it");
 }

@@ -1,7 +1,8 @@
 //! Interface of the syncer to the program that drives it: inputs, outputs, requests of leaders, and the status.
 
-use super::{ContributionVerdict, RemakeJob, Syncer, Undo};
+use super::{RemakeJob, Syncer, Undo};
 use crate::diloco::sessions::Session;
+use crate::diloco::trust::ContributionVerdict;
 use crate::diloco::{
     Account, Decision, Entry, FateCounts, FragmentState, MergeEntry, MergeFailure, MergeJob, MergeOutcome,
     SenderInfo, Suspicion, Timing, Verified,
@@ -30,7 +31,7 @@ pub enum Input {
     /// Merges did harm and are rolled back. A host that sends this must support [`Output::Remake`].
     Undo(Box<Undo>),
     /// The loss checks of [`super::ContributionTest`] changed the verdict on a learner.
-    ContributionVerdict { learner: LearnerId, regard: ContributionVerdict },
+    ContributionVerdict { learner: LearnerId, verdict: ContributionVerdict },
     /// Collect the last progress of every learner on every fragment, then say goodbye.
     Finish,
     /// The owner pauses or resumes the run. In a paused run nothing is leased, learners wait, and only a last

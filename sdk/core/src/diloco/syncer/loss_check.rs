@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::TrainedWindows;
 use crate::data::Window;
+use crate::diloco::trust::UpdateScore;
 use crate::diloco::{Fragments, MergeJob, Weighted};
 use crate::wire::LearnerId;
 
@@ -23,19 +24,6 @@ pub struct LossCheck {
     pub job: MergeJob,
     /// Windows that each update was trained on.
     pub fruit: Vec<TrainedWindows>,
-}
-
-/// Result of a loss check for one update, in nats per token.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct UpdateScore {
-    /// Sender of the update.
-    pub learner: LearnerId,
-    /// Own gain: the decrease of the loss on the update's own windows, beyond what the update achieves on other windows
-    /// and other updates achieve on these. It is multiplied by the root of the windows per step, because an update
-    /// follows each window less if a step has more of them.
-    pub own: f64,
-    /// Mean decrease of the loss on the windows of others.
-    pub others: f64,
 }
 
 impl LossCheck {

@@ -4,7 +4,7 @@
 //! it until `None` after every `handle`, or let [`Syncer::drive`] do both for a [`Host`]. [`Syncer::deadline`] returns
 //! the time to handle [`Input::Timeout`] if nothing else happens first. Time is an argument and never goes back.
 //!
-//! Five machines do the work. Each is independent and tested by itself:
+//! Six machines do the work. Each is independent and tested by itself:
 //!
 //! | machine | owns |
 //! |---|---|
@@ -13,13 +13,12 @@
 //! | `Books` | leases, ledger, the stock of text of each learner |
 //! | `Schedule` | the next round: its time, its fragment and its invited learners |
 //! | `Downlink` | the versions that each learner holds, and the data on its way to it |
+//! | `Trust` | the trust in each learner, and the limits that follow from it |
 //!
 //! They exchange values (`Launch`, `SenderInfo`, `UpdateOutcome`). [`Syncer`] only routes: it asks one machine, informs
 //! another, and reports the result.
 
-mod contribution_test;
 mod io;
-mod learner_stats;
 mod loss_check;
 mod recovery;
 mod remote_rounds;
@@ -31,20 +30,20 @@ mod tests;
 mod trained_windows;
 
 pub use super::sessions::DROP_MS_MAX;
-pub use contribution_test::{ContributionTest, ContributionVerdict, Sampling};
 pub use io::{
     Answer, Event, Followed, Host, Input, LeaderRequest, LearnerStatus, LeaveCause, Output, Paces, Status,
 };
-pub use loss_check::{EXAMINED_MAX, LossCheck, LossMonitor, UpdateScore, WINDOWS_MAX};
+pub use loss_check::{EXAMINED_MAX, LossCheck, LossMonitor, WINDOWS_MAX};
 pub use recovery::{Recovery, RecoveryError, SyncerRecord};
-pub use rollback::{Blame, HARMS_MAX, Remake, RemakeJob, Trust, Undo, Verdict, senders};
+pub use rollback::{Remake, RemakeJob, Undo, senders};
 pub use session_handlers::BANNED;
 pub use trained_windows::{Trained, TrainedWindows};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use super::trust::Trust;
 use super::{
     Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,
     QuorumPolicy, Roster, Rounds, Schedule, Timing, Verifier,
@@ -54,9 +53,8 @@ use crate::diloco::{
     RoundTerms, ScheduleTerms,
 };
 use crate::wire::{ConnId, FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
-use learner_stats::LearnerStats;
 use remote_rounds::RemoteRounds;
-use rollback::Undoing;
+use rollback::PendingRollback;
 use serde::{Deserialize, Serialize};
 
 /// State machine of a run.
@@ -72,10 +70,8 @@ pub struct Syncer {
     books: Books,
     schedule: Schedule,
     downlink: Downlink,
-    standings: LearnerStats,
-    /// Whether the loss checks have proven a learner, for each learner with a verdict or a rollback.
-    shown: BTreeMap<LearnerId, bool>,
-    undoing: Undoing,
+    trust: Trust,
+    rollback: PendingRollback,
     /// Set if other processes lead its rounds.
     led: Option<RemoteRounds>,
     /// Next time at which [`Self::ask_ahead`] has a question to send.
@@ -128,9 +124,8 @@ impl Syncer {
             spec,
             config,
             fragments,
-            standings: LearnerStats::default(),
-            shown: BTreeMap::new(),
-            undoing: Undoing::default(),
+            trust: Trust::default(),
+            rollback: PendingRollback::default(),
             led: None,
             ask_ahead_at: None,
             out: VecDeque::new(),
@@ -146,7 +141,7 @@ impl Syncer {
             Input::Disconnected(conn) => self.on_disconnected(conn),
             Input::Merged(merged) => self.on_merged(now, *merged),
             Input::Undo(undo) => self.on_undo(now, *undo),
-            Input::ContributionVerdict { learner, regard } => self.on_regard(learner, regard),
+            Input::ContributionVerdict { learner, verdict } => self.on_verdict(learner, verdict),
             Input::Finish => self.finish(),
             Input::Hold(held) => self.on_hold(now, held),
             Input::Stall(stalled) => self.on_stall(now, stalled),

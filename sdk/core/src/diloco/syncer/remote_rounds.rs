@@ -271,12 +271,12 @@ impl Syncer {
     /// Forwards an update for `round`.
     fn pass_on_in(&mut self, now: Millis, conn: ConnId, learner: LearnerId, round: Round, update: Verified) {
         let (fragment, tokens) = (update.fragment, update.tokens);
-        let standing = self.standing(now, learner, fragment);
+        let sender = self.sender_info(now, learner, fragment);
         let since = self.led.as_ref().and_then(|led| led.newest.get(&fragment)).map(|(_, since)| *since);
         let after_ms = now.since(since.unwrap_or(now));
         self.tell_pace();
         self.event(Event::Answered { round: Some(round), fragment, learner, tokens, after_ms });
-        let answer = Answer::Update(Box::new(update), standing);
+        let answer = Answer::Update(Box::new(update), sender);
         self.request_leader(|| LeaderRequest::Answer(fragment, learner, conn, round, answer));
     }
 
@@ -611,17 +611,17 @@ mod tests {
         says(&mut syncer, asked(8));
         let answer = update(&syncer);
         let said = says(&mut syncer, Input::Message(CONN, answer));
-        let standing = said.iter().find_map(|output| match output {
+        let sender = said.iter().find_map(|output| match output {
             Output::LeaderRequest(LeaderRequest::Answer(
                 P,
                 LEARNER,
                 CONN,
                 Round(8),
-                Answer::Update(_, standing),
-            )) => Some(standing),
+                Answer::Update(_, sender),
+            )) => Some(sender),
             _ => None,
         });
-        assert!(standing.unwrap().unmerged_tokens > 0, "{standing:?}");
+        assert!(sender.unwrap().unmerged_tokens > 0, "{sender:?}");
     }
 
     /// Goal: an answer that comes after its round is forwarded for a later one once its sender is known to be

@@ -2,10 +2,10 @@
 
 use super::{Event, Output, Syncer};
 use crate::diloco::speed::SPEED_SLACK;
+use crate::diloco::trust::Trust;
 use crate::diloco::{
     Account, Answered, CatchUp, Decision, Entry, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome,
-    OuterSpec, PROBATION_MS, Paced, Rounds, SenderInfo, SenderTrust, Traffic, USUAL_RATIO, UpdateOutcome,
-    Verified,
+    OuterSpec, Paced, Rounds, SenderInfo, Traffic, USUAL_RATIO, UpdateOutcome, Verified,
 };
 use crate::wire::{
     Bye, CloseCode, ConnId, Fate, FragmentId, LateReason, LearnerId, Merged, Message, Millis, Refusal,
@@ -49,7 +49,7 @@ impl Syncer {
     /// Ends the rounds that are due.
     pub(super) fn close_rounds(&mut self, now: Millis) {
         let outer = self.outer();
-        let (roster, known) = (&self.roster, self.standings.known());
+        let (roster, established) = (&self.roster, self.trust.established());
         for (fragment, rounds) in self.fragments.ids().zip(&mut self.rounds) {
             if let Some(quorum) = rounds.reach_quorum(now) {
                 self.schedule.note_quorum(quorum.after_ms);
@@ -63,8 +63,9 @@ impl Syncer {
             }
             match verdict.decision {
                 Decision::Merge { .. } => {
-                    let is_known_there = known.iter().any(|&learner| roster.is_awaited(now, learner));
-                    let job = rounds.merge(now, outer, is_known_there);
+                    let is_established_there =
+                        established.iter().any(|&learner| roster.is_awaited(now, learner));
+                    let job = rounds.merge(now, outer, is_established_there);
                     self.out.extend(job.map(|job| Output::Merge(Box::new(job))));
                 }
                 Decision::Abandon { .. } => {
@@ -141,7 +142,7 @@ impl Syncer {
         if self.is_led() {
             return self.pass_on(now, conn, learner, update);
         }
-        let standing = self.standing(now, learner, fragment);
+        let sender = self.sender_info(now, learner, fragment);
         self.books.note_update(learner);
         if self.books.last_merged(learner, fragment) == Some(serial) {
             // This update was merged before and must not be merged twice.
@@ -155,7 +156,7 @@ impl Syncer {
             let fate = Fate::Late(LateReason::StaleBase);
             return self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
         }
-        match rounds.answer(now, learner, update, &standing) {
+        match rounds.answer(now, learner, update, &sender) {
             Ok(answered) => {
                 if let Some(after_ms) = answered.after_ms {
                     self.schedule.note_answer(after_ms);
@@ -321,7 +322,7 @@ impl Syncer {
         let UpdateOutcome { round, fragment, learner, serial, tokens, fate } = settled;
         self.books.settle(&settled);
         if matches!(fate, Fate::Merged { .. }) {
-            self.standings.look(self.books.ledger(), learner);
+            self.trust.merged(self.books.ledger(), learner);
         }
         if let Some(conn) = self.roster.conn(learner) {
             let receipt = Message::Receipt { run: self.run, fragment, serial, fate };
@@ -361,67 +362,38 @@ fn is_busy(rounds: &[Rounds], fragment: FragmentId) -> bool {
     rounds.get(usize::from(fragment.0)).is_some_and(|rounds| !rounds.is_idle())
 }
 
-/// Largest pace that counts for a learner, in medians of the other established learners. Beyond one probation it grows
-/// with the root of the probations for which the learner was merged. A much faster learner thus counts in full after a
-/// while. One that only claims it counts for 20 medians after an hour and for less than 100 after a day. Our own
-/// constant.
-const PACE_RATIO_MAX: f64 = 8.0;
-
 impl Syncer {
-    pub(super) fn standing(&self, now: Millis, learner: LearnerId, fragment: FragmentId) -> SenderInfo {
-        let is_new = self.is_newcomer(learner);
+    /// Returns the facts about `learner` that admission of its updates on `fragment` needs.
+    pub(super) fn sender_info(&self, now: Millis, learner: LearnerId, fragment: FragmentId) -> SenderInfo {
+        let (ledger, step_tokens) = (self.ledger(), self.step_tokens(learner));
         let at = usize::from(fragment.0);
         let is_stranger = |account: &Account| account.tokens_merged.get(at) == Some(&0);
-        let is_stranger = self.ledger().account(learner).is_some_and(is_stranger);
-        // A newcomer's pace is unknown, so its steps are capped by the usual tokens of a merge.
-        let usual = Some(self.ledger().usual_tokens(fragment)).filter(|usual| is_new && *usual > 0);
-        let steps_max = usual
-            .map(|usual| (PACE_RATIO_MAX * SPEED_SLACK) as u64 * (usual / self.step_tokens(learner)).max(1));
+        let is_stranger = ledger.account(learner).is_some_and(is_stranger);
+        let trust = self.trust.sender(ledger, learner);
         SenderInfo {
-            steps_max,
+            steps_max: Trust::steps_max(ledger, trust, fragment, step_tokens),
             stranger_ms: is_stranger.then(|| self.roster.connected_ms(now, learner)),
-            step_tokens: self.step_tokens(learner),
+            step_tokens,
             step_ms_least: self.step_ms_counted(now, learner),
             unmerged_tokens: self.books.unmerged_tokens(learner, fragment),
-            repute: SenderTrust {
-                is_new,
-                is_doubted: self.ledger().doubt(learner).is_some(),
-                is_shown: self.shown.get(&learner).copied(),
-            },
-            has_voice: !is_new || !self.is_known_there(now),
-            clock_tokens: self.ledger().schedule_tokens(),
+            trust,
+            is_in_norm_stats: trust.level.is_trusted() || !self.is_established_there(now),
+            clock_tokens: ledger.schedule_tokens(),
         }
     }
 
     /// Returns the shortest believed time of a step of `learner`, in milliseconds.
-    ///
-    /// It allows eight times the median pace of the other established learners, and slowly more. The learner's own
-    /// earlier tokens do not enter, since they may rest on its claims. If no other learner is established, its claim
-    /// counts as far as those of the others allow. After a restart the bound is eight times the median pace from
-    /// before, or its own pace if that is higher.
     pub(super) fn step_ms_counted(&self, now: Millis, learner: LearnerId) -> f64 {
-        let by_word = self.roster.step_ms_counted(now, learner);
-        let (median, before) = (self.standings.pace(learner), self.ledger().pace_before());
-        let most = if median > 0.0 {
-            let probations = self.ledger().merged_ms(learner) as f64 / PROBATION_MS as f64;
-            PACE_RATIO_MAX * median * probations.max(1.0).sqrt()
-        } else if before > 0.0 {
-            let own = self.ledger().pace(learner).unwrap_or(0.0);
-            (PACE_RATIO_MAX * before).max(SPEED_SLACK * own)
-        } else {
-            return by_word;
-        };
-        by_word.max(SPEED_SLACK * self.step_tokens(learner) as f64 / most)
-    }
-
-    /// Returns true if `learner` is on probation, compared with connected learners.
-    pub(super) fn is_newcomer(&self, learner: LearnerId) -> bool {
-        self.ledger().is_newcomer(learner, self.standings.longest_ms())
+        let claimed = self.roster.step_ms_counted(now, learner);
+        match self.trust.pace_max(self.ledger(), learner) {
+            Some(pace_max) => claimed.max(SPEED_SLACK * self.step_tokens(learner) as f64 / pace_max),
+            None => claimed,
+        }
     }
 
     /// Returns true if any established learner is connected and answers.
-    fn is_known_there(&self, now: Millis) -> bool {
-        self.standings.known().iter().any(|&learner| self.roster.is_awaited(now, learner))
+    fn is_established_there(&self, now: Millis) -> bool {
+        self.trust.established().iter().any(|&learner| self.roster.is_awaited(now, learner))
     }
 
     /// Returns the tokens of one step of `learner`, above 0.

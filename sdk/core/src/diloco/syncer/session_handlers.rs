@@ -1,8 +1,7 @@
 //! Handlers of sessions: learners that introduce themselves, wait for a seat, report and leave.
 
-use super::learner_stats::merit;
-use super::rollback::AWAY_MS;
-use super::{Event, HARMS_MAX, LeaderRequest, LeaveCause, Output, Syncer};
+use super::{Event, LeaderRequest, LeaveCause, Output, Syncer};
+use crate::diloco::trust::EXCLUSION_MS;
 use crate::diloco::{Entry, Returned, Speed, Verified};
 use crate::wire::{
     BATCH_MAX, Bye, CloseCode, ConnId, Fingerprint, Hello, LayoutHash, LearnerId, Message, Millis, Progress,
@@ -140,12 +139,9 @@ impl Syncer {
     /// Sends `learner` away for `wait_ms`, by order of the owner; 0 lets it return.
     pub(super) fn on_drop(&mut self, now: Millis, learner: LearnerId, wait_ms: u32) {
         let wait_ms = wait_ms.min(super::DROP_MS_MAX);
-        let is_forgiven = wait_ms == 0 && self.harms(learner) > 0;
+        let is_pardoned = wait_ms == 0 && self.trust.pardoned(&mut self.books, learner);
         let is_back = wait_ms == 0 && self.returns(now, learner).is_none();
-        if is_forgiven {
-            self.books.pardon(learner);
-        }
-        if !self.may_be(learner) || (is_back && !is_forgiven) {
+        if !self.may_be(learner) || (is_back && !is_pardoned) {
             return;
         }
         self.roster.send_away(now, learner, wait_ms);
@@ -175,7 +171,7 @@ impl Syncer {
         }
         let Some(session) = self.roster.ready(conn, batch) else { return };
         let (learner, is_fresh) = (session.learner, session.is_fresh);
-        self.standings.note(self.books.ledger(), learner, true);
+        self.trust.ready(self.books.ledger(), learner);
         if is_fresh {
             self.rounds.iter_mut().for_each(|rounds| rounds.restart(learner));
         }
@@ -245,7 +241,7 @@ impl Syncer {
             self.request_leader(|| LeaderRequest::Gone(conn));
             return None;
         };
-        self.standings.leave(learner);
+        self.trust.left(learner);
         self.downlink.close(conn);
         self.rounds.iter_mut().for_each(|rounds| rounds.unask(learner));
         self.measure();
@@ -257,7 +253,7 @@ impl Syncer {
 
     /// Updates the values that depend on connected learners: the median time of a step and the longest time merged.
     pub(super) fn measure(&mut self) {
-        self.standings.measure(self.books.ledger());
+        self.trust.measure(self.books.ledger());
         if let Some(step_ms) = self.roster.step_ms() {
             self.schedule.note_step(step_ms);
         }
@@ -275,14 +271,17 @@ impl Syncer {
         self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
     }
 
-    /// Sends away a learner whose updates did harm `harms` times.
-    pub(super) fn turn_out(&mut self, conn: ConnId, harms: u32) {
-        let (wait_ms, reason) = if harms < HARMS_MAX {
-            (AWAY_MS, "what this learner sent made the model worse, and was undone: it may try again later")
-        } else {
+    /// Sends away a convicted learner, for a while or until the owner lets it back.
+    pub(super) fn exclude(&mut self, conn: ConnId, is_banned: bool) {
+        let (wait_ms, reason) = if is_banned {
             (
                 super::DROP_MS_MAX,
                 "what this learner sent made the model worse again: ask the owner of the run",
+            )
+        } else {
+            (
+                EXCLUSION_MS,
+                "what this learner sent made the model worse, and was undone: it may try again later",
             )
         };
         self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
@@ -307,32 +306,14 @@ const FULL_WAIT_MS: u32 = 10_000;
 impl Syncer {
     /// Makes room for a new learner, whose number is `comes` if it was here before.
     ///
-    /// Once any update is merged, learners without merged updates hold at most half of the seats. A learner that was
-    /// merged for more than twice as long as another takes its seat. Idle identities therefore cannot keep out a
-    /// learner that trains.
-    ///
     /// # Errors
     /// The goodbye to send, with the time after which the learner may return.
     pub(super) fn seat(&mut self, comes: Option<LearnerId>) -> Result<(), Bye> {
         let seats = self.config.learners_max as usize;
-        let ledger = self.ledger();
-        let merit = comes.map_or(0, |learner| merit(ledger, learner));
-        if merit == 0 && ledger.len() > ledger.strangers() {
-            let strangers = self.standings.strangers();
-            if strangers >= seats.div_ceil(2) {
-                return Err(full(format!(
-                    "{strangers} learners without a merged update are connected, which is the limit"
-                )));
-            }
+        let leaves = self.trust.seat(self.ledger(), comes, seats, self.roster.len()).map_err(full)?;
+        if let Some(conn) = leaves.and_then(|learner| self.roster.conn(learner)) {
+            self.close(conn, full("one that trained for longer needs the seat".to_owned()));
         }
-        if self.roster.len() < seats {
-            return Ok(());
-        }
-        let least = self.standings.least().filter(|(least, _)| 2 * least < merit);
-        let Some(conn) = least.and_then(|(_, learner)| self.roster.conn(learner)) else {
-            return Err(full(format!("{seats} learners are connected, which is the limit")));
-        };
-        self.close(conn, full("one that trained for longer needs the seat".to_owned()));
         Ok(())
     }
 }
@@ -380,8 +361,9 @@ impl Syncer {
         known: Option<LearnerId>,
         number: Option<LearnerId>,
     ) {
-        if let Some(harms) = known.map(|learner| self.harms(learner)).filter(|&harms| harms >= HARMS_MAX) {
-            return self.turn_out(conn, harms);
+        let account = known.and_then(|learner| self.ledger().account(learner));
+        if account.is_some_and(|account| account.trust.is_banned()) {
+            return self.exclude(conn, true);
         }
         // With remote rounds, orders of the owner may be all that is known here about a learner.
         let told_of = number.or(known);
@@ -433,7 +415,7 @@ impl Syncer {
             self.tell_returned(returned, false);
         }
         self.roster.open(now, conn, learner, hello.run.is_none());
-        self.standings.note(self.books.ledger(), learner, false);
+        self.trust.joined(self.books.ledger(), learner);
         self.downlink.open(conn);
         let ledger = self.books.ledger();
         let account = ledger.account(learner).expect("enrolled above");

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::UpdateScore;
 use crate::diloco::{MergeJob, Suspicion};
 use crate::rng::key;
 use crate::wire::{FragmentId, LearnerId};
@@ -35,6 +34,19 @@ const LOOKS_FEW: u32 = 8;
 /// Longest sampling interval of a proven learner, in merges.
 const ONE_IN_MAX: u32 = 16;
 
+/// Result of a loss check for one update, in nats per token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UpdateScore {
+    /// Sender of the update.
+    pub learner: LearnerId,
+    /// Own gain: the decrease of the loss on the update's own windows, beyond what the update achieves on other windows
+    /// and other updates achieve on these. It is multiplied by the root of the windows per step, because an update
+    /// follows each window less if a step has more of them.
+    pub own: f64,
+    /// Mean decrease of the loss on the windows of others.
+    pub others: f64,
+}
+
 /// Verdicts on all learners.
 #[derive(Clone, Debug)]
 pub struct ContributionTest {
@@ -60,9 +72,9 @@ pub enum ContributionVerdict {
 impl ContributionVerdict {
     /// Returns the evidence of a suspicion, if there is one.
     #[must_use]
-    pub fn doubt(self) -> Option<Suspicion> {
+    pub fn suspicion(self) -> Option<Suspicion> {
         match self {
-            Self::Suspected(doubt) => Some(doubt),
+            Self::Suspected(suspicion) => Some(suspicion),
             Self::Open | Self::Proven => None,
         }
     }
@@ -77,17 +89,17 @@ struct Record {
     /// Logarithm of the odds that the learner trains, from 0 to that of [`CLEAR_ODDS`].
     trust: f64,
     /// `None` before the first loss check.
-    regard: Option<ContributionVerdict>,
+    verdict: Option<ContributionVerdict>,
 }
 
 impl Record {
     fn is_suspected(&self) -> bool {
-        self.regard.is_some_and(|regard| regard.doubt().is_some())
+        self.verdict.is_some_and(|verdict| verdict.suspicion().is_some())
     }
 
     /// Adds the score of a loss check and returns the new verdict if it has changed.
     fn take(&mut self, score: f64) -> Option<ContributionVerdict> {
-        let (before, was_suspected) = (self.regard, self.is_suspected());
+        let (before, was_suspected) = (self.verdict, self.is_suspected());
         self.looks = self.looks.saturating_add(1);
         let enough = libm::log(CLEAR_ODDS);
         self.trust = (self.trust + libm::log1p(STAKE * score)).clamp(0.0, enough);
@@ -95,14 +107,14 @@ impl Record {
             self.against = (self.against + libm::log1p(-STAKE * score)).max(0.0);
         }
         if self.against >= libm::log(SUSPECT_ODDS) {
-            let regard = ContributionVerdict::Suspected(Suspicion { looks: self.looks });
-            (self.regard, self.against, self.trust) = (Some(regard), 0.0, 0.0);
+            let verdict = ContributionVerdict::Suspected(Suspicion { looks: self.looks });
+            (self.verdict, self.against, self.trust) = (Some(verdict), 0.0, 0.0);
         } else if self.trust >= enough {
-            self.regard = Some(ContributionVerdict::Proven);
+            self.verdict = Some(ContributionVerdict::Proven);
         } else if before.is_none() || before == Some(ContributionVerdict::Proven) && self.trust <= 0.0 {
-            self.regard = Some(ContributionVerdict::Open);
+            self.verdict = Some(ContributionVerdict::Open);
         }
-        self.regard.filter(|_| self.regard != before)
+        self.verdict.filter(|_| self.verdict != before)
     }
 }
 
@@ -137,7 +149,7 @@ impl ContributionTest {
     /// fewer merges of the others.
     #[must_use]
     pub fn sampling(&self) -> Sampling {
-        let one_in = |record: &Record| match record.regard == Some(ContributionVerdict::Proven)
+        let one_in = |record: &Record| match record.verdict == Some(ContributionVerdict::Proven)
             && record.against <= 1.0
         {
             true => (record.looks / LOOKS_FEW).clamp(1, ONE_IN_MAX),
@@ -170,7 +182,7 @@ impl ContributionTest {
             }
             let record = self.records.entry(look.learner).or_default();
             let score = ((look.own - PART * usual) / spread).clamp(-1.0, 1.0);
-            news.extend(record.take(score).map(|regard| (look.learner, regard)));
+            news.extend(record.take(score).map(|verdict| (look.learner, verdict)));
         }
         let usual = self.usual.entry(fragment).or_default();
         for look in shown {
@@ -198,9 +210,9 @@ impl ContributionTest {
     }
 
     /// Restores a suspicion that another process raised.
-    pub fn suspect(&mut self, learner: LearnerId, doubt: Suspicion) {
-        let regard = Some(ContributionVerdict::Suspected(doubt));
-        self.records.insert(learner, Record { looks: doubt.looks, regard, ..Record::default() });
+    pub fn suspect(&mut self, learner: LearnerId, suspicion: Suspicion) {
+        let verdict = Some(ContributionVerdict::Suspected(suspicion));
+        self.records.insert(learner, Record { looks: suspicion.looks, verdict, ..Record::default() });
     }
 
     /// Returns the median own gain of learners other than `learner` on `fragment`, and its spread.
@@ -251,8 +263,8 @@ mod tests {
             if self.rng.below(20) == 0 { 5.0 * bell } else { bell }
         }
 
-        fn regard(&self, who: u32) -> Option<ContributionVerdict> {
-            self.proofs.records.get(&LearnerId(who))?.regard
+        fn verdict(&self, who: u32) -> Option<ContributionVerdict> {
+            self.proofs.records.get(&LearnerId(who))?.verdict
         }
 
         /// Checks each learner `looks` times and returns each new suspect with the check that raised it.
@@ -268,7 +280,7 @@ mod tests {
                 let news = self.proofs.take(FragmentId((look % 4) as u16), &shown);
                 found.extend(
                     news.iter()
-                        .filter(|(_, regard)| regard.doubt().is_some())
+                        .filter(|(_, verdict)| verdict.suspicion().is_some())
                         .map(|(id, _)| (id.0 as usize, look)),
                 );
             }
@@ -308,7 +320,7 @@ mod tests {
             let mut means = vec![1.0; 10];
             means[7..].fill(0.0);
             let mut crowd = Crowd::new(seed, means);
-            let is_shown = |crowd: &Crowd, who| crowd.regard(who) == Some(ContributionVerdict::Proven);
+            let is_shown = |crowd: &Crowd, who| crowd.verdict(who) == Some(ContributionVerdict::Proven);
             for _ in 0..80 {
                 crowd.look(1);
                 assert!((7..10).all(|who| !is_shown(&crowd, who)), "seed {seed}");
@@ -319,7 +331,7 @@ mod tests {
             crowd.means[0] = 0.0;
             lost += usize::from((0..400).any(|_| {
                 crowd.look(1);
-                crowd.regard(0) == Some(ContributionVerdict::Open)
+                crowd.verdict(0) == Some(ContributionVerdict::Open)
             }));
         }
         assert!(shown > 126 && kept > 133, "{shown} and {kept} of 140");

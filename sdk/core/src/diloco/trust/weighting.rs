@@ -2,14 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diloco::{ExpertWeights, SenderTrust};
+use super::{SenderTrust, TrustLevel};
+use crate::diloco::ExpertWeights;
 
 /// Largest share of one learner among three or more.
 const HALF: f64 = 0.5;
 
 /// Weight multiplier for a suspected learner. Small but not zero, so that its updates can still be checked. Our own
 /// constant.
-const DOUBTED: f64 = 1e-6;
+const SUSPECTED_FACTOR: f64 = 1e-6;
 
 /// Bounds on the weights of a merge.
 ///
@@ -42,30 +43,33 @@ impl Default for Influence {
 
 /// Inputs to the weight of an update.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
+pub(in crate::diloco) struct Load {
     /// Steps since its sender was last merged, at least 1.
-    pub(super) steps: u32,
+    pub(in crate::diloco) steps: u32,
     /// Tokens that count, at least 1.
-    pub(super) tokens: u64,
+    pub(in crate::diloco) tokens: u64,
     /// Versions newer than the base of the update.
-    pub(super) age: u32,
+    pub(in crate::diloco) age: u32,
     /// Trust in its sender.
-    pub(super) repute: SenderTrust,
+    pub(in crate::diloco) trust: SenderTrust,
 }
 
 /// Returns the steps by which the length of each update is bounded. A newcomer's count up to the median of the other
 /// learners in the round, or of all learners if the round has only newcomers. Steps are a claim, but those of an
 /// established learner are checked against its own pace.
-pub(super) fn reaching(loads: &[Load]) -> Vec<u32> {
+pub(in crate::diloco) fn reaching(loads: &[Load]) -> Vec<u32> {
     let sorted = |is_in: &dyn Fn(&&Load) -> bool| {
         let mut steps: Vec<u32> = loads.iter().filter(is_in).map(|load| load.steps).collect();
         steps.sort_unstable();
         steps
     };
-    let known = sorted(&|load| !load.repute.is_new);
+    let known = sorted(&|load| load.trust.level.is_trusted());
     let steps = if known.is_empty() { sorted(&|_| true) } else { known };
     let median = steps.get(steps.len() / 2).copied().unwrap_or(u32::MAX);
-    loads.iter().map(|load| if load.repute.is_new { load.steps.min(median) } else { load.steps }).collect()
+    loads
+        .iter()
+        .map(|load| if load.trust.level.is_trusted() { load.steps } else { load.steps.min(median) })
+        .collect()
 }
 
 /// Returns the weights in the merge of one expert, where `tokens` were routed to it in each of `loads`.
@@ -73,7 +77,7 @@ pub(super) fn reaching(loads: &[Load]) -> Vec<u32> {
 /// They follow the usual formula and bounds for those tokens. A learner without routed tokens counts as one with a
 /// single token and an update of zeros. A learner that is alone with an expert therefore has no larger share of it than
 /// of anything else.
-pub(super) fn of_expert(
+pub(in crate::diloco) fn of_expert(
     influence: &Influence,
     loads: &[Load],
     tokens: impl Iterator<Item = u64> + Clone,
@@ -91,32 +95,38 @@ pub(super) fn of_expert(
 
 /// Weights in a merge.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Weights {
+pub(in crate::diloco) struct Weights {
     /// Weights of the updates, above 0.
-    pub(super) updates: Vec<f64>,
+    pub(in crate::diloco) updates: Vec<f64>,
     /// Weight of established learners that were waited for in vain.
-    pub(super) absent: f64,
+    pub(in crate::diloco) absent: f64,
 }
 
 impl Influence {
     /// Returns the weights of updates before normalisation. `sync_every` is H, in steps. If only newcomers answered and
     /// an established learner was waited for, they have the same share as next to it. Otherwise a fast newcomer could
     /// have a merge to itself.
-    pub(super) fn weights(&self, loads: &[Load], sync_every: u32, is_known_there: bool) -> Weights {
+    pub(in crate::diloco) fn weights(
+        &self,
+        loads: &[Load],
+        sync_every: u32,
+        is_known_there: bool,
+    ) -> Weights {
         let mut weights: Vec<f64> = loads.iter().map(|load| self.weight(load, sync_every)).collect();
         // Newcomers do not affect the ratios among other learners.
-        let of = |at: usize| loads[at].repute;
-        let (mut new, known): (Vec<usize>, Vec<usize>) = (0..loads.len()).partition(|&at| of(at).is_new);
-        let doubted: Vec<usize> = new.extract_if(.., |at| of(*at).is_doubted).collect();
-        for group in [&new, &known, &doubted] {
+        let of = |at: usize| loads[at].trust;
+        let (mut new, known): (Vec<usize>, Vec<usize>) =
+            (0..loads.len()).partition(|&at| !of(at).level.is_trusted());
+        let suspected: Vec<usize> = new.extract_if(.., |at| of(*at).level == TrustLevel::Suspected).collect();
+        for group in [&new, &known, &suspected] {
             let mut its: Vec<f64> = group.iter().map(|&at| weights[at]).collect();
             if self.share_ratio_max > 0.0 {
-                bound(&mut its, &self.shares_max(group.iter().map(|&at| of(at).is_shown)));
+                bound(&mut its, &self.shares_max(group.iter().map(|&at| of(at).is_proven)));
             }
             group.iter().zip(its).for_each(|(&at, weight)| weights[at] = weight);
         }
-        for at in doubted {
-            weights[at] = (weights[at] * DOUBTED).max(f64::MIN_POSITIVE);
+        for at in suspected {
+            weights[at] = (weights[at] * SUSPECTED_FACTOR).max(f64::MIN_POSITIVE);
             new.push(at);
         }
         let sum = |group: &[usize]| group.iter().map(|&at| weights[at]).sum::<f64>();
@@ -132,14 +142,16 @@ impl Influence {
     }
 
     /// Returns the largest share of each learner in a group, from the results of their loss checks.
-    fn shares_max(&self, are_shown: impl ExactSizeIterator<Item = Option<bool>> + Clone) -> Vec<f64> {
-        let (count, is_any) = (are_shown.len(), are_shown.clone().any(|is_shown| is_shown == Some(true)));
+    fn shares_max(&self, are_proven: impl ExactSizeIterator<Item = Option<bool>> + Clone) -> Vec<f64> {
+        let (count, is_any) = (are_proven.len(), are_proven.clone().any(|is_proven| is_proven == Some(true)));
         // Among three, no learner may outweigh the two others. With two it is unclear which one lies, and a bound would
         // take most of the progress of a fast learner next to a slow one.
         let most = if count > 2 { HALF } else { 1.0 };
         let share_max = most.min(self.share_ratio_max / count as f64);
         let mean = share_max.min(1.0 / count as f64);
-        are_shown.map(|is_shown| if is_any && is_shown == Some(false) { mean } else { share_max }).collect()
+        are_proven
+            .map(|is_proven| if is_any && is_proven == Some(false) { mean } else { share_max })
+            .collect()
     }
 
     fn weight(&self, load: &Load, sync_every: u32) -> f64 {
@@ -186,14 +198,15 @@ mod tests {
         updates.iter().map(|weight| (1e4 * weight / total).round() / 1e4).collect()
     }
 
-    const NEW: SenderTrust = SenderTrust { is_new: true, is_doubted: false, is_shown: None };
+    const NEW: SenderTrust = SenderTrust { level: TrustLevel::Newcomer, is_proven: None };
+    const KNOWN: SenderTrust = SenderTrust { level: TrustLevel::Trusted, is_proven: None };
 
-    fn load(steps: u32, repute: SenderTrust) -> Load {
-        Load { steps, tokens: u64::from(steps) * 8, age: 0, repute }
+    fn load(steps: u32, trust: SenderTrust) -> Load {
+        Load { steps, tokens: u64::from(steps) * 8, age: 0, trust }
     }
 
     fn steps(steps: &[u32]) -> Vec<Load> {
-        steps.iter().map(|&steps| load(steps, SenderTrust::default())).collect()
+        steps.iter().map(|&steps| load(steps, KNOWN)).collect()
     }
 
     const FREE: Influence =
@@ -202,10 +215,7 @@ mod tests {
     #[test]
     fn quantity_times_quality_without_rules() {
         assert_eq!(shares(FREE, &steps(&[10, 30])), [0.25, 0.75]);
-        let quality = [
-            load(10, SenderTrust::default()),
-            Load { tokens: 160, age: 9, ..load(10, SenderTrust::default()) },
-        ];
+        let quality = [load(10, KNOWN), Load { tokens: 160, age: 9, ..load(10, KNOWN) }];
         assert_eq!(shares(FREE, &quality), [0.2, 0.8], "twice the batch: twice the tokens, twice as good");
     }
 
@@ -228,7 +238,7 @@ mod tests {
         let long = Influence { turns_max: 2.0, ..FREE };
         assert_eq!(shares(long, &steps(&[10, 20, 1_000])), [0.2, 0.4, 0.4]);
         let old = Influence { half_life_turns: 2.0, ..FREE };
-        let ages = [0, 2, 4].map(|age| Load { age, ..load(10, SenderTrust::default()) });
+        let ages = [0, 2, 4].map(|age| Load { age, ..load(10, KNOWN) });
         assert_eq!(shares(old, &ages), [0.5714, 0.2857, 0.1429]);
         let ancient = [Load { age: u32::MAX, ..ages[0] }];
         assert_eq!(shares(old, &ancient), [1.0]);
@@ -236,7 +246,7 @@ mod tests {
 
     #[test]
     fn the_steps_of_newcomers_reach_as_far_as_those_of_others() {
-        let load = |(steps, is_new)| load(steps, SenderTrust { is_new, ..SenderTrust::default() });
+        let load = |(steps, is_new)| load(steps, if is_new { NEW } else { KNOWN });
         let check = |loads: &[(u32, bool)], expected: &[u32]| {
             let loads: Vec<Load> = loads.iter().copied().map(load).collect();
             assert_eq!(reaching(&loads), expected);
@@ -251,7 +261,7 @@ mod tests {
     fn newcomers_have_a_small_share_together() {
         let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
         let new = |steps: u32| load(steps, NEW);
-        let known = |steps: u32| load(steps, SenderTrust::default());
+        let known = |steps: u32| load(steps, KNOWN);
         assert_eq!(shares(guarded, &[known(10), new(10), new(10)]), [0.85, 0.075, 0.075]);
         assert_eq!(shares(guarded, &[known(30), known(10), new(10_000)]), [0.6375, 0.2125, 0.15]);
         assert_eq!(shares(guarded, &[known(99), new(1)]), [0.99, 0.01], "less is less");
@@ -287,16 +297,16 @@ mod tests {
             claims in proptest::collection::vec((0_u64..1_000_000, 1_u32..100, proptest::bool::ANY), 3..12),
         ) {
             let load = |&(tokens, steps, is_new): &(u64, u32, bool)|
-                Load { steps, tokens, age: 0, repute: SenderTrust { is_new, ..SenderTrust::default() } };
+                Load { steps, tokens, age: 0, trust: if is_new { NEW } else { KNOWN } };
             let loads: Vec<Load> = claims.iter().map(load).collect();
             let influence = Influence::default();
             let found = of_expert(&influence, &loads, claims.iter().map(|claim| claim.0), 10, true);
             let total = found.absent + found.weights.iter().sum::<f64>();
             let share = |is_new: bool, of: &dyn Fn(f64, f64) -> f64| {
                 let both = found.weights.iter().zip(&loads);
-                both.filter(|(_, load)| load.repute.is_new == is_new).map(|(w, _)| w / total).fold(0.0, of)
+                both.filter(|(_, load)| load.trust.level.is_trusted() != is_new).map(|(w, _)| w / total).fold(0.0, of)
             };
-            let known = loads.iter().filter(|load| !load.repute.is_new).count();
+            let known = loads.iter().filter(|load| load.trust.level.is_trusted()).count();
             if known > 2 {
                 let most = HALF.min(influence.share_ratio_max / known as f64);
                 proptest::prop_assert!(share(false, &f64::max) <= most + 1e-9, "{found:?}");
@@ -312,7 +322,7 @@ mod tests {
     #[test]
     fn more_than_the_mean_share_is_for_those_who_show_that_they_train() {
         let bounded = Influence { share_ratio_max: 2.0, ..FREE };
-        let looked = |steps, is_shown| load(steps, SenderTrust { is_shown, ..SenderTrust::default() });
+        let looked = |steps, is_proven| load(steps, SenderTrust { is_proven, ..KNOWN });
         let (shown, open) = (|steps| looked(steps, Some(true)), |steps| looked(steps, Some(false)));
         assert_eq!(shares(bounded, &[open(90), open(10), open(10), open(10)]), [0.5, 0.1667, 0.1667, 0.1667]);
         assert_eq!(shares(bounded, &[open(90), shown(10), open(10), open(10)]), [0.25, 0.25, 0.25, 0.25]);
@@ -331,11 +341,11 @@ mod tests {
     #[test]
     fn suspects_have_next_to_nothing() {
         let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
-        let doubted = load(10, SenderTrust { is_doubted: true, ..NEW });
-        let (known, new) = (load(10, SenderTrust::default()), load(10, NEW));
-        assert_eq!(shares(guarded, &[known, doubted, doubted, doubted]), [1.0, 0.0, 0.0, 0.0]);
-        assert_eq!(shares(guarded, &[known, new, doubted, doubted]), [0.85, 0.15, 0.0, 0.0]);
-        assert_eq!(shares(guarded, &[doubted, doubted]), [0.075, 0.075], "nobody else answered");
-        assert!(guarded.weights(&[known, doubted], 10, true).updates[1] > 0.0);
+        let suspect = load(10, SenderTrust { level: TrustLevel::Suspected, ..NEW });
+        let (known, new) = (load(10, KNOWN), load(10, NEW));
+        assert_eq!(shares(guarded, &[known, suspect, suspect, suspect]), [1.0, 0.0, 0.0, 0.0]);
+        assert_eq!(shares(guarded, &[known, new, suspect, suspect]), [0.85, 0.15, 0.0, 0.0]);
+        assert_eq!(shares(guarded, &[suspect, suspect]), [0.075, 0.075], "nobody else answered");
+        assert!(guarded.weights(&[known, suspect], 10, true).updates[1] > 0.0);
     }
 }

@@ -1,0 +1,457 @@
+//! Trust in learners: one state machine for each learner.
+//!
+//! | from | event | to |
+//! |---|---|---|
+//! | – | joins for the first time | newcomer |
+//! | newcomer, convicted | ends its probation: enough merged updates and merged time | trusted |
+//! | any | the contribution test suspects it | suspected |
+//! | suspected | the contribution test clears it | level before the suspicion |
+//! | any | convicted: an attribution finds that its updates did harm | banned |
+//! | banned | its exclusion ends, after the first conviction | convicted |
+//! | banned, convicted | the owner pardons it | newcomer |
+//!
+//! [`TrustRecord`] has the part that survives a restart: the ledger stores it, and the tape replays it. [`Trust`] adds
+//! what one process knows about connected learners. [`Influence`] turns levels into weights.
+
+mod attribution;
+mod contribution_test;
+mod record;
+mod weighting;
+
+pub use attribution::{Attribution, Culprits};
+pub use contribution_test::{ContributionTest, ContributionVerdict, Sampling, UpdateScore};
+pub(crate) use record::TURN_MS_MAX;
+pub use record::{CONVICTIONS_MAX, PROBATION_MS, SenderTrust, TrustLevel, TrustRecord};
+pub use weighting::Influence;
+pub(super) use weighting::{Load, Weights, of_expert, reaching};
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::speed::SPEED_SLACK;
+use super::weighted_median::WeightedMedian;
+use super::{Books, Ledger};
+use crate::wire::{FragmentId, LearnerId};
+use record::needed_ms;
+
+/// Time for which a learner is excluded after its first conviction, in milliseconds.
+pub(super) const EXCLUSION_MS: u32 = PROBATION_MS as u32;
+
+/// Largest pace that counts for a learner, in medians of the other established learners. Beyond one probation it grows
+/// with the root of the probations for which the learner was merged. A much faster learner thus counts in full after a
+/// while. One that only claims it counts for 20 medians after an hour and for less than 100 after a day. Our own
+/// constant.
+const PACE_RATIO_MAX: f64 = 8.0;
+
+/// Trust in all learners, with incremental statistics over connected ones.
+#[derive(Debug, Default)]
+pub(super) struct Trust {
+    /// Connected learners.
+    learners: BTreeMap<LearnerId, Connected>,
+    /// Connected learners by merit; 0 for a learner without a merged update.
+    merits: BTreeSet<(u64, LearnerId)>,
+    strangers: usize,
+    /// Live learners by the time for which they were merged.
+    merged: BTreeSet<(u64, LearnerId)>,
+    /// Established learners: live, and past probation.
+    established: BTreeSet<LearnerId>,
+    /// Paces of established learners, with one vote each.
+    paces: WeightedMedian,
+    /// Longest time for which a live learner was merged, at the last measurement, in milliseconds.
+    longest_ms: u64,
+    /// Whether the contribution test has proven a learner, for each learner with a verdict or a conviction. Lost at a
+    /// restart. Until a learner is proven again, no learner's weight is limited to the mean share.
+    proven: BTreeMap<LearnerId, bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Connected {
+    merit: u64,
+    /// Time for which the learner was merged, in milliseconds, if it is live.
+    merged_ms: Option<u64>,
+}
+
+/// Events.
+impl Trust {
+    /// Takes in `learner`, which has connected.
+    pub(super) fn joined(&mut self, ledger: &Ledger, learner: LearnerId) {
+        self.note(ledger, learner, false);
+    }
+
+    /// Takes note that the connected `learner` is ready to train.
+    pub(super) fn ready(&mut self, ledger: &Ledger, learner: LearnerId) {
+        self.note(ledger, learner, true);
+    }
+
+    /// Takes note that an update of `learner` was merged.
+    pub(super) fn merged(&mut self, ledger: &Ledger, learner: LearnerId) {
+        self.update(ledger, learner);
+    }
+
+    /// Applies a verdict of the contribution test. Returns true if it changed whether `learner` is suspected.
+    pub(super) fn judged(
+        &mut self,
+        books: &mut Books,
+        learner: LearnerId,
+        verdict: ContributionVerdict,
+    ) -> bool {
+        if books.ledger().account(learner).is_none() {
+            return false;
+        }
+        self.proven.insert(learner, verdict == ContributionVerdict::Proven);
+        let is_news = books.suspect(learner, verdict.suspicion());
+        self.update(books.ledger(), learner);
+        is_news
+    }
+
+    /// Convicts `learner`, whose updates did harm.
+    pub(super) fn convicted(&mut self, books: &mut Books, learner: LearnerId) {
+        books.convict(learner);
+        self.proven.insert(learner, false);
+        self.update(books.ledger(), learner);
+    }
+
+    /// Pardons `learner`. Returns true if it had been convicted.
+    pub(super) fn pardoned(&mut self, books: &mut Books, learner: LearnerId) -> bool {
+        let was_convicted = books.pardon(learner);
+        self.update(books.ledger(), learner);
+        was_convicted
+    }
+
+    /// Removes `learner`, which has left.
+    pub(super) fn left(&mut self, learner: LearnerId) {
+        if let Some(before) = self.learners.remove(&learner) {
+            self.take(learner, before);
+            self.established.remove(&learner);
+            self.paces.set(learner.0.into(), None);
+        }
+    }
+
+    /// Measures the longest time merged, which sets the probation of all others.
+    pub(super) fn measure(&mut self, ledger: &Ledger) {
+        let before_ms = needed_ms(self.longest_ms);
+        self.longest_ms = self.merged.last().map_or(0, |(merged_ms, _)| *merged_ms);
+        let after_ms = needed_ms(self.longest_ms);
+        let (least, most) = (before_ms.min(after_ms), before_ms.max(after_ms));
+        let between = self.merged.range((least, LearnerId(0))..(most, LearnerId(0)));
+        for learner in between.map(|(_, learner)| *learner).collect::<Vec<_>>() {
+            self.establish(ledger, learner, true);
+        }
+    }
+}
+
+/// Questions.
+impl Trust {
+    /// Returns the level of `learner`, which is excluded at present or not.
+    pub(super) fn level(&self, ledger: &Ledger, learner: LearnerId, is_excluded: bool) -> TrustLevel {
+        let record = ledger.account(learner).map(|account| &account.trust);
+        let is_banned = |record: &TrustRecord| record.is_banned() || record.convictions() > 0 && is_excluded;
+        if record.is_some_and(is_banned) {
+            TrustLevel::Banned
+        } else {
+            ledger.level(learner, self.longest_ms)
+        }
+    }
+
+    /// Returns the trust in `learner` as the sender of an update.
+    pub(super) fn sender(&self, ledger: &Ledger, learner: LearnerId) -> SenderTrust {
+        let level = ledger.level(learner, self.longest_ms);
+        SenderTrust { level, is_proven: self.proven.get(&learner).copied() }
+    }
+
+    /// Returns the connected learners that are live and past probation.
+    pub(super) fn established(&self) -> &BTreeSet<LearnerId> {
+        &self.established
+    }
+
+    /// Returns the largest believed number of steps of `step_tokens` tokens in one update of a sender, beyond H; `None`
+    /// if only elapsed time bounds it. A newcomer's pace is unknown, so the usual tokens of a merge cap its steps.
+    pub(super) fn steps_max(
+        ledger: &Ledger,
+        sender: SenderTrust,
+        fragment: FragmentId,
+        step_tokens: u64,
+    ) -> Option<u64> {
+        let usual =
+            Some(ledger.usual_tokens(fragment)).filter(|usual| !sender.level.is_trusted() && *usual > 0);
+        usual.map(|usual| (PACE_RATIO_MAX * SPEED_SLACK) as u64 * (usual / step_tokens).max(1))
+    }
+
+    /// Returns the largest believed pace of `learner`, in tokens per millisecond; `None` if its claim counts.
+    ///
+    /// It allows eight times the median pace of the other established learners, and slowly more. The learner's own
+    /// earlier tokens do not enter, since they may rest on its claims. If no other learner is established, its claim
+    /// counts as far as those of the others allow. After a restart the bound is eight times the median pace from
+    /// before, or its own pace if that is higher.
+    pub(super) fn pace_max(&self, ledger: &Ledger, learner: LearnerId) -> Option<f64> {
+        let (median, before) = (self.pace(learner), ledger.pace_before());
+        if median > 0.0 {
+            let probations = ledger.merged_ms(learner) as f64 / PROBATION_MS as f64;
+            return Some(PACE_RATIO_MAX * median * probations.max(1.0).sqrt());
+        }
+        let own = ledger.pace(learner).unwrap_or(0.0);
+        (before > 0.0).then(|| (PACE_RATIO_MAX * before).max(SPEED_SLACK * own))
+    }
+
+    /// Returns the connected learner that gives up its seat to `learner`, whose number is known if it was here before;
+    /// `None` if one of `seats` is free, while `taken` are not.
+    ///
+    /// Once any update is merged, learners without merged updates hold at most half of the seats. A learner that was
+    /// merged for more than twice as long as another takes its seat. Idle identities therefore cannot keep out a
+    /// learner that trains.
+    ///
+    /// # Errors
+    /// The reason to turn the learner away.
+    pub(super) fn seat(
+        &self,
+        ledger: &Ledger,
+        learner: Option<LearnerId>,
+        seats: usize,
+        taken: usize,
+    ) -> Result<Option<LearnerId>, String> {
+        let merit = learner.map_or(0, |learner| merit(ledger, learner));
+        let strangers = self.strangers;
+        if merit == 0 && ledger.len() > ledger.strangers() && strangers >= seats.div_ceil(2) {
+            return Err(format!(
+                "{strangers} learners without a merged update are connected, which is the limit"
+            ));
+        }
+        if taken < seats {
+            return Ok(None);
+        }
+        let least = self.merits.first().filter(|(least, _)| 2 * least < merit);
+        let full = || format!("{seats} learners are connected, which is the limit");
+        least.map(|(_, learner)| Some(*learner)).ok_or_else(full)
+    }
+
+    /// Returns the lower median pace of established learners except `except`, in tokens per millisecond; 0 if unknown.
+    fn pace(&self, except: LearnerId) -> f64 {
+        self.paces.median(Some(except.0.into())).unwrap_or(0.0)
+    }
+}
+
+impl Trust {
+    /// Updates the statistics with the account of the connected `learner`, which is live or not.
+    fn note(&mut self, ledger: &Ledger, learner: LearnerId, is_live: bool) {
+        let now = Connected {
+            merit: merit(ledger, learner),
+            merged_ms: is_live.then(|| ledger.merged_ms(learner)),
+        };
+        let before = self.learners.insert(learner, now);
+        if before != Some(now) {
+            if let Some(before) = before {
+                self.take(learner, before);
+            }
+            self.merits.insert((now.merit, learner));
+            self.strangers += usize::from(now.merit == 0);
+            if let Some(merged_ms) = now.merged_ms {
+                self.merged.insert((merged_ms, learner));
+            }
+        }
+        self.establish(ledger, learner, is_live);
+    }
+
+    /// Updates the statistics with the account of `learner`, if it is connected.
+    fn update(&mut self, ledger: &Ledger, learner: LearnerId) {
+        if let Some(now) = self.learners.get(&learner) {
+            self.note(ledger, learner, now.merged_ms.is_some());
+        }
+    }
+
+    /// Adds `learner` to the established learners or removes it.
+    fn establish(&mut self, ledger: &Ledger, learner: LearnerId, is_live: bool) {
+        let is_established = is_live && ledger.level(learner, self.longest_ms).is_trusted();
+        if is_established {
+            self.established.insert(learner);
+        } else {
+            self.established.remove(&learner);
+        }
+        let pace = ledger.pace(learner).filter(|_| is_established);
+        self.paces.set(learner.0.into(), pace.map(|pace| (pace, 1)));
+    }
+
+    fn take(&mut self, learner: LearnerId, before: Connected) {
+        self.merits.remove(&(before.merit, learner));
+        self.strangers -= usize::from(before.merit == 0);
+        if let Some(merged_ms) = before.merged_ms {
+            self.merged.remove(&(merged_ms, learner));
+        }
+    }
+}
+
+/// Returns the merit of `learner`: its time merged plus 1 ms, or 0 if none of its updates was merged.
+fn merit(ledger: &Ledger, learner: LearnerId) -> u64 {
+    let is_stranger = ledger.account(learner).is_none_or(|account| account.is_stranger());
+    if is_stranger { 0 } else { ledger.merged_ms(learner).saturating_add(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diloco::speed::lower_median;
+    use crate::diloco::{BookTerms, LeasePool, Part, Suspicion, UpdateOutcome};
+    use crate::rng::Rng;
+    use crate::testing;
+    use crate::wire::{Fate, Identity, Serial, Version};
+
+    const P: FragmentId = FragmentId(0);
+
+    /// Merges an update of `learner` that came `after_ms` after its previous one.
+    fn merge(books: &mut Books, learner: LearnerId, tokens: u64, after_ms: u64) {
+        let part = Part { after_ms: Some(after_ms), ..testing::part(learner, tokens) };
+        books.note_merge(testing::merge(P, part));
+        let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens };
+        books.settle(&UpdateOutcome { round: None, fragment: P, learner, serial: Serial(1), tokens, fate });
+    }
+
+    fn books() -> Books {
+        let terms = BookTerms {
+            context: 1,
+            lease_ms: 1,
+            lease_idle_ms_max: 1,
+            identities_max: 100,
+            strangers_max: 100,
+        };
+        Books::new(terms, LeasePool::new(vec![9]).unwrap(), Ledger::new(vec![1]))
+    }
+
+    fn enrol(books: &mut Books, count: u8) -> Vec<LearnerId> {
+        (0..count).map(|i| books.enrol(&Identity([i; 32]), "", "", None).0).collect()
+    }
+
+    /// Goal: the incremental statistics equal those computed from the ledger for each connected learner.
+    #[test]
+    fn statistics_are_those_of_all_connected_learners() {
+        let mut books = books();
+        let learners = enrol(&mut books, 20);
+        let (mut rng, mut trust) = (Rng::new(4), Trust::default());
+        let mut there: BTreeMap<LearnerId, bool> = BTreeMap::new();
+        for turn in 0..6_000 {
+            let learner = learners[rng.below(20) as usize];
+            match rng.below(8) {
+                0 => {
+                    let is_live = rng.below(3) > 0;
+                    there.insert(learner, is_live);
+                    trust.note(books.ledger(), learner, is_live);
+                }
+                1 => {
+                    there.remove(&learner);
+                    trust.left(learner);
+                }
+                2 => trust.measure(books.ledger()),
+                3 if rng.below(9) == 0 => trust.convicted(&mut books, learner),
+                4 => {
+                    let suspected = ContributionVerdict::Suspected(Suspicion { looks: 1 });
+                    let is_suspected = rng.below(3) == 0;
+                    let verdict = if is_suspected { suspected } else { ContributionVerdict::Open };
+                    trust.judged(&mut books, learner, verdict);
+                }
+                _ => {
+                    merge(&mut books, learner, rng.below(90).into(), rng.below(20_000).into());
+                    trust.merged(books.ledger(), learner);
+                }
+            }
+
+            let (ledger, longest_ms) = (books.ledger(), trust.longest_ms);
+            let is_trusted = |learner: &LearnerId| ledger.level(*learner, longest_ms).is_trusted();
+            let live = || there.iter().filter(|(_, is_live)| **is_live).map(|(learner, _)| *learner);
+            let established: BTreeSet<LearnerId> = live().filter(is_trusted).collect();
+            assert_eq!(trust.established(), &established, "{turn}");
+            let paces = established.iter().filter(|other| **other != learner);
+            let pace = lower_median(paces.filter_map(|&other| ledger.pace(other)));
+            assert_eq!(trust.pace(learner), pace, "{turn}");
+            let merits = || there.keys().map(|&learner| (merit(ledger, learner), learner));
+            assert_eq!(trust.merits.first().copied(), merits().min(), "{turn}");
+            assert_eq!(trust.strangers, merits().filter(|(merit, _)| *merit == 0).count(), "{turn}");
+            if turn % 5 == 0 {
+                let longest_ms = live().map(|learner| ledger.merged_ms(learner)).max().unwrap_or(0);
+                trust.measure(ledger);
+                assert_eq!(trust.longest_ms, longest_ms, "{turn}");
+            }
+        }
+        assert!(trust.established().len() > 3 && trust.longest_ms > 600_000);
+    }
+
+    /// Creates two connected learners: an established one, and one without a merged update.
+    fn pair() -> (Books, Trust, LearnerId, LearnerId) {
+        let (mut books, mut trust) = (books(), Trust::default());
+        let learners = enrol(&mut books, 2);
+        for &learner in &learners {
+            trust.joined(books.ledger(), learner);
+            trust.ready(books.ledger(), learner);
+        }
+        for _ in 0..8 {
+            merge(&mut books, learners[0], 10, 100_000);
+            trust.merged(books.ledger(), learners[0]);
+        }
+        trust.measure(books.ledger());
+        (books, trust, learners[0], learners[1])
+    }
+
+    #[test]
+    fn each_event_leads_to_its_level() {
+        let (mut books, mut trust, old, new) = pair();
+        let level = |trust: &Trust, books: &Books, learner| trust.level(books.ledger(), learner, false);
+        assert_eq!(level(&trust, &books, new), TrustLevel::Newcomer);
+        assert_eq!(level(&trust, &books, old), TrustLevel::Trusted);
+        assert_eq!(trust.level(books.ledger(), old, true), TrustLevel::Trusted, "the owner sent it away");
+
+        let suspected = ContributionVerdict::Suspected(Suspicion { looks: 24 });
+        for (verdict, is_news, expected) in [
+            (ContributionVerdict::Open, false, TrustLevel::Trusted),
+            (suspected, true, TrustLevel::Suspected),
+            (suspected, false, TrustLevel::Suspected),
+            (ContributionVerdict::Proven, true, TrustLevel::Trusted),
+        ] {
+            assert_eq!(trust.judged(&mut books, old, verdict), is_news, "{verdict:?}");
+            assert_eq!(level(&trust, &books, old), expected, "{verdict:?}");
+            assert_eq!(trust.established().contains(&old), expected.is_trusted(), "{verdict:?}");
+            let is_proven = Some(verdict == ContributionVerdict::Proven);
+            assert_eq!(trust.sender(books.ledger(), old), SenderTrust { level: expected, is_proven });
+        }
+        assert_eq!(trust.sender(books.ledger(), new).is_proven, None, "it was not checked");
+
+        trust.convicted(&mut books, old);
+        assert_eq!(trust.sender(books.ledger(), old).is_proven, Some(false));
+        assert_eq!(trust.level(books.ledger(), old, true), TrustLevel::Banned);
+        trust.convicted(&mut books, old);
+        assert_eq!(level(&trust, &books, old), TrustLevel::Banned, "also once its exclusion is over");
+        assert!(trust.pardoned(&mut books, old) && !trust.pardoned(&mut books, old));
+        assert_ne!(trust.level(books.ledger(), old, true), TrustLevel::Banned);
+    }
+
+    /// Goal: a verdict on an unknown learner leaves no state behind.
+    #[test]
+    fn a_verdict_on_an_unknown_learner_has_no_effect() {
+        let (mut books, mut trust, ..) = pair();
+        assert!(!trust.judged(&mut books, LearnerId(99), ContributionVerdict::Proven));
+        assert_eq!(trust.sender(books.ledger(), LearnerId(99)).is_proven, None);
+        assert_eq!(trust.level(books.ledger(), LearnerId(99), false), TrustLevel::Newcomer);
+    }
+
+    #[test]
+    fn a_seat_goes_to_a_learner_that_was_merged_for_longer() {
+        let (books, mut trust, old, new) = pair();
+        let ledger = books.ledger();
+        assert_eq!(trust.seat(ledger, None, 9, 2), Ok(None));
+        assert!(trust.seat(ledger, None, 2, 2).unwrap_err().contains("1 learners without a merged update"));
+        assert!(trust.seat(ledger, None, 3, 3).unwrap_err().contains("3 learners are connected"));
+        trust.left(old);
+        assert_eq!(trust.seat(ledger, Some(old), 1, 1), Ok(Some(new)), "it has no merged update");
+    }
+
+    #[test]
+    fn limits_of_a_sender_follow_from_its_level_and_the_others() {
+        let (mut books, trust, old, new) = pair();
+        let paces = [old, new].map(|learner| trust.pace_max(books.ledger(), learner));
+        let pace = books.ledger().pace(old).unwrap();
+        assert_eq!(paces, [None, Some(PACE_RATIO_MAX * pace)], "no other learner limits the first");
+        let parts = [10, 10, 10].map(|tokens| testing::part(new, tokens));
+        let entry = testing::merge(P, parts[0]);
+        books.note_merge(crate::diloco::MergeEntry { parts: parts.to_vec(), ..entry });
+        let steps_max = |learner| {
+            let sender = trust.sender(books.ledger(), learner);
+            Trust::steps_max(books.ledger(), sender, P, 5)
+        };
+        assert_eq!([steps_max(old), steps_max(new)], [None, Some(32)]);
+    }
+}
