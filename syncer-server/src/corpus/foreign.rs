@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
 
+use super::records::KNOWN;
 use crate::errors::ServerError;
 
 /// Largest ratio of unpacked to packed bytes. Text rarely exceeds 20; a decompression bomb reaches 1,000.
@@ -82,6 +83,9 @@ pub fn without_packing(path: &Path) -> PathBuf {
     if is_called(path, &PACKED) { path.with_extension("") } else { path.to_owned() }
 }
 
+/// Bytes after the header of bzip2 data that begin a block.
+const BZIP2_BLOCK: [u8; 6] = [0x31, 0x41, 0x59, 0x26, 0x53, 0x59];
+
 /// Supported compressions.
 #[derive(Clone, Copy, Debug)]
 enum Compression {
@@ -111,8 +115,8 @@ impl Compression {
     fn unpack(self, path: &Path, bytes: &[u8]) -> Result<Vec<u8>, ServerError> {
         let bytes_max = UNPACK_RATIO_MAX.saturating_mul(bytes.len() as u64).max(UNPACK_BYTES_MIN);
         let unpack = match self {
-            Self::Gzip => format!("unpack it with `gzip -d {}`", quoted(path)),
-            Self::Zstd => format!("unpack it with `zstd -d --long=31 {}`", quoted(path)),
+            Self::Gzip => unpacked_by("gzip", &["gz", "tgz"], path),
+            Self::Zstd => unpacked_by("zstd --long=31", &["zst", "tzst"], path),
         };
         let refused =
             |found: String, remedy: String| ServerError::DataForm { path: path.to_owned(), found, remedy };
@@ -211,9 +215,18 @@ fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
             ),
         ),
         () if begins(b"PK\x03\x04") => ("a zip archive", unpack("unzip")),
-        () if begins(b"BZh") => ("bzip2 data", unpack("bzip2 -d")),
-        () if begins(b"\xfd7zXZ\0") => ("xz data", unpack("xz -d")),
+        () if compression(head).is_some() => ("compressed data", "unpack that as well".to_owned()),
+        () if begins(b"BZh") && head.get(4..10) == Some(&BZIP2_BLOCK) => {
+            ("bzip2 data", unpacked_by("bzip2", &["bz2", "tbz2"], path))
+        }
+        () if begins(b"\xfd7zXZ\0") => ("xz data", unpacked_by("xz", &["xz", "txz"], path)),
+        () if begins(b"\x5d\0\0") => ("lzma data", unpacked_by("xz --format=lzma", &["lzma"], path)),
+        () if begins(b"LZIP\x01") => ("lzip data", unpacked_by("lzip", &["lz"], path)),
+        () if begins(b"\x04\x22\x4d\x18") || begins(b"\x02\x21\x4c\x18") => {
+            ("lz4 data", unpacked_by("lz4", &["lz4"], path))
+        }
         () if begins(b"7z\xbc\xaf\x27\x1c") => ("a 7-Zip archive", unpack("7z x")),
+        () if begins(b"Rar!\x1a\x07") => ("a RAR archive", unpack("unrar x")),
         () if head.get(257..262) == Some(b"ustar") => ("a tar archive", unpack("tar xf")),
         () if begins(b"SQLite format 3\0") => (
             "an SQLite database",
@@ -222,7 +235,26 @@ fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
                 quoted(path)
             ),
         ),
-        () if is_called(path, &["csv", "tsv"]) => ("a table", table(path)),
+        () if is_called(path, &["tsv"]) => ("a table", table(path, '\t')),
+        () if is_called(path, &["csv"]) => ("a table", table(path, delimiter(head).unwrap_or(','))),
+        () if delimiter(head).is_some() => ("a table", table(path, delimiter(head).unwrap_or(','))),
+        () if all_lines(head, |line| line.starts_with("data: {") || line == "data: [DONE]") => (
+            "lines of an event stream",
+            format!(
+                "keep their JSON with `sed -n 's/^data: *{{/{{/p' {} > {}`",
+                quoted(path),
+                quoted(&renamed(path, "jsonl"))
+            ),
+        ),
+        () if all_lines(head, is_python_dict) => (
+            "Python dictionaries, which are not JSON",
+            format!(
+                "convert them with `python -c \"import ast, json; [print(json.dumps(ast.literal_eval(line))) for line \
+                 in open('{}', encoding='utf-8') if line.strip()]\" > {}`",
+                python(path),
+                quoted(&renamed(path, "jsonl"))
+            ),
+        ),
         () if is_html(head) && (path.extension().is_none() || is_called(path, &DOWNLOADS)) => (
             "an HTML page, as servers send in place of a file that needs a login",
             "download the file again, or convert the page with `pandoc -t plain`".to_owned(),
@@ -230,6 +262,16 @@ fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
         () => return None,
     };
     Some(found)
+}
+
+/// Returns a command that unpacks `path`. Programs refuse files whose extension is not one of their `ends`; they read
+/// those with `-c`.
+fn unpacked_by(program: &str, ends: &[&str], path: &Path) -> String {
+    let (name, output) = (quoted(path), quoted(&renamed(path, "unpacked.txt")));
+    match is_called(path, ends) {
+        true => format!("unpack it with `{program} -d {name}`"),
+        false => format!("unpack it with `{program} -dc {name} > {output}`"),
+    }
 }
 
 /// Returns a command that converts a text from `encoding` to UTF-8.
@@ -263,9 +305,49 @@ fn by_datasets(kind: &str, path: &Path) -> String {
     )
 }
 
+/// Returns the delimiter of a table whose first line has the name of a column that documents have, if `head` begins so.
+fn delimiter(head: &[u8]) -> Option<char> {
+    let head = String::from_utf8_lossy(head);
+    let first = head.trim_start_matches('\u{feff}').lines().next().filter(|line| line.len() < head.len())?;
+    let is_name =
+        |cell: &str| !cell.is_empty() && cell.chars().all(|c| c.is_alphanumeric() || "_-".contains(c));
+    [',', '\t', ';'].into_iter().find(|&delimiter| {
+        let cells: Vec<_> = first.split(delimiter).map(|cell| cell.trim().trim_matches('"')).collect();
+        cells.len() > 1
+            && cells.iter().all(|cell| is_name(cell))
+            && cells.iter().any(|cell| KNOWN.contains(cell))
+    })
+}
+
+/// Returns true if all whole lines of `head` that are not blank are `wanted`, and there is one.
+fn all_lines(head: &[u8], wanted: impl Fn(&str) -> bool) -> bool {
+    let head_text = String::from_utf8_lossy(head);
+    let mut lines = head_text.trim_start_matches('\u{feff}').split('\n').map(str::trim_end).peekable();
+    // The last line may be cut off by the limit; its beginning is enough for those that are `wanted` by it.
+    let mut found = 0;
+    while let Some(line) = lines.next() {
+        let is_cut = lines.peek().is_none() && head.len() == HEAD_BYTES && found > 0;
+        match line.is_empty() || is_cut {
+            true => {}
+            false if wanted(line) => found += 1,
+            false => return false,
+        }
+    }
+    found > 0
+}
+
+/// Returns true if `line` begins as the dictionary of a document that Python printed.
+fn is_python_dict(line: &str) -> bool {
+    let key = line.strip_prefix("{'").and_then(|rest| rest.split_once("': "));
+    key.is_some_and(|(key, _)| !key.contains('\''))
+}
+
 /// Returns a command that converts a table to lines of JSON, one for each row.
-fn table(path: &Path) -> String {
-    let delimiter = if is_called(path, &["tsv"]) { ", delimiter='\\t'" } else { "" };
+fn table(path: &Path, delimiter: char) -> String {
+    let delimiter = match delimiter {
+        ',' => String::new(),
+        other => format!(", delimiter='{}'", other.escape_default()),
+    };
     format!(
         "convert it with `python -c \"import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open('{}', \
          newline='', encoding='utf-8'){delimiter})]\" > {}`, with a column named text, or prompt and completion",
@@ -370,10 +452,23 @@ mod tests {
         check("t.txt", b"%PDF-1.7\n", "a PDF document", "`pdftotext t.txt");
         check("t.zip", b"PK\x03\x04..", "a zip archive", "`unzip t.zip`");
         check("t.docx", b"PK\x03\x04..", "a word processor", "`pandoc -t plain");
-        check("t.bz2", b"BZh9..", "bzip2 data", "`bzip2 -d t.bz2`");
+        check("t.bz2", b"BZh91AY&SY..", "bzip2 data", "`bzip2 -d t.bz2`");
         check("t.xz", b"\xfd7zXZ\0..", "xz data", "`xz -d t.xz`");
+        check("t.bin", b"\xfd7zXZ\0..", "xz data", "`xz -dc t.bin > t.unpacked.txt`");
+        check("t", b"BZh91AY&SY..", "bzip2 data", "`bzip2 -dc t > t.unpacked.txt`");
+        check("t.lz4", b"\x04\x22\x4d\x18..", "lz4 data", "`lz4 -d t.lz4`");
+        check("t.lzma", b"\x5d\0\0\x80\0", "lzma data", "`xz --format=lzma -d t.lzma`");
+        check("t.txt", &gzip(&gzip(b"lamp")), "compressed data, packed by gzip", "unpack that as well");
+        check("t.txt", &gzip(&zstd(b"lamp")), "compressed data, packed by gzip", "unpack that as well");
         check("t.csv", b"text\nlamp\n", "a table", "csv.DictReader(open('t.csv'");
         check("t.tsv", b"text\nlamp\n", "a table", "delimiter='\\t'");
+        check("t.txt", b"prompt,completion\na,b\n", "a table", "csv.DictReader(open('t.txt'");
+        check("t.txt", b"\"id\";\"text\"\n1;lamp\n", "a table", "delimiter=';'");
+        check("t", b"id\ttext\n1\tlamp\n", "a table", "delimiter='\\t'");
+        let events = b"data: {\"text\": \"a\"}\n\ndata: {\"text\": \"b\"}\n\ndata: [DONE]\n";
+        check("t.txt", events, "an event stream", "`sed -n 's/^data: *{/{/p' t.txt > t.jsonl`");
+        let dicts = "{'text': 'a'}\n{'text': \"it's\"}\n".repeat(40);
+        check("t.txt", dicts.as_bytes(), "Python dictionaries", "ast.literal_eval(line)");
         check("t.json", b"\n<!DOCTYPE html><p>Sign in", "an HTML page", "download the file again");
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 9\n";
         check("t.txt", pointer, "a git-lfs pointer", "`git lfs pull`");
@@ -393,7 +488,21 @@ mod tests {
 
     #[test]
     fn ordinary_text_is_left_alone() {
-        for text in ["<p>said he", "version 2 of the lamp", "PK was here", "BZ", "a,b\n1,2\n", "\u{1f}lamp"] {
+        let texts = [
+            "<p>said he",
+            "version 2 of the lamp",
+            "PK was here",
+            "BZh is a header",
+            "a,b\n1,2\n",
+            "\u{1f}lamp",
+            "Read the prompt, text, output\nof the lamp\n",
+            "text\nof the lamp\n",
+            "text, lamp",
+            "data: {a}\nand so on\n",
+            "{'a' is a letter}\n",
+            "",
+        ];
+        for text in texts {
             assert_eq!(read("poem.txt", text.as_bytes()).unwrap().text, text);
         }
         assert!(read("page.html", b"<!doctype html><p>kept as it is").is_ok());

@@ -7,7 +7,7 @@ use serde_json::{Deserializer, Value};
 const LOOKED_AT: usize = 4;
 
 /// Keys of all forms of a document.
-const KNOWN: [&str; 10] = [
+pub const KNOWN: [&str; 10] = [
     "text",
     "messages",
     "conversations",
