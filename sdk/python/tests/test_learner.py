@@ -23,6 +23,7 @@ class InARun(RunCase):
         params = bigrams.model()
         losses = []
         with archipelago.Learner(run.url, params, identity=self.folder / "key", name="lab-3") as learner:
+            self.assertNotEqual(learner.report.doing, "connecting")
             for tokens in learner.batches():
                 self.assertEqual((tokens.dtype, tokens.shape), (np.dtype(np.int64), (8, 65)))
                 losses.append(bigrams.train(params, tokens, learner.labels, learner.learning_rate))

@@ -225,7 +225,8 @@ class Learner:
         names = [name for name in Report.__dataclass_fields__ if name not in ("sync_ratio", "offline", "doing")]
         begun_s = time.perf_counter() if self._begun_s is None else self._begun_s
         return Report(
-            doing=told.get("doing", "connecting"),
+            # The constructor returns once the learner has joined; the first report follows within half a second.
+            doing=told.get("doing", "training"),
             offline=(told.get("offline") or {}).get("reason"),
             sync_ratio=self._waited_s / max(time.perf_counter() - begun_s, 1e-9),
             **{name: told.get(_camel(name), 0) for name in names},
