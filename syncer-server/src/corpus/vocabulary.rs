@@ -425,7 +425,8 @@ fn train_bpe(text: &str, size: u32) -> Result<Vocabulary, ServerError> {
         .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
         .build();
     let mut trainer: TrainerWrapper = trainer.into();
-    tokenizer.train(&mut trainer, pieces(text)).map_err(unusable)?;
+    let pieces = pieces(text).flat_map(|piece| limited(piece, 2 * PIECE_BYTES));
+    tokenizer.train(&mut trainer, pieces).map_err(unusable)?;
     // The vocabulary may be smaller if the text has too few distinct pairs; the run then uses the smaller one.
     debug_assert!(tokenizer.get_model().get_vocab_size() >= BYTE_VOCAB as usize);
     // Each byte becomes one character, which takes up to two bytes.
@@ -448,6 +449,19 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> + Send {
         let (piece, after) = rest.split_at(end);
         rest = after;
         Some(piece)
+    })
+}
+
+/// Splits `text` into pieces of at most `bytes_max` bytes, before a blank if there is one. A trainer takes about 100
+/// bytes of memory for each byte of a piece.
+fn limited(text: &str, bytes_max: usize) -> impl Iterator<Item = &str> + Send {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let end = rest.floor_char_boundary(bytes_max);
+        let blank = rest[..end].rfind(char::is_whitespace).filter(|&at| at > 0 && end < rest.len());
+        let (piece, after) = rest.split_at(blank.unwrap_or(end));
+        rest = after;
+        (!piece.is_empty()).then_some(piece)
     })
 }
 
@@ -497,6 +511,17 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "Zwölf Boxkämpfer jagen\u{0} Viktor —\r\n\t 🥊 <s> ▁ĠĊ";
+
+    #[test]
+    fn pieces_to_train_on_are_short_and_make_up_the_text() {
+        for (text, first) in [("the lamp is lit", "the"), ("éééééé", "éé"), ("one two", "one")] {
+            let found: Vec<_> = limited(text, 5).collect();
+            assert!(found.concat() == text && found.iter().all(|piece| piece.len() <= 5), "{found:?}");
+            assert_eq!(found[0], first);
+        }
+        assert_eq!(limited("lamp", 5).collect::<Vec<_>>(), ["lamp"]);
+        assert_eq!(limited("", 5).count(), 0);
+    }
 
     #[test]
     fn byte_tokenizer_numbers_bytes_by_value() {
