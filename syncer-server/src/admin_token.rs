@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use crate::errors::ServerError;
-use crate::secret::is_same;
 use crate::store::{Store, read_token};
 
 /// The owner's token: either a given one, or the one in the run's folder. The latter is read at each request, so that a
@@ -49,6 +48,13 @@ impl std::fmt::Debug for AdminToken {
     }
 }
 
+/// Compares in constant time for inputs of equal length, so that the time does not reveal the number of correct bytes.
+#[must_use]
+pub fn is_same(a: &[u8], b: &[u8]) -> bool {
+    let differ = a.iter().zip(b).fold(0, |differ, (x, y)| differ | (x ^ y));
+    a.len() == b.len() && std::hint::black_box(differ) == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +74,13 @@ mod tests {
         assert!(!owner.is(b"") && !owner.is(b"\n"), "an empty file is nobody's token");
         let given = AdminToken::open(&store, Some("given-by-flag")).unwrap();
         assert!(given.is(b"given-by-flag") && !given.is(after.as_bytes()));
+    }
+
+    #[test]
+    fn every_byte_counts() {
+        assert!(is_same(b"secret", b"secret") && is_same(b"", b""));
+        for other in ["", "secre", "secrets", "tecret", "secreT"] {
+            assert!(!is_same(b"secret", other.as_bytes()), "{other}");
+        }
     }
 }

@@ -11,12 +11,12 @@ use sha2::{Digest, Sha256};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::actor::{ActorHandle, Command};
+use crate::admin_token::is_same;
 use crate::clock::unix_ms;
 use crate::errors::ServerError;
 use crate::identity::verify;
 use crate::invites::{Guests, InviteFault};
 use crate::listener::{Place, TooMany};
-use crate::secret::is_same;
 
 /// Interval between checks of the ban list; other programs may change it in the run's folder.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

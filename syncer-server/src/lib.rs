@@ -87,7 +87,6 @@ mod replay;
 mod report;
 mod running;
 mod sample;
-mod secret;
 pub mod status;
 pub mod steer;
 mod store;

@@ -7,24 +7,26 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use archipelago_core::diloco::syncer::{LeaderRequest, Syncer};
 use archipelago_core::wire::{Bye, CloseCode};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::actor::{Actor, ActorHandle, Command, Final, Trusted};
+use crate::actor::{Actor, ActorHandle, Command, Final, Mailbox, Trusted};
 use crate::clock::Clock;
-use crate::cluster_node::{Hearing, Membership};
+use crate::cluster_node::{AdminBroadcast, Hearing, Membership};
 use crate::config::{ServeConfig, syncer_config};
 use crate::connection::Context;
 use crate::errors::ServerError;
-use crate::evaluate::{self, Evaluator, Judge, Prover};
+use crate::evaluate::{self, Judge, Prover};
+use crate::invites::Guests;
 use crate::listener::Share;
 use crate::meters::Meters;
 use crate::prepare::{Plan, Prepared, alert_terms, owner_token, to_lead};
 use crate::progress::{Cancellation, Progress, Unit};
-use crate::status::{LogEvent, ServerStatus, StatusTracker};
-use crate::store::{Store, temporary};
+use crate::status::{AlertTerms, LogEvent, ServerStatus, StatusTracker};
+use crate::store::{Snapshot, Store, temporary};
 use crate::webhook::Webhook;
 use crate::{http, links};
 
@@ -63,34 +65,19 @@ pub(crate) fn restart() -> Bye {
 
 impl Running {
     /// Starts or resumes the run of `config`, until `shutdown` resolves with the goodbye for its learners. `links` are
-    /// the pages of the run; `house` is set on a server of several runs.
+    /// the pages of the run; `host` is set on a server of several runs.
     ///
     /// # Errors
     /// Those of [`crate::validate`]; `Disk`, `Internal` or `System`.
-    #[expect(clippy::too_many_lines, reason = "one list of what a run is made of")]
     pub(crate) async fn open(
         config: &ServeConfig,
         links: Vec<String>,
-        house: Option<HostResources>,
+        host: Option<HostResources>,
         shutdown: impl Future<Output = Bye> + Send + 'static,
     ) -> Result<Self, ServerError> {
-        let (host_token, share) = house.map(|HostResources { token, share }| (token, share)).unzip();
         let clock = Clock::start();
-        let part = config.cluster.part()?;
-        let (mut config, scratch) = if part.is_some() { of_a_part(config)? } else { (config.clone(), None) };
         let mut shutdown = Box::pin(shutdown);
-        let mut prepared = prepare(&config, shutdown.as_mut()).await?;
-        let (membership, hearing) = match part.zip(prepared.shared.take()) {
-            Some((part, shared)) => Some(Membership::join(part, &config, shared).await?),
-            None => None,
-        }
-        .unzip();
-        if let Some(hearing) = &hearing {
-            config = hearing.config().clone();
-            let core = syncer_config(&config)?;
-            prepared.syncer.retune(core.quorum, core.merge);
-            prepared.syncer.limit(core.learners_max, core.cohort_max, core.stop_tokens);
-        }
+        let Setup { config, scratch, mut prepared, node } = Setup::new(config, shutdown.as_mut()).await?;
         prepared.facts.links = links;
         let webhook = config.alerts.webhook.as_deref().map(Webhook::start).transpose()?;
         let terms = alert_terms(&config)?;
@@ -103,129 +90,55 @@ impl Running {
         let (open, mut all_closed) = mpsc::channel(1);
         let meters = Arc::new(Meters::from(prepared.carried.traffic));
         let context = context(&prepared, handle.clone(), &meters);
-        let Prepared {
-            mut syncer,
-            corpus,
-            store,
-            carried,
-            evaluator,
-            facts,
-            owner,
-            tape,
-            resumed,
-            forked,
-            decoder,
-            frozen,
-            held_out,
-            snapshot_seq,
-            ..
-        } = prepared;
-        let (stop_leading, leads) = oneshot::channel::<()>();
-        let is_part = membership.is_some();
-        let (mut leader_requests, mut leading, mut lost) = (None, None, None);
-        if let Some((membership, hearing)) = membership.as_ref().zip(hearing.as_ref()) {
-            let lead = membership.lead(hearing, async { drop(leads.await) });
-            leading = Some(tokio::spawn(lead));
-            let (said, is_lost);
-            let guests = Arc::clone(context.admission.guests());
-            (syncer, said, is_lost) = membership.face(syncer, handle.clone(), guests)?;
-            (leader_requests, lost) = (Some(said), Some(is_lost));
+        let broadcast = node.as_ref().map(|(_, hearing)| hearing.herald());
+        let (mut node, mut leader_requests) = (node.map(ClusterTasks::new), None);
+        if let Some(node) = &mut node {
+            let guests = Arc::clone(prepared.admission.guests());
+            let connected = node.connect(prepared.syncer, &handle, guests)?;
+            prepared.syncer = connected.0;
+            leader_requests = Some(connected.1);
         }
-        let measured_by = carried.history.measured_by();
-        let trusted =
-            config.evaluator.clone().map(|who| Trusted::new(who, config.eval_every.0, measured_by, &syncer));
-        let admission = context.admission.clone();
-        let app = Arc::new(http::App {
-            context,
-            corpus: Arc::clone(&corpus),
-            held_out: held_out.map(Into::into),
-            run: run.to_string(),
-            pages: config.pages.clone(),
-            allow_origin: links::allowed_origins(&config)?,
-            owner,
-            host_token,
-            share,
-            settings: http::Settings::new(&config),
-            herald: hearing.as_ref().map(Hearing::herald),
-            watchers: 0.into(),
-            foreign: 0.into(),
-            reports: http::Reports::default(),
-            unread: http::Unread::default(),
-            work: http::WorkLimit::of_a_run(),
-            orders: http::WorkLimit::of_a_run(),
-            frozen: frozen.clone().map(http::frozen_bytes),
-            hats: http::Hats::new(syncer.fragments().count().into()),
-            turns: http::Turns::new(http::Terms::default()),
-            exports: http::Exports::new(
-                syncer.spec().clone(),
-                decoder,
-                Arc::clone(&store),
-                config.licence.clone(),
-            ),
-            next_conn: AtomicU64::new(1),
-            stopping: stopping.clone(),
-            open,
-        });
-        let heard = Arc::clone(&app);
+        let app = Arc::new(app(&config, &prepared, context, host, broadcast, stopping.clone(), open)?);
+
+        let served = Arc::clone(&app);
         let work = async move {
-            let hearing = hearing.map(|hearing| {
-                tokio::spawn(hearing.run(move |decree| http::obey(Arc::clone(&heard), decree)))
-            });
-            let checks = evaluator.is_some() && config.checks > 0.0;
-            let prover = match decoder.filter(|_| checks) {
-                Some(decoder) => {
-                    Some(Prover::new(&syncer, &decoder, frozen, Arc::clone(&corpus), config.checks)?)
-                }
-                None => None,
+            let (store, admission) = (Arc::clone(&prepared.store), prepared.admission.clone());
+            let exit_when_finished = config.exit_when_finished;
+            if let Some(node) = &mut node {
+                node.obey(served);
+            }
+            let checks = prepared.evaluator.is_some() && config.checks > 0.0;
+            let mut parts = RunParts {
+                config,
+                prepared,
+                clock,
+                meters,
+                mailbox,
+                webhook,
+                terms,
+                leader_requests,
+                checks,
             };
-            // The task ends with the actor.
-            drop(prover.map(|prover| tokio::spawn(evaluate::prove(prover, handle.clone(), clock))));
-            let measure = |evaluator: Evaluator| {
-                let (actor, written) = (handle.clone(), carried.history.written());
-                let losses = carried.history.evaluations.iter().map(|evaluation| evaluation.loss);
-                // Rollback needs a tape.
-                let evaluator = match tape.keeps() && !config.no_undo {
-                    true => evaluator.judged_by(Judge::new(Arc::clone(&store), run, losses)),
-                    false => evaluator,
-                };
-                evaluate::run(evaluator, actor, corpus, config.eval_every.0, clock, written)
-            };
-            let mut measuring = evaluator.map(measure).map(tokio::spawn);
+            parts.spawn_loss_checks(&handle)?;
+            let mut measuring = parts.spawn_evaluation(&handle);
             let over = handle.over_watch();
             tokio::spawn(admission.watch(handle.clone()));
             drop(handle);
-            let mut tape = tape;
-            let actor = Actor {
-                syncer,
-                clock,
-                meters,
-                board: StatusTracker::new(facts, carried, tape.take_log(), terms),
-                store: Arc::clone(&store),
-                snapshot_every: config.snapshot_every.0,
-                mailbox,
-                tape,
-                snapshot_seq,
-                started: LogEvent::Started { resumed, forked: forked.map(|(run, at)| (run.to_string(), at)) },
-                webhook,
-                leader_requests,
-                checks,
-                trusted,
-            };
             let mut is_lost = false;
             let shutdown = async {
-                let lost = async { lost?.await.ok() };
                 tokio::select! {
                     bye = shutdown => bye,
-                    Some(()) = lost => {
+                    () = lost(&mut node) => {
                         is_lost = true;
                         restart()
                     }
                 }
             };
-            let ended = actor.run(until(shutdown, over, &mut measuring, config.exit_when_finished)).await;
+            let until = until(shutdown, over, &mut measuring, exit_when_finished);
+            let ended = parts.into_actor().run(until).await;
             stop.send_replace(true);
-            if let Some(hearing) = hearing {
-                hearing.abort();
+            if let Some(node) = &mut node {
+                node.stop_obeying();
             }
             // Every connection holds a sender; when all are dropped, all connections are closed.
             drop(tokio::time::timeout(GOODBYE_WITHIN, all_closed.recv()).await);
@@ -233,22 +146,14 @@ impl Running {
             if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
                 drop(tokio::time::timeout(GOODBYE_WITHIN, measuring).await);
             }
-            drop(stop_leading);
-            if let Some(leading) = leading {
-                drop(leading.await);
+            let is_node = node.is_some();
+            if let Some(node) = node {
+                node.stop_leading().await;
             }
             let Final { snapshot, status } = ended?;
-            // Runs led by other processes are stored in their shared storage. Before the first merge, a snapshot only
-            // adds the curves of an idle run, which does not justify writing a large model again.
-            let is_worth = status.core.tokens_merged > 0 || snapshot.tensor_bytes() < IDLE_BYTES_SAVED;
-            if !is_part && is_worth {
-                blocking(move || {
-                    let total = snapshot.tensor_bytes();
-                    let progress =
-                        Progress::of(&Cancellation::default(), "saving the run", total, Unit::Bytes);
-                    store.save_with(&snapshot, &progress)
-                })
-                .await??;
+            // Runs led by other processes are stored in their shared storage.
+            if !is_node {
+                save(store, snapshot, status.core.tokens_merged).await?;
             }
             let (finished, tokens_merged) = (status.core.finished, status.core.tokens_merged);
             tracing::info!(%run, finished, tokens_merged, "saved and stopped");
@@ -262,6 +167,236 @@ impl Running {
         };
         Ok(Self { app, stopping, work: Box::pin(work) })
     }
+}
+
+/// Prepared run of this process, and its place in a cluster.
+struct Setup {
+    /// Settings that the processes of a cluster agreed on.
+    config: ServeConfig,
+    /// Working folder of a cluster process, deleted at the end.
+    scratch: Option<TempDir>,
+    prepared: Prepared,
+    node: Option<(Membership, Hearing)>,
+}
+
+impl Setup {
+    /// Prepares the run of `config` and joins its cluster, unless `shutdown` resolves first.
+    async fn new(
+        config: &ServeConfig,
+        shutdown: Pin<&mut (impl Future<Output = Bye> + ?Sized)>,
+    ) -> Result<Self, ServerError> {
+        let part = config.cluster.part()?;
+        let (mut config, scratch) = if part.is_some() { of_a_part(config)? } else { (config.clone(), None) };
+        let mut prepared = prepare(&config, shutdown).await?;
+        let node = match part.zip(prepared.shared.take()) {
+            Some((part, shared)) => Some(Membership::join(part, &config, shared).await?),
+            None => None,
+        };
+        if let Some((_, hearing)) = &node {
+            config = hearing.config().clone();
+            let core = syncer_config(&config)?;
+            prepared.syncer.retune(core.quorum, core.merge);
+            prepared.syncer.limit(core.learners_max, core.cohort_max, core.stop_tokens);
+        }
+        Ok(Self { config, scratch, prepared, node })
+    }
+}
+
+/// Tasks that connect a process to the rest of its cluster.
+struct ClusterTasks {
+    membership: Membership,
+    /// Owner's commands, until [`Self::obey`].
+    hearing: Option<Hearing>,
+    obeying: Option<JoinHandle<()>>,
+    leading: JoinHandle<()>,
+    stop_leading: oneshot::Sender<()>,
+    /// Resolves when contact with the leaders is lost.
+    lost: Option<oneshot::Receiver<()>>,
+}
+
+impl ClusterTasks {
+    /// Begins to lead rounds, if that is the role of this process.
+    fn new((membership, hearing): (Membership, Hearing)) -> Self {
+        let (stop_leading, stopped) = oneshot::channel::<()>();
+        let leading = tokio::spawn(membership.lead(&hearing, async { drop(stopped.await) }));
+        Self { membership, hearing: Some(hearing), obeying: None, leading, stop_leading, lost: None }
+    }
+
+    /// Connects `syncer` to the leaders of its fragments. Returns it with the channel to them.
+    ///
+    /// # Errors
+    /// `Internal`: the codec of the run cannot be used.
+    fn connect(
+        &mut self,
+        syncer: Syncer,
+        handle: &ActorHandle,
+        guests: Arc<Guests>,
+    ) -> Result<(Syncer, mpsc::UnboundedSender<LeaderRequest>), ServerError> {
+        let (syncer, requests, lost) = self.membership.face(syncer, handle.clone(), guests)?;
+        self.lost = Some(lost);
+        Ok((syncer, requests))
+    }
+
+    /// Begins to apply the owner's commands to the run of `app`.
+    fn obey(&mut self, app: Arc<http::App>) {
+        let hearing = self.hearing.take();
+        self.obeying = hearing
+            .map(|hearing| tokio::spawn(hearing.run(move |command| http::obey(Arc::clone(&app), command))));
+    }
+
+    fn stop_obeying(&mut self) {
+        if let Some(obeying) = self.obeying.take() {
+            obeying.abort();
+        }
+    }
+
+    /// Hands this process's rounds over to others.
+    async fn stop_leading(self) {
+        drop(self.stop_leading);
+        // Fails only if that task panicked, which has been logged.
+        drop(self.leading.await);
+    }
+}
+
+/// Resolves when contact with the leaders of the rounds is lost; never outside a cluster.
+async fn lost(node: &mut Option<ClusterTasks>) {
+    match node.as_mut().and_then(|node| node.lost.take()) {
+        Some(lost) if lost.await.is_ok() => {}
+        _ => std::future::pending().await,
+    }
+}
+
+/// Parts of a run that its actor and the tasks next to it are made of.
+struct RunParts {
+    config: ServeConfig,
+    prepared: Prepared,
+    clock: Clock,
+    meters: Arc<Meters>,
+    mailbox: Mailbox,
+    webhook: Option<Webhook>,
+    terms: AlertTerms,
+    leader_requests: Option<mpsc::UnboundedSender<LeaderRequest>>,
+    /// True if single updates get loss checks.
+    checks: bool,
+}
+
+impl RunParts {
+    /// Starts the loss checks of single updates, if they are on. The task ends with the actor.
+    ///
+    /// # Errors
+    /// `Internal`: the engine cannot be built.
+    fn spawn_loss_checks(&self, handle: &ActorHandle) -> Result<(), ServerError> {
+        let Prepared { syncer, decoder, frozen, corpus, .. } = &self.prepared;
+        let Some(decoder) = decoder.as_ref().filter(|_| self.checks) else { return Ok(()) };
+        let prover = Prover::new(syncer, decoder, frozen.clone(), Arc::clone(corpus), self.config.checks)?;
+        drop(tokio::spawn(evaluate::prove(prover, handle.clone(), self.clock)));
+        Ok(())
+    }
+
+    /// Starts the measurement of the held-out loss, if this process measures it.
+    fn spawn_evaluation(&mut self, handle: &ActorHandle) -> Option<JoinHandle<()>> {
+        let mut evaluator = self.prepared.evaluator.take()?;
+        let Prepared { syncer, corpus, store, carried, tape, .. } = &self.prepared;
+        // Rollback needs a tape.
+        if tape.keeps() && !self.config.no_undo {
+            let losses = carried.history.evaluations.iter().map(|evaluation| evaluation.loss);
+            evaluator = evaluator.judged_by(Judge::new(Arc::clone(store), syncer.run(), losses));
+        }
+        let (every, written) = (self.config.eval_every.0, carried.history.written());
+        let measured =
+            evaluate::run(evaluator, handle.clone(), Arc::clone(corpus), every, self.clock, written);
+        Some(tokio::spawn(measured))
+    }
+
+    fn into_actor(self) -> Actor {
+        let Self { config, prepared, clock, meters, mailbox, webhook, terms, leader_requests, checks } = self;
+        let Prepared { syncer, store, carried, facts, mut tape, resumed, forked, snapshot_seq, .. } =
+            prepared;
+        let measured_by = carried.history.measured_by();
+        let trusted =
+            config.evaluator.map(|learner| Trusted::new(learner, config.eval_every.0, measured_by, &syncer));
+        Actor {
+            board: StatusTracker::new(facts, carried, tape.take_log(), terms),
+            syncer,
+            clock,
+            meters,
+            store,
+            snapshot_every: config.snapshot_every.0,
+            mailbox,
+            tape,
+            snapshot_seq,
+            started: LogEvent::Started { resumed, forked: forked.map(|(run, at)| (run.to_string(), at)) },
+            webhook,
+            leader_requests,
+            checks,
+            trusted,
+        }
+    }
+}
+
+/// Returns the state of the routes of a run.
+///
+/// # Errors
+/// `Config`: an allowed origin is none.
+fn app(
+    config: &ServeConfig,
+    prepared: &Prepared,
+    context: Context,
+    host: Option<HostResources>,
+    herald: Option<AdminBroadcast>,
+    stopping: watch::Receiver<bool>,
+    open: mpsc::Sender<()>,
+) -> Result<http::App, ServerError> {
+    let Prepared { syncer, corpus, store, decoder, frozen, held_out, owner, .. } = prepared;
+    let (host_token, share) = host.map(|HostResources { token, share }| (token, share)).unzip();
+    Ok(http::App {
+        context,
+        corpus: Arc::clone(corpus),
+        held_out: held_out.clone(),
+        run: syncer.run().to_string(),
+        pages: config.pages.clone(),
+        allow_origin: links::allowed_origins(config)?,
+        owner: owner.clone(),
+        host_token,
+        share,
+        settings: http::Settings::new(config),
+        herald,
+        watchers: 0.into(),
+        foreign: 0.into(),
+        reports: http::Reports::default(),
+        unread: http::Unread::default(),
+        work: http::WorkLimit::of_a_run(),
+        orders: http::WorkLimit::of_a_run(),
+        frozen: frozen.clone().map(http::frozen_bytes),
+        hats: http::Hats::new(syncer.fragments().count().into()),
+        turns: http::Turns::new(http::Terms::default()),
+        exports: http::Exports::new(
+            syncer.spec().clone(),
+            *decoder,
+            Arc::clone(store),
+            config.licence.clone(),
+        ),
+        next_conn: AtomicU64::new(1),
+        stopping,
+        open,
+    })
+}
+
+/// Saves the last `snapshot` of a run that has merged `tokens_merged`, if that is worth its time. Before the first
+/// merge, a snapshot only adds the curves of an idle run, which does not justify writing a large model again.
+///
+/// # Errors
+/// `Disk`, `Internal`.
+async fn save(store: Arc<Store>, snapshot: Snapshot, tokens_merged: u64) -> Result<(), ServerError> {
+    let total = snapshot.tensor_bytes();
+    if tokens_merged == 0 && total >= IDLE_BYTES_SAVED {
+        return Ok(());
+    }
+    blocking(move || {
+        let progress = Progress::of(&Cancellation::default(), "saving the run", total, Unit::Bytes);
+        store.save_with(&snapshot, &progress)
+    })
+    .await?
 }
 
 /// Leads rounds of the run of `config` until `shutdown`, without serving learners.
@@ -312,6 +447,10 @@ fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), Ser
     // Leader processes know only the norms of single updates, and a rollback needs the tape of one process.
     let mut config = ServeConfig { dir, admin_token, checks: 0.0, no_undo: true, ..config.clone() };
     config.alerts.expect_no_snapshots();
+    tracing::warn!(
+        "loss checks and rollback are off in a run on several machines: serve a run that strangers may join from one \
+         process"
+    );
     Ok((config, Some(scratch)))
 }
 

@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::eval_snapshot::{EvalSnapshot, Judgement};
 use super::handle::{Command, Mailbox, Obeyed, View};
 use super::host::{Done, HostAdapter, json};
-use super::loss_checks::Exams;
+use super::measuring::Exams;
 use super::measuring::{Measuring, Trusted};
 use super::record::Record;
 use super::save::{Saves, Written};

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::handle::Mailbox;
-use super::loss_checks::Exams;
+use super::measuring::Exams;
 use super::record::{Record, Said};
 use crate::outbox::{Encoder, Outbox};
 use crate::status::{LogEvent, StatusTracker};

@@ -4,12 +4,11 @@ mod eval_snapshot;
 mod event_loop;
 mod handle;
 mod host;
-mod loss_checks;
 mod measuring;
 mod record;
 mod save;
 
 pub use eval_snapshot::{EvalSnapshot, Judgement};
 pub use event_loop::{Actor, Final};
-pub use handle::{ActorHandle, Command, News, Obeyed, View};
+pub use handle::{ActorHandle, Command, Mailbox, News, Obeyed, View};
 pub use measuring::Trusted;

@@ -11,13 +11,15 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::App;
 use crate::actor::Obeyed;
+use crate::admin_token::is_same;
 use crate::clock::unix_ms;
 use crate::cluster_node::{AdminBroadcast, Order};
-use crate::secret::is_same;
+use crate::errors::ServerError;
 
 /// `/v1/admin/finish`: collects the last progress of all learners, then ends the run.
 pub async fn finish(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
@@ -201,4 +203,36 @@ pub fn shows_token<'a>(headers: &HeaderMap, tokens: impl IntoIterator<Item = &'a
 /// Returns the bearer token of a request.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(header::AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")
+}
+
+/// Carries out an order of the owner, given to this process or another one, for the learners of this one.
+pub async fn obey(app: Arc<App>, decree: AdminCommand) {
+    let actor = &app.context.actor;
+    let guests = Arc::clone(app.context.admission.guests());
+    let done = match decree {
+        AdminCommand::Settings(words) => app.settings.obey(actor, &words).await,
+        AdminCommand::Ban(fingerprint, note) => {
+            blocking(move || guests.ban(fingerprint, &note, unix_ms())).await.map(drop)
+        }
+        AdminCommand::Lift(fingerprint) => blocking(move || guests.lift(fingerprint)).await.map(drop),
+        decree => {
+            if let Some(order) = Order::of(&decree, unix_ms()) {
+                // The learner concerned may join this process later.
+                actor.order(None, order.input()).await;
+            }
+            Ok(())
+        }
+    };
+    if let Err(why) = done {
+        tracing::error!("an order of the owner is not carried out here: {why}");
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ServerError> + Send + 'static,
+) -> Result<T, String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(_) => Err("a background task panicked".to_owned()),
+    }
 }

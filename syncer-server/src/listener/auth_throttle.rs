@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::origin::Origin;
+use super::connection_limits::Origin;
 
 /// Wrong secrets that one place may show in a burst…
 const WRONG_MAX: f64 = 10.0;

@@ -2,16 +2,16 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | `crowd` | limits on connections, in all and from one address |
+//! | `auth_throttle` | rate limit for checks of tokens and invites |
+//! | `connection_limits` | limits on connections, in all and from one address |
 //! | `descriptors` | the system's limit on files and sockets |
-//! | `guess` | rate limit for checks of tokens and invites |
 //! | `host` | host names of this server |
 //! | `listen` | accepting and serving connections |
-//! | `patience` | timeouts for stalled peers |
 //! | `pending` | sockets that belong to no learner |
 //! | `proxy` | trusted proxies that name their clients |
 //! | `shares` | long-lived connections of each run of one server |
 //! | `slow` | requests that show secrets |
+//! | `stall_timeout` | timeouts for stalled peers |
 //! | `tls` | the certificate and its renewal |
 
 mod auth_throttle;
@@ -19,7 +19,6 @@ mod connection_limits;
 pub mod descriptors;
 mod host;
 mod listen;
-mod origin;
 mod pending;
 mod proxy;
 mod shares;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::origin::Origin;
+use super::connection_limits::Origin;
 
 /// Maximum number of pending sockets of a server.
 const PENDING_MAX: u32 = 256;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::LlamaError;
-use super::placeholder::placeholder;
+use super::small::placeholder;
 use super::small::{bytes, object};
 
 /// Largest size of a chat template in bytes. Those of large models have some tens of thousands.

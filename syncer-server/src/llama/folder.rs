@@ -9,10 +9,9 @@ use serde_json::Value;
 
 use super::config::Shape;
 use super::error::short;
-use super::hub;
-use super::placeholder;
 use super::reader::open;
-use super::small::{check_json, check_len, object};
+use super::small::{self, check_json, check_len, object};
+use super::source::is_id;
 use super::{Chat, LlamaError, SourceSettings, SpecialTokens, Tensors};
 
 /// Largest size of a `tokenizer.json` in bytes. Those of the largest vocabularies have some tens of millions.
@@ -59,7 +58,7 @@ impl Folder {
         let failed = |source| LlamaError::Read { file: TOKENIZER.to_owned(), source };
         check_len(TOKENIZER, tokenizer.metadata().map_err(failed)?.len(), TOKENIZER_BYTES_MAX)?;
         let mut beginning = Vec::new();
-        tokenizer.take(placeholder::BYTES as u64).read_to_end(&mut beginning).map_err(failed)?;
+        tokenizer.take(small::BYTES as u64).read_to_end(&mut beginning).map_err(failed)?;
         check_json(TOKENIZER, &beginning)?;
         let tensors = Tensors::open(path, files(path)?)?.unwrapped()?;
         tensors.check(&model::layout(&shape.model)?)?;
@@ -171,7 +170,7 @@ fn check_folder(path: &Path) -> Result<(), LlamaError> {
         _ if text.starts_with('~') => {
             "there is no such folder: ~ is expanded only by shells, so write the whole path".to_owned()
         }
-        Some((_, name)) if hub::is_id(&text) => format!(
+        Some((_, name)) if is_id(&text) => format!(
             "there is no such folder: to begin with the model of this name on the Hugging Face Hub, download it with \
              `hf download {text} --local-dir {name}` and give --init {name}"
         ),

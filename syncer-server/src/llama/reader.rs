@@ -12,7 +12,7 @@ use safetensors::tensor::{Dtype, Metadata};
 
 use super::LlamaError;
 use super::error::short;
-use super::placeholder::{self, placeholder};
+use super::small::{self, placeholder};
 use super::writer::shape;
 
 /// Largest size of a file's header in bytes: some hundred for each tensor.
@@ -271,7 +271,7 @@ fn header(mut file: &File, name: &str) -> Result<(u64, Metadata), LlamaError> {
     let failed = |source| LlamaError::Read { file: short(name), source };
     let bytes = file.metadata().map_err(failed)?.len();
     let mut beginning = Vec::new();
-    file.take(placeholder::BYTES as u64).read_to_end(&mut beginning).map_err(failed)?;
+    file.take(small::BYTES as u64).read_to_end(&mut beginning).map_err(failed)?;
     if let Some(why) = placeholder(&beginning) {
         return Err(LlamaError::form(name, why));
     }

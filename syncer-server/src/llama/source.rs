@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::card_keys::CardKeys;
 use super::chat::{SPECIAL, TEMPLATES};
 use super::small::{bytes, object};
-use super::{Chat, LlamaError, TEMPLATE_BYTES_MAX, hub};
+use super::{Chat, LlamaError, TEMPLATE_BYTES_MAX};
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
@@ -79,13 +79,13 @@ impl SourceSettings {
         let mut templates = named_templates(tokenizer.remove("chat_template"));
         templates.extend(template_files(path));
         let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let saved_as = config.get(NAME).and_then(Value::as_str).filter(|name| hub::is_id(name));
+        let saved_as = config.get(NAME).and_then(Value::as_str).filter(|name| is_id(name));
         let mut card = CardKeys::read(path);
         if card.base_model.is_empty() {
             card.base_model.extend(saved_as.map(str::to_owned));
         }
         Ok(Self {
-            id: hub::cached_id(&whole).or_else(|| same_name(saved_as?, &whole)),
+            id: cached_id(&whole).or_else(|| same_name(saved_as?, &whole)),
             path: whole.to_string_lossy().into_owned(),
             config: repeated(config),
             generation: repeated(generation),
@@ -105,7 +105,7 @@ fn same_name(id: &str, path: &Path) -> Option<String> {
 
 fn repeated(mut settings: Map<String, Value>) -> Map<String, Value> {
     // A path on another machine is useless here, so only a name on the hub is kept.
-    let is_id = |value: &Value| value.as_str().is_some_and(hub::is_id);
+    let is_id = |value: &Value| value.as_str().is_some_and(is_id);
     settings.retain(|key, value| !NOT_REPEATED.contains(&key.as_str()) && (key != NAME || is_id(value)));
     settings
 }
@@ -127,6 +127,27 @@ fn template_files(path: &Path) -> BTreeMap<String, String> {
         Some((name, String::from_utf8(text).ok()?))
     };
     entries.filter_map(read).take(TEMPLATES_MAX).collect()
+}
+
+/// Largest length of a name in characters, as on the hub.
+const CHARS_MAX: usize = 96;
+
+/// Returns true if `text` has the form `user/model`.
+#[must_use]
+pub fn is_id(text: &str) -> bool {
+    let is_name = |part: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        part.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') && part.chars().all(plain)
+    };
+    text.len() <= CHARS_MAX
+        && text.split_once('/').is_some_and(|(user, model)| is_name(user) && is_name(model))
+}
+
+/// Returns the name of the model in a folder of the hub's cache, `…/models--user--model/snapshots/REVISION`.
+pub(super) fn cached_id(path: &Path) -> Option<String> {
+    let snapshots = path.parent().filter(|parent| parent.ends_with("snapshots"))?;
+    let name = snapshots.parent()?.file_name()?.to_str()?.strip_prefix("models--")?;
+    Some(name.replacen("--", "/", 1)).filter(|id| is_id(id))
 }
 
 #[cfg(test)]
@@ -202,5 +223,21 @@ mod tests {
         assert!(SourceSettings::read(&path).unwrap_err().to_string().contains(GENERATION));
         let (_dir, path) = folder("a", &[(CONFIG, "{}"), (TOKENIZER, "{")]);
         assert!(SourceSettings::read(&path).unwrap().tokenizer.is_empty());
+    }
+
+    #[test]
+    fn a_name_is_told_from_a_path() {
+        for id in ["HuggingFaceTB/SmolLM2-135M", "a/b.c_d"] {
+            assert!(is_id(id), "{id}");
+        }
+        for path in
+            ["gpt2", "./model", "../model", "/a/b", "~/model", "a/b/c", "a/", "/b", "a b/c", "a/b\n", ""]
+        {
+            assert!(!is_id(path), "{path:?}");
+        }
+        let cached = |path: &str| cached_id(Path::new(path));
+        assert_eq!(cached("/h/models--a--b--c/snapshots/12").as_deref(), Some("a/b--c"));
+        assert_eq!(cached("/h/models--gpt2/snapshots/12"), None);
+        assert_eq!(cached("/h/models--a--b/other/12"), None);
     }
 }

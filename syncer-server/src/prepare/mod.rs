@@ -14,6 +14,7 @@ use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago_core::diloco::{Layout, RunId};
 use archipelago_core::model::{FrozenWeights, ModelSpec};
 use archipelago_core::wire::RunSpec;
+use axum::body::Bytes;
 
 use crate::admin_token::AdminToken;
 use crate::admission::{self, Admission};
@@ -27,7 +28,7 @@ use crate::invites::Guests;
 use crate::llama::Chat;
 use crate::progress::Cancellation;
 use crate::status::{AdapterFacts, Carried, Facts};
-use crate::store::{HeldOut, Snapshot, Store, decoder, random_u64, write_private};
+use crate::store::{HeldOut, Initial, Manifest, Snapshot, Store, decoder, random_u64, write_private};
 use crate::tape::{Writer, has_bodies, recover};
 
 pub use ahead::{adapters, invite, owner_token, validate};
@@ -54,7 +55,7 @@ pub(crate) struct Prepared {
     /// Frozen weights, if the run trains adapters.
     pub(crate) frozen: Option<Arc<FrozenWeights>>,
     /// Encoded evaluation set for downloads, if any text is held out.
-    pub(crate) held_out: Option<Vec<u8>>,
+    pub(crate) held_out: Option<Bytes>,
     /// Evaluator of the held-out loss, unless that is switched off.
     pub(crate) evaluator: Option<Evaluator>,
     /// Constant facts for the status.
@@ -217,80 +218,30 @@ impl<'a> Plan<'a> {
     /// - `Config`: the syncer refuses the settings.
     /// - `Internal`, `System`: the program or the system fails.
     /// - `Cancelled`: no files of a new run are left.
-    #[expect(clippy::too_many_lines, reason = "one list of the ways in which a run begins or goes on")]
-    pub(crate) fn open(self, cancellation: &Cancellation) -> Result<Prepared, ServerError> {
+    pub(crate) fn open(mut self, cancellation: &Cancellation) -> Result<Prepared, ServerError> {
         cancellation.check()?;
         let shared = Shared::of(&self);
-        self.config.log_effective();
-        let [read, pass] = self.text().describe();
-        tracing::info!("{read}; {pass}; {}", self.room().describe());
-        self.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-        let Self { config, origin, beginning, frozen, syncer_config, store, chat, .. } = self;
-        let (corpus, spec, layout) = (self.corpus, self.spec, self.layout);
-        let (body_bytes_max, found) = (self.body_bytes_max, self.found);
-        let snapshot_seq = found.as_ref().map(|found| found.seq);
-        if let Some(text) = config.kept.as_ref().and_then(Kept::text) {
-            write_private(&config.dir.join(SETTINGS_FILE), &text)?;
+        self.log();
+        if let Some(text) = self.config.kept.as_ref().and_then(Kept::text) {
+            write_private(&self.config.dir.join(SETTINGS_FILE), &text)?;
         }
-        let frozen = cancellation.writing(|| store.frozen_or(&spec, frozen))?;
-        let has_tape = store.has_tape();
-        let forked = store.manifest()?.and_then(|manifest| manifest.forked).filter(|_| !has_tape);
-        let resumed = found.is_some() || has_tape;
-        let (syncer, carried, tape) = match (store.manifest()?, found) {
-            (there, found) if config.without_tape_for_benchmarks && (there.is_some() || found.is_some()) => {
-                let why = "a run without a tape is for benchmarks, and for an empty --dir".to_owned();
-                return Err(ServerError::Config { why });
-            }
-            (Some(manifest), found) if has_tape => {
-                // From here on no other program writes to the tape.
-                let mut tape = Writer::start(&store, manifest.run, random_u64()?, false, config.keep.0)?;
-                let (recovered, _) = recover(&store, &manifest, found.as_ref())?;
-                let syncer = Syncer::go_on(recovered, &layout, syncer_config, unix_s()).map_err(internal)?;
-                let saved = found.map(|found| found.carried).unwrap_or_default();
-                let carried = saved.later(tape.take_figures().unwrap_or_default());
-                (syncer, carried, tape)
-            }
-            (_, Some(Snapshot { seq: 1.., .. })) => {
-                let why = "it is missing, with all decisions after the last snapshot: restore it";
-                return Err(ServerError::DirCorrupt { path: store.tape_path(), why: why.into() });
-            }
-            (_, Some(Snapshot { record, states, carried, .. })) => {
-                // A fork begins with a snapshot and no tape.
-                let tape = Writer::start(&store, record.run, random_u64()?, false, config.keep.0)?;
-                let syncer = Syncer::restore(record, &layout, syncer_config, states, unix_s());
-                (syncer.map_err(internal)?, carried, tape)
-            }
-            (_, None) if has_bodies(&store) => {
-                let why = "it is missing, and the files in bodies/ cannot be read without it: restore it";
-                return Err(ServerError::DirCorrupt { path: store.tape_path(), why: why.into() });
-            }
-            (_, None) if let Some(shared) = &shared => {
-                // No start resumes from this folder, so it stores neither parameters nor their checksum.
-                let init = origin.named(String::new);
-                let manifest = manifest(&corpus, &spec, shared.run, init, (chat, text_name(config)));
-                store.begin(&manifest, &corpus.tokenizer, None)?;
-                // In a cluster, the tape is outside this process.
-                (shared.syncer()?, Carried::default(), Writer::none())
-            }
-            (_, None) => {
-                let beginning = match beginning {
-                    Some(beginning) => beginning,
-                    None => origin.beginning(&store, &spec, &layout, cancellation)?,
-                };
-                let run = random_u64().map(RunId)?;
-                let Beginning { theta, initial } = beginning;
-                let manifest = manifest(&corpus, &spec, run, initial, (chat, text_name(config)));
-                let syncer = begin(&store, &corpus, &manifest, &layout, syncer_config, &theta, cancellation)?;
-                let tape = if config.without_tape_for_benchmarks {
-                    tracing::warn!("nothing is stored: this run is for benchmarks, and cannot be resumed");
-                    Writer::none()
-                } else {
-                    Writer::start(&store, syncer.run(), random_u64()?, true, config.keep.0)?
-                };
-                (syncer, Carried::default(), tape)
-            }
+        let frozen = self.frozen.take();
+        let frozen = cancellation.writing(|| self.store.frozen_or(&self.spec, frozen))?;
+        let snapshot_seq = self.found.as_ref().map(|found| found.seq);
+        let has_tape = self.store.has_tape();
+        let resumed = self.found.is_some() || has_tape;
+        let manifest = self.store.manifest()?;
+        let forked = manifest.as_ref().and_then(|manifest| manifest.forked).filter(|_| !has_tape);
+        let (syncer, carried, tape) = match self.start(manifest)? {
+            Start::Resume(manifest, snapshot) => self.resume(&manifest, snapshot)?,
+            Start::Fork(snapshot) => self.begin_fork(snapshot)?,
+            Start::New => match &shared {
+                Some(shared) => self.begin_process(shared)?,
+                None => self.begin_run(cancellation)?,
+            },
         };
 
+        let Self { config, origin, store, corpus, spec, layout, body_bytes_max, .. } = self;
         ahead::check_stop(config, &syncer)?;
         let (held_out, decoder) = (held_out(&store, &corpus, &spec)?, decoder(&spec.model)?);
         let measured = decoder.map(|decoder| (decoder, frozen.clone()));
@@ -308,14 +259,117 @@ impl<'a> Plan<'a> {
             evaluator,
             decoder,
             frozen,
-            held_out: held_out.map(|held_out| encode_held_out(&held_out.tokens)),
+            held_out: held_out.map(|held_out| encode_held_out(&held_out.tokens).into()),
             resumed,
             forked,
             tape,
             snapshot_seq,
         })
     }
+
+    /// Logs the settings and what the text and the folder mean for the run.
+    fn log(&self) {
+        self.config.log_effective();
+        let [read, pass] = self.text().describe();
+        tracing::info!("{read}; {pass}; {}", self.room().describe());
+        self.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    }
+
+    /// Decides how the run starts, by the content of its folder. Takes the snapshot.
+    ///
+    /// # Errors
+    /// - `Config`: a run without a tape would resume another.
+    /// - `DirCorrupt`: the tape is missing.
+    fn start(&mut self, manifest: Option<Manifest>) -> Result<Start, ServerError> {
+        let tape_is_missing = |why: &str| ServerError::DirCorrupt {
+            path: self.store.tape_path(),
+            why: format!("it is missing, {why}: restore it"),
+        };
+        let is_new = manifest.is_none() && self.found.is_none();
+        if self.config.without_tape_for_benchmarks && !is_new {
+            let why = "a run without a tape is for benchmarks, and for an empty --dir".to_owned();
+            return Err(ServerError::Config { why });
+        }
+        match (manifest, self.found.take()) {
+            (Some(manifest), snapshot) if self.store.has_tape() => Ok(Start::Resume(manifest, snapshot)),
+            (_, Some(Snapshot { seq: 1.., .. })) => {
+                Err(tape_is_missing("with all decisions after the last snapshot"))
+            }
+            (_, Some(snapshot)) => Ok(Start::Fork(snapshot)),
+            (_, None) if has_bodies(&self.store) => {
+                Err(tape_is_missing("and the files in bodies/ cannot be read without it"))
+            }
+            (_, None) => Ok(Start::New),
+        }
+    }
+
+    /// Goes on after the last decision on the tape.
+    fn resume(&self, manifest: &Manifest, snapshot: Option<Snapshot>) -> Result<Opened, ServerError> {
+        // From here on no other program writes to the tape.
+        let mut tape = self.tape(manifest.run, false)?;
+        let (recovered, _) = recover(&self.store, manifest, snapshot.as_ref())?;
+        let syncer = Syncer::go_on(recovered, &self.layout, self.syncer_config, unix_s());
+        let saved = snapshot.map(|snapshot| snapshot.carried).unwrap_or_default();
+        let carried = saved.later(tape.take_figures().unwrap_or_default());
+        Ok((syncer.map_err(internal)?, carried, tape))
+    }
+
+    /// Begins a fork, which has a snapshot and no tape.
+    fn begin_fork(&self, snapshot: Snapshot) -> Result<Opened, ServerError> {
+        let Snapshot { record, states, carried, .. } = snapshot;
+        let tape = self.tape(record.run, false)?;
+        let syncer = Syncer::restore(record, &self.layout, self.syncer_config, states, unix_s());
+        Ok((syncer.map_err(internal)?, carried, tape))
+    }
+
+    /// Begins one process of a cluster. No start resumes from its folder, so it stores neither parameters nor their
+    /// checksum, and the tape is outside this process.
+    fn begin_process(&self, shared: &Shared) -> Result<Opened, ServerError> {
+        let init = self.origin.named(String::new);
+        let manifest = self.manifest(shared.run, init);
+        self.store.begin(&manifest, &self.corpus.tokenizer, None)?;
+        Ok((shared.syncer()?, Carried::default(), Writer::none()))
+    }
+
+    /// Begins a new run in an empty folder.
+    fn begin_run(&mut self, cancellation: &Cancellation) -> Result<Opened, ServerError> {
+        let Beginning { theta, initial } = match self.beginning.take() {
+            Some(beginning) => beginning,
+            None => self.origin.beginning(&self.store, &self.spec, &self.layout, cancellation)?,
+        };
+        let manifest = self.manifest(random_u64().map(RunId)?, initial);
+        let (layout, config) = (&self.layout, self.syncer_config);
+        let syncer = begin(&self.store, &self.corpus, &manifest, layout, config, &theta, cancellation)?;
+        let tape = if self.config.without_tape_for_benchmarks {
+            tracing::warn!("nothing is stored: this run is for benchmarks, and cannot be resumed");
+            Writer::none()
+        } else {
+            self.tape(syncer.run(), true)?
+        };
+        Ok((syncer, Carried::default(), tape))
+    }
+
+    fn tape(&self, run: RunId, is_new: bool) -> Result<Writer, ServerError> {
+        Writer::start(&self.store, run, random_u64()?, is_new, self.config.keep.0)
+    }
+
+    fn manifest(&self, run: RunId, init: Option<Initial>) -> Manifest {
+        manifest(&self.corpus, &self.spec, run, init, (self.chat.clone(), text_name(self.config)))
+    }
 }
+
+/// Ways in which a run starts.
+enum Start {
+    /// From its tape, and its last snapshot if there is one.
+    Resume(Manifest, Option<Snapshot>),
+    /// From the snapshot of the run that it was forked from.
+    Fork(Snapshot),
+    /// From initial parameters.
+    New,
+}
+
+/// A syncer that is ready to serve, the totals of earlier starts, and the writer of its tape.
+type Opened = (Syncer, Carried, Writer);
 
 /// Returns the evaluation set, if any text is held out, and stores it in the run's folder.
 fn held_out(store: &Store, corpus: &Corpus, spec: &RunSpec) -> Result<Option<HeldOut>, ServerError> {

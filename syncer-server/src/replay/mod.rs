@@ -1,6 +1,5 @@
 //! The command `replay`: recomputes every merge of a run and compares it bit by bit.
 
-mod curves;
 mod losses;
 mod words;
 
@@ -15,7 +14,7 @@ use crate::export::{Exported, Form, free, write};
 use crate::store::write_file;
 use crate::tape::{Recording, Replayed, ReplayedMerge, Undone};
 
-use curves::Curves;
+use words::Curves;
 
 pub use losses::{Losses, Rise};
 

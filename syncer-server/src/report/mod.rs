@@ -6,7 +6,6 @@
 //! | `html` | HTML writer that escapes all foreign text |
 //! | `tensorboard` | event files of TensorBoard |
 
-mod html;
 mod page;
 mod tensorboard;
 
@@ -23,7 +22,7 @@ use crate::status::{Carried, Evaluation, Point, hidden_name, view};
 use crate::store::{Store, decoder, write_file};
 use crate::tape::later_figures;
 
-pub(crate) use html::Html;
+pub(crate) use page::Html;
 pub use page::page;
 pub(crate) use page::{HEAD, curve};
 pub use tensorboard::tensorboard;

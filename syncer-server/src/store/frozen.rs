@@ -77,7 +77,7 @@ impl Store {
         let no_model = |error: &dyn std::fmt::Display| ServerError::Internal {
             what: format!("the run's frozen weights cannot be used: {error}"),
         };
-        let decoder = architecture::decoder(&spec.model)?.ok_or_else(|| no_model(&"it is not a decoder"))?;
+        let decoder = manifest::decoder(&spec.model)?.ok_or_else(|| no_model(&"it is not a decoder"))?;
         FrozenWeights::from_bytes(&decoder, said.form, bytes).map(Some).map_err(|error| no_model(&error))
     }
 

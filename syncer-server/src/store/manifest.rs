@@ -1,14 +1,16 @@
-//! Manifest of a run: its identity, stored in its folder.
+//! Manifest of a run: its identity, its initial parameters and its model architecture, stored in its folder.
 
+use archipelago_core::bytes::{from_f32s, hex};
 use archipelago_core::diloco::{Layout, Tensor};
-use archipelago_core::model::ModelSpec;
-use archipelago_core::wire::{RunId, RunSpec};
+use archipelago_core::model::{self, DECODER, ModelSpec};
+use archipelago_core::wire::{Architecture, Model, RunId, RunSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
-use super::architecture::{decoder, readable};
+use super::{Store, disk, or_remove, publish, temporary};
 use crate::errors::ServerError;
-use crate::llama::{Chat, SourceSettings, SpecialTokens};
+use crate::llama::{Chat, Precision, SourceSettings, SpecialTokens, Tensors, write_tensors};
 
 /// Identity of a run, which never changes. Other settings may change from one start to the next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -158,8 +160,98 @@ fn difference(name: &str, there: &Value, here: &Value) -> Option<String> {
     }
 }
 
+/// Returns the built-in decoder that `model` describes, or `None` if it has another architecture.
+///
+/// # Errors
+/// `Internal`: `model` is named after the built-in decoder but does not match it.
+pub fn decoder(model: &Model) -> Result<Option<ModelSpec>, ServerError> {
+    if model.architecture.name != DECODER {
+        return Ok(None);
+    }
+    let none = |error| ServerError::Internal { what: format!("the run has no model: {error}") };
+    ModelSpec::of(model).map(Some).map_err(none)
+}
+
+/// Returns the settings of `model` in readable form, without tensors. A decoder's sizes have names.
+#[must_use]
+pub fn readable(model: &Model) -> Value {
+    // JSON text prints `f32` numbers in their shortest form, as people wrote them.
+    let value = match decoder(model) {
+        Ok(Some(spec)) => serde_json::to_string(&spec),
+        _ => {
+            let Model { context, vocab, architecture: Architecture { name, settings }, .. } = model;
+            let settings = String::from_utf8_lossy(settings);
+            let architecture = serde_json::json!({ "name": name, "settings": settings });
+            let shown =
+                serde_json::json!({ "context": context, "vocab": vocab, "architecture": architecture });
+            serde_json::to_string(&shown)
+        }
+    };
+    value.and_then(|text| serde_json::from_str(&text)).unwrap_or_default()
+}
+
+/// File of initial parameters that do not follow from the seed.
+const INITIAL_FILE: &str = "initial.safetensors";
+
+impl Initial {
+    /// Returns the SHA-256 of the parameters `theta`, `[len]`, in the form of [`Self::sha256`].
+    #[must_use]
+    pub fn digest(theta: &[f32]) -> String {
+        let mut sha = Sha256::new();
+        for piece in theta.chunks(1 << 18) {
+            sha.update(from_f32s(piece));
+        }
+        hex(&sha.finalize())
+    }
+}
+
+impl Store {
+    /// Returns the initial parameters of the run of `manifest`, flat: the stored ones, or those that follow from its
+    /// seed.
+    ///
+    /// # Errors
+    /// - `DirCorrupt`: the stored parameters are missing, or are not those that the run began with.
+    /// - `Internal`: the run has no model.
+    pub fn initial(&self, manifest: &Manifest) -> Result<Vec<f32>, ServerError> {
+        let Some(initial) = &manifest.init else {
+            let none = || ServerError::Internal {
+                what: "a run with a model of its own has no stored parameters".into(),
+            };
+            let theta = model::init(&manifest.decoder()?.ok_or_else(none)?, manifest.spec.seed);
+            return theta.map_err(|error| ServerError::Internal { what: error.to_string() });
+        };
+        let corrupt = |why: String| ServerError::DirCorrupt {
+            path: self.dir.join(INITIAL_FILE),
+            why: format!("{why}: restore the file from a copy of the folder, or give --dir another one"),
+        };
+        let layout = manifest.layout()?;
+        let read =
+            Tensors::open(&self.dir, vec![INITIAL_FILE.to_owned()]).and_then(|tensors| tensors.read(&layout));
+        let theta = read.map_err(|error| corrupt(error.to_string()))?;
+        match Initial::digest(&theta) == initial.sha256 {
+            true => Ok(theta),
+            false => Err(corrupt("these are not the run's initial parameters".into())),
+        }
+    }
+
+    /// Stores `theta`, `[len]`, if it does not follow from the seed of `manifest`.
+    pub(super) fn keep_initial(&self, manifest: &Manifest, theta: &[f32]) -> Result<(), ServerError> {
+        if manifest.init.is_none() {
+            return Ok(());
+        }
+        let layout = manifest.layout()?;
+        let path = self.dir.join(INITIAL_FILE);
+        let partial = temporary::partial(&path);
+        let written =
+            write_tensors(&partial, &layout, theta, Precision::F32).map_err(disk("write", &partial));
+        or_remove(written.and_then(|()| publish(&partial, &path)), &partial)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use archipelago_core::model::Preset;
+
     use super::*;
 
     #[test]
@@ -173,5 +265,22 @@ mod tests {
         check(r#"{"model": {"d": 1, "e": {"x": 3}}, "seed": 1}"#, Some("model.e.x is 2 there, 3 here"));
         check(r#"{"model": {"d": 1, "e": "f"}, "seed": 2}"#, Some("model.e is {\"x\":2} there, \"f\" here"));
         check(r#"{"model": {"d": 1, "e": {"x": 2}}, "seed": 2}"#, Some("--seed is 1 there, 2 here"));
+    }
+
+    #[test]
+    fn a_model_of_tensors_is_shown_by_its_name_and_sizes() {
+        let spec = Preset::Llama135m.model(300);
+        assert_eq!(decoder(&Model::from(spec)).unwrap(), Some(spec));
+        let own = Model { architecture: Architecture::default(), ..Model::from(spec) };
+        assert_eq!(decoder(&own).unwrap(), None);
+        assert_eq!(readable(&own)["context"], 512);
+    }
+
+    #[test]
+    fn who_is_called_the_decoder_has_to_be_it() {
+        let mut model = Model::from(Preset::Tiny.model(300));
+        assert_eq!(readable(&model)["d_model"], 64);
+        model.tensors.pop();
+        assert!(decoder(&model).unwrap_err().to_string().contains("do not match the model's sizes"));
     }
 }

@@ -16,18 +16,14 @@
 //! ```
 //! Files are written under a temporary name in the same folder, synced and renamed, so that each is complete or absent.
 
-mod architecture;
 mod checksummed_json;
 mod frozen;
 mod held_out;
-mod initial;
 mod manifest;
 mod place;
-mod room;
 mod snapshot;
 mod snapshots;
 mod temporary;
-mod whole;
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -39,14 +35,14 @@ use sha2::{Digest, Sha256};
 use crate::config::{INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT};
 use crate::errors::ServerError;
 
-pub use architecture::{decoder, readable};
 pub use held_out::HeldOut;
 pub use manifest::{FORMAT, Initial, Manifest};
+pub use manifest::{decoder, readable};
+pub use place::free_bytes;
 pub use place::{fit, is_there, is_within, make_private, names, outside, sync_folder, write_private};
-pub use room::free_bytes;
 pub use snapshot::Snapshot;
+pub use temporary::whole_folder;
 pub use temporary::{is_temporary, temporary};
-pub use whole::whole_folder;
 
 use place::lacks_locks;
 

@@ -161,6 +161,22 @@ pub fn is_there(path: &Path) -> Result<bool, ServerError> {
     path.try_exists().map_err(disk("look at", path))
 }
 
+/// Returns the number of bytes that this program may still write on the disk of `dir`, or `None` if the system does not
+/// report it.
+#[must_use]
+pub fn free_bytes(dir: &Path) -> Option<u64> {
+    #[cfg(unix)]
+    {
+        let disk = rustix::fs::statvfs(dir).ok()?;
+        Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = dir;
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,5 +229,12 @@ mod tests {
             assert_eq!(outside(&inside, Some(&text)).unwrap_err().exit_code(), 3, "{inside:?}");
         }
         assert!(outside(&text.join("run"), None).is_ok());
+    }
+
+    #[test]
+    fn a_folder_has_room_and_one_that_is_not_there_has_none() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(free_bytes(dir.path()).is_some());
+        assert_eq!(free_bytes(&dir.path().join("not-there")), None);
     }
 }

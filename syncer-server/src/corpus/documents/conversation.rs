@@ -1,7 +1,7 @@
 //! Conversations in the forms of common data sets, before a chat template renders them.
 
-use super::form::Form;
 use super::json::{Map, Value};
+use super::line::Form;
 
 /// Speaker names of the ShareGPT form, and their roles.
 const SPEAKERS: [(&str, &str); 11] = [

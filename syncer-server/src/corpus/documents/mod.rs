@@ -14,7 +14,6 @@
 //! counts.
 
 mod conversation;
-mod form;
 mod json;
 mod line;
 mod renderer;
@@ -32,7 +31,7 @@ use super::vocabulary::Vocabulary;
 use crate::errors::ServerError;
 use crate::llama::Chat;
 
-pub use form::Form;
+pub use line::Form;
 pub use renderer::Renderer as Template;
 pub use tokens::Ends;
 
