@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use archipelago_test_servers::{Crew, Running, Start};
+use archipelago_test_servers::{ClusterServers, ServerProcess, Start};
 use archipelago_tests::processes::program;
 use archipelago_tests::processes::{SMALL_RUN, SyncerProcess, number, of_learner, whole_machine};
 use archipelago_tests::small_disk::{self, SmallDisk};
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 struct Between {
     folder: TempDir,
     bus: String,
-    _nats: Running,
+    _nats: ServerProcess,
 }
 
 impl Between {
@@ -27,8 +27,9 @@ impl Between {
         let bin =
             std::env::var_os("ARCHIPELAGO_TEST_SERVERS").expect("set by `cargo xtask test --only cluster`");
         let folder = tempfile::tempdir().expect("a folder");
-        let crew = Crew::lay(&PathBuf::from(bin), folder.path(), 1, 1 << 30).expect("a place for it");
-        let nats = Running::start(&crew.node(0)).expect("a server of NATS");
+        let crew =
+            ClusterServers::lay(&PathBuf::from(bin), folder.path(), 1, 1 << 30).expect("a place for it");
+        let nats = ServerProcess::start(&crew.node(0)).expect("a server of NATS");
         crew.begin_nodes().expect("it answers");
         Self { folder, bus: crew.nats().join(","), _nats: nats }
     }
@@ -45,13 +46,13 @@ impl Between {
         SMALL_RUN.iter().copied().chain(part).map(str::to_owned).collect()
     }
 
-    fn owner(&self, name: &str) -> Running {
+    fn owner(&self, name: &str) -> ServerProcess {
         let flags = ["serve", "--json", "--exit-when-finished", "--dir"];
         let mut args: Vec<OsString> = flags.map(OsString::from).to_vec();
         args.push(self.folder.path().join(name).into());
         args.extend(self.flags("owner").into_iter().map(OsString::from));
         let log = self.folder.path().join(format!("{name}-said"));
-        Running::start(&Start { program: program("syncer-server"), args, log }).expect("an owner")
+        ServerProcess::start(&Start { program: program("syncer-server"), args, log }).expect("an owner")
     }
 
     fn gateway(&self) -> SyncerProcess {

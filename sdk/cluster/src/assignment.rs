@@ -36,7 +36,7 @@ pub struct Write {
 
 /// Roster view and leases of one process.
 #[derive(Debug)]
-pub struct Shares {
+pub struct FragmentAssignment {
     process: ProcessId,
     fragments: Vec<FragmentId>,
     lease_ms: u64,
@@ -45,7 +45,7 @@ pub struct Shares {
     /// Last seen entry of each cell, and the time since which it has been unchanged.
     seen: BTreeMap<Cell, (Entry, Millis)>,
     /// Held leases.
-    held: BTreeMap<FragmentId, Held>,
+    held: BTreeMap<FragmentId, FragmentLease>,
     /// Time since which each free fragment has been free.
     idle: BTreeMap<FragmentId, Millis>,
     /// Revision of this process's presence; 0 before the first write.
@@ -59,7 +59,7 @@ pub struct Shares {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct FragmentLease {
     revision: u64,
     /// Time from which other processes may take the lease.
     until: Millis,
@@ -70,7 +70,7 @@ struct Held {
 /// Maximum number of doublings of [`ADOPTED_LEASES`] for a fragment that no other process takes over.
 const DOUBLINGS_MAX: u32 = 10;
 
-impl Shares {
+impl FragmentAssignment {
     /// Creates the state of a `process` without leases, for `fragments`, with leases of `lease_ms` milliseconds.
     #[must_use]
     pub fn new(process: ProcessId, fragments: impl IntoIterator<Item = FragmentId>, lease_ms: u64) -> Self {
@@ -162,7 +162,7 @@ impl Shares {
                 if before.is_none() && is_above {
                     *self.adoptions.entry(fragment).or_default() += 1;
                 }
-                self.held.insert(fragment, Held { revision, until, adopted });
+                self.held.insert(fragment, FragmentLease { revision, until, adopted });
                 self.idle.remove(&fragment);
             }
             (Cell::Lease(_), Some(_)) => {}
@@ -248,8 +248,9 @@ impl Shares {
         if !is_settled || self.held.len() - kept <= share {
             return None;
         }
-        let may_go = |(fragment, held): &(&FragmentId, &Held)| !self.is_kept(now, **fragment, **held);
-        let is_adopted = |(_, held): &(&FragmentId, &Held)| held.adopted.is_some();
+        let may_go =
+            |(fragment, held): &(&FragmentId, &FragmentLease)| !self.is_kept(now, **fragment, **held);
+        let is_adopted = |(_, held): &(&FragmentId, &FragmentLease)| held.adopted.is_some();
         let (&fragment, _) = (self.held.iter().rev().filter(may_go).find(is_adopted))
             .or_else(|| self.held.iter().rev().find(may_go))?;
         self.give_back(fragment)
@@ -257,7 +258,7 @@ impl Shares {
 
     /// Returns true if a fragment was adopted recently. The time grows with each adoption that no other process took
     /// over.
-    fn is_kept(&self, now: Millis, fragment: FragmentId, held: Held) -> bool {
+    fn is_kept(&self, now: Millis, fragment: FragmentId, held: FragmentLease) -> bool {
         let again = self.adoptions.get(&fragment).map_or(0, |count| count.saturating_sub(1));
         let kept_ms = (ADOPTED_LEASES * self.lease_ms) << again.min(DOUBLINGS_MAX);
         held.adopted.is_some_and(|since| now.since(since) < kept_ms)
@@ -272,15 +273,15 @@ mod tests {
     const BEAT_MS: u64 = 600;
 
     /// Roster and processes that read it in turn.
-    struct World {
+    struct RosterSimulation {
         now: u64,
         entries: BTreeMap<Cell, Entry>,
         revision: u64,
-        crew: BTreeMap<u64, Shares>,
+        crew: BTreeMap<u64, FragmentAssignment>,
         fragments: u32,
     }
 
-    impl World {
+    impl RosterSimulation {
         fn new(fragments: u32, processes: &[u64]) -> Self {
             let mut world =
                 Self { now: 0, entries: BTreeMap::new(), revision: 0, crew: BTreeMap::new(), fragments };
@@ -290,7 +291,7 @@ mod tests {
 
         fn come(&mut self, process: u64) {
             let fragments = (0..self.fragments).map(|p| FragmentId(p as u16));
-            self.crew.insert(process, Shares::new(ProcessId(process), fragments, LEASE_MS));
+            self.crew.insert(process, FragmentAssignment::new(ProcessId(process), fragments, LEASE_MS));
         }
 
         fn write(&mut self, write: Write) -> Option<u64> {
@@ -341,7 +342,7 @@ mod tests {
     /// Goal: each fragment has exactly one leader, and the shares are as even as possible.
     #[test]
     fn fragments_are_shared_fairly() {
-        let mut world = World::new(7, &[1, 2, 3]);
+        let mut world = RosterSimulation::new(7, &[1, 2, 3]);
         world.run(30, &[]);
         assert_eq!(world.held(&[]), [3, 2, 2]);
     }
@@ -349,7 +350,7 @@ mod tests {
     /// Goal: a new process gets a share of the fragments, and those of a lost process have new leaders one lease later.
     #[test]
     fn who_comes_gets_its_share_and_who_goes_is_followed() {
-        let mut world = World::new(6, &[1, 2]);
+        let mut world = RosterSimulation::new(6, &[1, 2]);
         world.run(20, &[]);
         assert_eq!(world.held(&[]), [3, 3]);
         world.come(3);
@@ -364,7 +365,7 @@ mod tests {
     /// Goal: a released fragment is taken at the next poll, without waiting for the end of a lease.
     #[test]
     fn what_is_given_back_is_taken_at_once() {
-        let mut world = World::new(4, &[1, 2]);
+        let mut world = RosterSimulation::new(4, &[1, 2]);
         world.run(20, &[]);
         assert_eq!(world.held(&[]), [2, 2]);
         let mut leaving = world.crew.remove(&1).unwrap();
@@ -379,7 +380,7 @@ mod tests {
     /// do not move back and forth.
     #[test]
     fn an_idle_process_keeps_no_fragment_from_being_led() {
-        let mut world = World::new(2, &[1]);
+        let mut world = RosterSimulation::new(2, &[1]);
         world.run(10, &[]);
         // This process only announces its presence.
         let mut changes = 0;
@@ -401,8 +402,8 @@ mod tests {
     /// with room leads them.
     #[test]
     fn nobody_leads_more_than_it_has_room_for() {
-        let mut world = World::new(6, &[]);
-        let come = |world: &mut World, process: u64| {
+        let mut world = RosterSimulation::new(6, &[]);
+        let come = |world: &mut RosterSimulation, process: u64| {
             world.come(process);
             let shares = world.crew.remove(&process).unwrap();
             world.crew.insert(process, shares.at_most(2));
@@ -425,7 +426,7 @@ mod tests {
     /// Goal: with uneven capacities, all fragments are led and do not move back and forth forever.
     #[test]
     fn uneven_rooms_come_to_rest() {
-        let mut world = World::new(8, &[]);
+        let mut world = RosterSimulation::new(8, &[]);
         for (process, room) in [(1, 5), (2, 3)] {
             world.come(process);
             let shares = world.crew.remove(&process).unwrap();
@@ -448,7 +449,7 @@ mod tests {
     /// Goal: a lost answer neither loses a lease forever nor keeps an expired one.
     #[test]
     fn an_answer_that_does_not_come_is_survived() {
-        let mut shares = Shares::new(ProcessId(7), [FragmentId(0)], LEASE_MS);
+        let mut shares = FragmentAssignment::new(ProcessId(7), [FragmentId(0)], LEASE_MS);
         let writes = shares.look(Millis(0), &[]);
         assert_eq!(writes.len(), 2);
         // Both writes succeeded, and the answers were lost.

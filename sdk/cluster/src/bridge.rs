@@ -14,7 +14,7 @@ use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
 use crate::admin_commands::AdminCommandLog;
-use crate::gateway::{GatewaySettings, Running, gateway};
+use crate::gateway::{GatewayLoop, GatewaySettings, gateway};
 use crate::ids::number;
 use crate::retry::persist;
 use crate::service::{ServiceError, Services};
@@ -24,7 +24,7 @@ const WAITING_MAX: usize = 256;
 
 /// Bridge that is ready to run; see [`front`].
 pub struct Bridge {
-    gateway: Running,
+    gateway: GatewayLoop,
     said: mpsc::UnboundedReceiver<LeaderRequest>,
     inputs: mpsc::Sender<Input>,
     orders: mpsc::Receiver<(FragmentId, GatewayOutput)>,
@@ -75,7 +75,7 @@ pub fn front(
 }
 
 /// Error: the syncer is gone.
-struct Alone;
+struct SyncerGone;
 
 impl Bridge {
     /// Runs until `stop` resolves or the syncer is gone.
@@ -129,8 +129,8 @@ struct BridgeLoop {
 }
 
 impl BridgeLoop {
-    async fn tell(&self, input: Input) -> Result<(), Alone> {
-        self.inputs.send(input).await.map_err(|_| Alone)
+    async fn tell(&self, input: Input) -> Result<(), SyncerGone> {
+        self.inputs.send(input).await.map_err(|_| SyncerGone)
     }
 
     /// Sends an input to the gateway of each fragment.
@@ -171,14 +171,14 @@ impl BridgeLoop {
         }
     }
 
-    async fn called(&self, called: Called) -> Result<(), Alone> {
+    async fn called(&self, called: JoinOutcome) -> Result<(), SyncerGone> {
         match called {
-            Called::In(learner, input) => {
+            JoinOutcome::In(learner, input) => {
                 // The learner may have waited on another connection.
                 self.up(&GatewayInput::WaitsNoMore(learner));
                 self.tell(*input).await
             }
-            Called::Waits(learner) => {
+            JoinOutcome::Waits(learner) => {
                 self.up(&GatewayInput::Waits(learner));
                 Ok(())
             }
@@ -190,7 +190,7 @@ impl BridgeLoop {
         following: &mut Follower,
         fragment: FragmentId,
         order: GatewayOutput,
-    ) -> Result<(), Alone> {
+    ) -> Result<(), SyncerGone> {
         match order {
             GatewayOutput::Ask(learner, conn, round) => {
                 self.tell(Input::Asked { fragment, learner, conn, round }).await
@@ -216,13 +216,13 @@ impl BridgeLoop {
         reception: &mut PendingJoins,
         fragment: FragmentId,
         seq: u64,
-        said: Said,
-    ) -> Result<(), Alone> {
-        let is_last = matches!(said, Said::Finished);
+        said: RecordEvent,
+    ) -> Result<(), SyncerGone> {
+        let is_last = matches!(said, RecordEvent::Finished);
         match said {
-            Said::Merged(followed) => self.tell(Input::Followed(Box::new(followed))).await?,
-            Said::Finished => self.tell(Input::Closed(fragment)).await?,
-            Said::Nothing => self.tell(Input::Over(fragment, Round(seq))).await?,
+            RecordEvent::Merged(followed) => self.tell(Input::Followed(Box::new(followed))).await?,
+            RecordEvent::Finished => self.tell(Input::Closed(fragment)).await?,
+            RecordEvent::Nothing => self.tell(Input::Over(fragment, Round(seq))).await?,
         }
         // After the last record, waiting learners must not wait for another one.
         let reached = if is_last { u64::MAX } else { seq };
@@ -270,7 +270,7 @@ enum Found {
 }
 
 /// Outcome of a join request.
-enum Called {
+enum JoinOutcome {
     /// The learner is admitted.
     In(LearnerId, Box<Input>),
     /// The learner waits for the current rounds.
@@ -302,7 +302,7 @@ impl PendingJoins {
     }
 
     /// Returns the next outcome of a pending join. Cancel safe.
-    async fn next(&mut self) -> Called {
+    async fn next(&mut self) -> JoinOutcome {
         loop {
             let Some(done) = self.asked.join_next().await else { return std::future::pending().await };
             let Ok((conn, found)) = done else { continue };
@@ -322,8 +322,8 @@ impl PendingJoins {
             // A learner that joins again has abandoned its older connections.
             self.guests.retain(|&older, guest| older >= conn || !guest.is(learner));
             return match self.take(conn) {
-                Some((learner, input)) => Called::In(learner, Box::new(input)),
-                None => Called::Waits(learner),
+                Some((learner, input)) => JoinOutcome::In(learner, Box::new(input)),
+                None => JoinOutcome::Waits(learner),
             };
         }
     }
@@ -388,10 +388,10 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const LOADED_MAX: usize = 2;
 
 /// Next notification: fragment, number and content of a record.
-type Told = (FragmentId, u64, Said);
+type NumberedEvent = (FragmentId, u64, RecordEvent);
 
 /// Content of a record for processes that serve learners.
-enum Said {
+enum RecordEvent {
     /// The fragment has a new version.
     Merged(Followed),
     /// No record follows this one.
@@ -401,25 +401,25 @@ enum Said {
 }
 
 /// Θ̂ as a state, and the change that leads to it.
-type Led = (FragmentState, Vec<u8>);
+type StateWithChange = (FragmentState, Vec<u8>);
 
 /// Merge and the result of loading its state.
-struct Sought {
+struct MergeLoad {
     merge: Box<MergeEntry>,
     sum: u64,
-    led: Option<Led>,
+    led: Option<StateWithChange>,
 }
 
 /// Tapes of all fragments, up to the records that the syncer knows.
 struct Follower {
     services: Services,
-    lanes: BTreeMap<FragmentId, Lane>,
-    jobs: JoinSet<(FragmentId, u64, Sought)>,
+    lanes: BTreeMap<FragmentId, FragmentQueue>,
+    jobs: JoinSet<(FragmentId, u64, MergeLoad)>,
     turns: Arc<Semaphore>,
-    ready: VecDeque<Told>,
+    ready: VecDeque<NumberedEvent>,
 }
 
-struct Lane {
+struct FragmentQueue {
     segments: Arc<Vec<Segment>>,
     codec: Codec,
     /// Newest state that was loaded.
@@ -437,7 +437,7 @@ impl Follower {
     ) -> Self {
         let lane = |((fragment, terms), state): (&(FragmentId, GatewayTerms), FragmentState)| {
             let (segments, codec) = (Arc::clone(&terms.segments), terms.codec);
-            (*fragment, Lane { segments, codec, state, queue: VecDeque::new(), is_busy: false })
+            (*fragment, FragmentQueue { segments, codec, state, queue: VecDeque::new(), is_busy: false })
         };
         let lanes = fragments.iter().zip(initial).map(lane).collect();
         let turns = Arc::new(Semaphore::new(LOADED_MAX));
@@ -453,20 +453,20 @@ impl Follower {
     }
 
     /// Returns the next notification. Cancel safe.
-    async fn next(&mut self) -> Told {
+    async fn next(&mut self) -> NumberedEvent {
         loop {
             if let Some(told) = self.ready.pop_front() {
                 return told;
             }
             let Some(done) = self.jobs.join_next().await else { return std::future::pending().await };
-            let (fragment, seq, Sought { merge, sum, led }) =
+            let (fragment, seq, MergeLoad { merge, sum, led }) =
                 done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
             let Some(lane) = self.lanes.get_mut(&fragment) else { continue };
             lane.is_busy = false;
             match led {
                 Some(led) => {
                     lane.state = led.0.clone();
-                    let said = Said::Merged(Followed { merge: *merge, led: Some(led) });
+                    let said = RecordEvent::Merged(Followed { merge: *merge, led: Some(led) });
                     self.ready.push_back((fragment, seq, said));
                 }
                 // A missing state is loaded again unless a newer one exists; the old one may have been removed for that
@@ -488,12 +488,16 @@ impl Follower {
         while let Some((seq, record)) = lane.queue.pop_front() {
             let Record::Merged { merge, state: sum } = record else {
                 let is_last = matches!(record, Record::Finished);
-                self.ready.push_back((fragment, seq, if is_last { Said::Finished } else { Said::Nothing }));
+                self.ready.push_back((
+                    fragment,
+                    seq,
+                    if is_last { RecordEvent::Finished } else { RecordEvent::Nothing },
+                ));
                 continue;
             };
             if lane.has_newer() {
                 // Learners skip to the newest version.
-                let said = Said::Merged(Followed { merge: *merge, led: None });
+                let said = RecordEvent::Merged(Followed { merge: *merge, led: None });
                 self.ready.push_back((fragment, seq, said));
                 continue;
             }
@@ -509,14 +513,14 @@ impl Follower {
                 if led.is_none() {
                     sleep(AGAIN_AFTER).await;
                 }
-                (fragment, seq, Sought { merge, sum, led })
+                (fragment, seq, MergeLoad { merge, sum, led })
             });
             return;
         }
     }
 }
 
-impl Lane {
+impl FragmentQueue {
     /// Returns true if the queue holds a later merge.
     fn has_newer(&self) -> bool {
         self.queue.iter().any(|(_, later)| matches!(later, Record::Merged { .. }))
@@ -532,7 +536,7 @@ async fn load(
     sum: u64,
     segments: Arc<Vec<Segment>>,
     codec: Codec,
-) -> Option<Led> {
+) -> Option<StateWithChange> {
     let bytes = persist(|| services.blobs.load(fragment, seq)).await?;
     let merge = merge.clone();
     // Decoding a large state blocks.
@@ -568,7 +572,7 @@ mod tests {
 
     use super::*;
     use crate::local::Local;
-    use crate::service::{Answer, Blobs};
+    use crate::service::{Blobs, ServiceFuture};
 
     /// Slow, empty blob store that counts simultaneous requests.
     #[derive(Default)]
@@ -579,11 +583,11 @@ mod tests {
     }
 
     impl Blobs for Empty {
-        fn store(&self, _: FragmentId, _: u64, _: Arc<Vec<u8>>) -> Answer<'_, bool> {
+        fn store(&self, _: FragmentId, _: u64, _: Arc<Vec<u8>>) -> ServiceFuture<'_, bool> {
             Box::pin(std::future::ready(Ok(true)))
         }
 
-        fn load(&self, _: FragmentId, _: u64) -> Answer<'_, Option<Vec<u8>>> {
+        fn load(&self, _: FragmentId, _: u64) -> ServiceFuture<'_, Option<Vec<u8>>> {
             let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
             self.most.fetch_max(now, Ordering::SeqCst);
             Box::pin(async {
@@ -594,7 +598,7 @@ mod tests {
             })
         }
 
-        fn forget(&self, _: FragmentId, _: std::ops::Range<u64>) -> Answer<'_, ()> {
+        fn forget(&self, _: FragmentId, _: std::ops::Range<u64>) -> ServiceFuture<'_, ()> {
             Box::pin(std::future::ready(Ok(())))
         }
     }

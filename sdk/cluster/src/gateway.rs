@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::retry::{Clock, Retry, ms};
+use crate::retry::{MonotonicClock, Retry, ms};
 use crate::service::{Inbox, ServiceError, Services};
 
 /// Maximum number of waiting inputs or outputs of one fragment.
@@ -41,7 +41,7 @@ pub struct Learners {
 }
 
 /// Gateway that is ready to run; see [`gateway`].
-pub struct Running {
+pub struct GatewayLoop {
     services: Services,
     settings: GatewaySettings,
     inputs: mpsc::Receiver<(FragmentId, GatewayInput)>,
@@ -50,17 +50,17 @@ pub struct Running {
 
 /// Creates a gateway and the learners' end of it.
 #[must_use]
-pub fn gateway(services: Services, settings: GatewaySettings) -> (Running, Learners) {
+pub fn gateway(services: Services, settings: GatewaySettings) -> (GatewayLoop, Learners) {
     let (to_gateway, inputs) = mpsc::channel(WAITING_MAX);
     let (orders, to_learners) = mpsc::channel(WAITING_MAX);
-    (Running { services, settings, inputs, orders }, Learners { inputs: to_gateway, orders: to_learners })
+    (GatewayLoop { services, settings, inputs, orders }, Learners { inputs: to_gateway, orders: to_learners })
 }
 
-impl Running {
+impl GatewayLoop {
     /// Runs until `stop` resolves or the learners' end is dropped. Held updates are then lost; their learners get the
     /// fates from another gateway.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
-        let clock = Clock::start();
+        let clock = MonotonicClock::start();
         let mut tasks = JoinSet::new();
         let mut fragments = BTreeMap::new();
         for (fragment, terms) in self.settings.fragments {
@@ -97,7 +97,7 @@ impl Running {
 }
 
 /// Result of a request.
-enum Done {
+enum RequestResult {
     /// Number of a tape record and the records after it; `None` if the read failed.
     Read(Option<(u64, Vec<Record>)>),
     /// Subscription to owners' notices; `None` if the request failed.
@@ -117,9 +117,9 @@ enum ServiceKind {
 struct FragmentRequests {
     fragment: FragmentId,
     services: Services,
-    clock: Clock,
+    clock: MonotonicClock,
     orders: mpsc::Sender<(FragmentId, GatewayOutput)>,
-    asked: JoinSet<Done>,
+    asked: JoinSet<RequestResult>,
     /// Lowest record number after which the tape must be read. One read also serves all higher numbers.
     wanted: Option<u64>,
     is_reading: bool,
@@ -145,19 +145,19 @@ async fn serve(
             },
             Some(notice) = next(&mut notices) => GatewayInput::Notice(notice),
             Some(done) = desk.asked.join_next() => match done {
-                Ok(Done::Read(read)) => {
+                Ok(RequestResult::Read(read)) => {
                     desk.is_reading = false;
                     match read {
                         Some((after, records)) => GatewayInput::Records(after, records),
                         None => continue,
                     }
                 }
-                Ok(Done::Notices(inbox)) => {
+                Ok(RequestResult::Notices(inbox)) => {
                     is_listening = false;
                     notices = inbox;
                     continue;
                 }
-                Ok(Done::Said) | Err(_) => continue,
+                Ok(RequestResult::Said) | Err(_) => continue,
             },
             _ = tick.tick() => GatewayInput::Tick,
         };
@@ -191,23 +191,23 @@ async fn next(notices: &mut Option<Inbox<Notice>>) -> Option<Notice> {
 }
 
 /// Error: the receiver of outputs is gone.
-struct Alone;
+struct ReceiverGone;
 
 impl FragmentRequests {
-    async fn ask(&mut self, order: GatewayOutput) -> Result<(), Alone> {
+    async fn ask(&mut self, order: GatewayOutput) -> Result<(), ReceiverGone> {
         let (services, fragment) = (self.services.clone(), self.fragment);
         match order {
             GatewayOutput::Ask(..)
             | GatewayOutput::Receipt(..)
             | GatewayOutput::Refused(..)
             | GatewayOutput::Seen(..) => {
-                return self.orders.send((fragment, order)).await.map_err(|_| Alone);
+                return self.orders.send((fragment, order)).await.map_err(|_| ReceiverGone);
             }
             GatewayOutput::Reply(reply) if self.asked.len() < SAID_MAX && self.may_ask(ServiceKind::Bus) => {
                 self.spawn(
                     ServiceKind::Bus,
                     async move { services.bus.reply(fragment, &reply).await },
-                    |_| Done::Said,
+                    |_| RequestResult::Said,
                 );
             }
             GatewayOutput::Reply(_) => {}
@@ -228,7 +228,7 @@ impl FragmentRequests {
         let (services, fragment) = (self.services.clone(), self.fragment);
         let question =
             async move { services.tape.read(fragment, after).await.map(|records| (after, records)) };
-        self.spawn(ServiceKind::Tape, question, Done::Read);
+        self.spawn(ServiceKind::Tape, question, RequestResult::Read);
     }
 
     /// Subscribes to owners' notices. Returns true if the request was sent.
@@ -236,7 +236,11 @@ impl FragmentRequests {
         let may = self.may_ask(ServiceKind::Bus);
         if may {
             let (services, fragment) = (self.services.clone(), self.fragment);
-            self.spawn(ServiceKind::Bus, async move { services.bus.notices(fragment).await }, Done::Notices);
+            self.spawn(
+                ServiceKind::Bus,
+                async move { services.bus.notices(fragment).await },
+                RequestResult::Notices,
+            );
         }
         may
     }
@@ -249,7 +253,7 @@ impl FragmentRequests {
         &mut self,
         whom: ServiceKind,
         question: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
-        done: fn(Option<T>) -> Done,
+        done: fn(Option<T>) -> RequestResult,
     ) {
         let (clock, patience) = (self.clock, Arc::clone(&self.patience));
         self.asked.spawn(async move {

@@ -9,8 +9,8 @@ use archipelago_core::cluster::{Notice, ProcessId, Record, Reply};
 use archipelago_core::wire::{FragmentId, Millis};
 use tokio::time::sleep;
 
-use crate::retry::Clock;
-use crate::service::{Answer, Blobs, Bus, Cell, Entry, Inbox, Roster, ServiceError, Services, Tape};
+use crate::retry::MonotonicClock;
+use crate::service::{Blobs, Bus, Cell, Entry, Inbox, Roster, ServiceError, ServiceFuture, Services, Tape};
 
 /// Time without an answer after which a service counts as failing, in milliseconds. Requests are retried meanwhile…
 const LASTING_MS: u64 = 3_000;
@@ -41,14 +41,14 @@ impl Question {
 
 /// Results of one kind of request.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct RequestErrors {
     /// Times of the first and the last error since the last success.
     errors: Option<(Millis, Millis)>,
-    what: Option<Fault>,
+    what: Option<Symptom>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum Symptom {
     Silent,
     Denied,
     Full,
@@ -60,18 +60,18 @@ enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trouble {
     is_storage: bool,
-    what: Fault,
+    what: Symptom,
 }
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whom = if self.is_storage { "the storage" } else { "NATS" };
         let what = match self.what {
-            Fault::Silent => "does not answer",
-            Fault::Denied => "refuses this process",
-            Fault::Full => "is full",
-            Fault::ReadOnly => "is read-only",
-            Fault::Other => "holds unexpected data",
+            Symptom::Silent => "does not answer",
+            Symptom::Denied => "refuses this process",
+            Symptom::Full => "is full",
+            Symptom::ReadOnly => "is read-only",
+            Symptom::Other => "holds unexpected data",
         };
         write!(f, "{whom} {what}")
     }
@@ -80,13 +80,13 @@ impl fmt::Display for Trouble {
 /// Health of a process's services.
 #[derive(Clone)]
 pub struct Health {
-    clock: Clock,
-    seen: Arc<Mutex<[Seen; Question::ALL.len()]>>,
+    clock: MonotonicClock,
+    seen: Arc<Mutex<[RequestErrors; Question::ALL.len()]>>,
 }
 
 impl Health {
     fn new() -> Self {
-        Self { clock: Clock::start(), seen: Arc::default() }
+        Self { clock: MonotonicClock::start(), seen: Arc::default() }
     }
 
     /// Returns the oldest failure that has lasted for some seconds.
@@ -122,25 +122,25 @@ impl Health {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = &mut seen[question as usize];
         *seen = match error {
-            None => Seen::default(),
+            None => RequestErrors::default(),
             Some(error) => {
                 let since = seen.errors.map_or(now, |(since, _)| since);
-                Seen { errors: Some((since, now)), what: Some(fault(error)) }
+                RequestErrors { errors: Some((since, now)), what: Some(fault(error)) }
             }
         };
     }
 }
 
-fn fault(error: &ServiceError) -> Fault {
+fn fault(error: &ServiceError) -> Symptom {
     match error {
-        ServiceError::Silent { .. } => Fault::Silent,
-        ServiceError::Denied { .. } => Fault::Denied,
-        ServiceError::Full { .. } => Fault::Full,
-        ServiceError::ReadOnly { .. } => Fault::ReadOnly,
+        ServiceError::Silent { .. } => Symptom::Silent,
+        ServiceError::Denied { .. } => Symptom::Denied,
+        ServiceError::Full { .. } => Symptom::Full,
+        ServiceError::ReadOnly { .. } => Symptom::ReadOnly,
         ServiceError::Missing { .. }
         | ServiceError::Foreign { .. }
         | ServiceError::Damaged { .. }
-        | ServiceError::Setting { .. } => Fault::Other,
+        | ServiceError::Setting { .. } => Symptom::Other,
     }
 }
 
@@ -148,23 +148,27 @@ fn fault(error: &ServiceError) -> Fault {
 #[must_use]
 pub fn watched(services: Services) -> (Services, Health) {
     let health = Health::new();
-    let watched = Arc::new(Watched { services, health: health.clone() });
+    let watched = Arc::new(MonitoredServices { services, health: health.clone() });
     let services = Services {
-        tape: Arc::<Watched>::clone(&watched),
-        blobs: Arc::<Watched>::clone(&watched),
-        roster: Arc::<Watched>::clone(&watched),
+        tape: Arc::<MonitoredServices>::clone(&watched),
+        blobs: Arc::<MonitoredServices>::clone(&watched),
+        roster: Arc::<MonitoredServices>::clone(&watched),
         bus: watched,
     };
     (services, health)
 }
 
-struct Watched {
+struct MonitoredServices {
     services: Services,
     health: Health,
 }
 
-impl Watched {
-    fn note<'a, T: Send + 'a>(&'a self, question: Question, answer: Answer<'a, T>) -> Answer<'a, T> {
+impl MonitoredServices {
+    fn note<'a, T: Send + 'a>(
+        &'a self,
+        question: Question,
+        answer: ServiceFuture<'a, T>,
+    ) -> ServiceFuture<'a, T> {
         Box::pin(async move {
             let result = answer.await;
             self.health.note(question, self.health.clock.now(), result.as_ref().err());
@@ -173,64 +177,64 @@ impl Watched {
     }
 }
 
-impl Tape for Watched {
+impl Tape for MonitoredServices {
     fn append<'a>(
         &'a self,
         fragment: FragmentId,
         expect: u64,
         record: &'a Record,
-    ) -> Answer<'a, Option<u64>> {
+    ) -> ServiceFuture<'a, Option<u64>> {
         self.note(Question::Append, self.services.tape.append(fragment, expect, record))
     }
 
-    fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
+    fn read(&self, fragment: FragmentId, after: u64) -> ServiceFuture<'_, Vec<Record>> {
         self.note(Question::Read, self.services.tape.read(fragment, after))
     }
 
-    fn newest(&self, fragment: FragmentId) -> Answer<'_, u64> {
+    fn newest(&self, fragment: FragmentId) -> ServiceFuture<'_, u64> {
         self.note(Question::Read, self.services.tape.newest(fragment))
     }
 }
 
-impl Blobs for Watched {
-    fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> Answer<'_, bool> {
+impl Blobs for MonitoredServices {
+    fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> ServiceFuture<'_, bool> {
         self.note(Question::Store, self.services.blobs.store(fragment, key, bytes))
     }
 
-    fn load(&self, fragment: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>> {
+    fn load(&self, fragment: FragmentId, key: u64) -> ServiceFuture<'_, Option<Vec<u8>>> {
         self.note(Question::Load, self.services.blobs.load(fragment, key))
     }
 
-    fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> Answer<'_, ()> {
+    fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> ServiceFuture<'_, ()> {
         // A process without permission to delete still works.
         self.services.blobs.forget(fragment, keys)
     }
 }
 
-impl Roster for Watched {
-    fn look(&self) -> Answer<'_, Vec<Entry>> {
+impl Roster for MonitoredServices {
+    fn look(&self) -> ServiceFuture<'_, Vec<Entry>> {
         self.note(Question::Look, self.services.roster.look())
     }
 
-    fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> Answer<'_, Option<u64>> {
+    fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> ServiceFuture<'_, Option<u64>> {
         self.note(Question::Write, self.services.roster.write(cell, holder, expect))
     }
 }
 
-impl Bus for Watched {
-    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> Answer<'a, ()> {
+impl Bus for MonitoredServices {
+    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()> {
         self.note(Question::Say, self.services.bus.tell(fragment, notice))
     }
 
-    fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> Answer<'a, ()> {
+    fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> ServiceFuture<'a, ()> {
         self.note(Question::Say, self.services.bus.reply(fragment, reply))
     }
 
-    fn notices(&self, fragment: FragmentId) -> Answer<'_, Inbox<Notice>> {
+    fn notices(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Notice>> {
         self.note(Question::Listen, self.services.bus.notices(fragment))
     }
 
-    fn replies(&self, fragment: FragmentId) -> Answer<'_, Inbox<Reply>> {
+    fn replies(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Reply>> {
         self.note(Question::Listen, self.services.bus.replies(fragment))
     }
 }

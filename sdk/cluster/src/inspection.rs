@@ -56,14 +56,14 @@ pub struct Storage {
     /// Place as shown to people.
     pub place: String,
     /// Result of writing, reading and removing an object.
-    pub found: Result<Stored, ServiceError>,
+    pub found: Result<StorageFindings, ServiceError>,
     /// Offset of its clock from ours in milliseconds, positive if ahead; `None` if unknown.
     pub ahead_ms: Option<i64>,
 }
 
 /// Findings in usable storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct StorageFindings {
     /// Identifier of the states' cluster; `None` if there are no states under the prefix.
     pub mark: Option<ClusterId>,
     /// Test object that could not be removed.
@@ -83,7 +83,7 @@ pub enum Spread {
 
 /// Ownership of the data under the prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum DataOwnership {
     /// No data. The first process creates them.
     Nothing,
     /// Data of this run, with the number of records.
@@ -116,7 +116,7 @@ impl Findings {
     /// - [`ServiceError::Foreign`]: data of another run, or the streams of one cluster and the states of another.
     /// - [`ServiceError::Damaged`]: streams without their states, or states without their streams.
     #[must_use]
-    pub fn kept(&self, run: Option<RunId>) -> Option<Result<Kept, ServiceError>> {
+    pub fn kept(&self, run: Option<RunId>) -> Option<Result<DataOwnership, ServiceError>> {
         let streams = self.streams.as_ref()?.as_ref().ok()?;
         let stored = self.storage.found.as_ref().ok()?;
         let place = self.storage.place.clone();
@@ -130,7 +130,7 @@ impl Findings {
             }
         }
         Some(match (&streams.mark, &stored.mark) {
-            (None, None) => Ok(Kept::Nothing),
+            (None, None) => Ok(DataOwnership::Nothing),
             (Some(ours), Some(mark)) if ours != mark => {
                 Err(ServiceError::Foreign { place, detail: mark.beside(ours) })
             }
@@ -142,8 +142,8 @@ impl Findings {
                 let detail = format!("records of run {mark}, whose states are missing");
                 Err(ServiceError::Damaged { place: "the streams of this prefix".to_owned(), detail })
             }
-            (Some(mark), _) if run.is_none() => Ok(Kept::Somebodys(mark.clone())),
-            (Some(_), _) => Ok(Kept::Ours(streams.records)),
+            (Some(mark), _) if run.is_none() => Ok(DataOwnership::Somebodys(mark.clone())),
+            (Some(_), _) => Ok(DataOwnership::Ours(streams.records)),
         })
     }
 
@@ -184,7 +184,7 @@ mod tests {
             streams: Some(Ok(Streams { mark, records, replicas: 3, bytes: 0, bytes_max: None })),
             storage: Storage {
                 place: "s3://runs".to_owned(),
-                found: Ok(Stored { mark: states, left: None }),
+                found: Ok(StorageFindings { mark: states, left: None }),
                 ahead_ms: Some(-7),
             },
         }
@@ -222,10 +222,14 @@ mod tests {
         let kept = |tape, states: Option<&ClusterId>, run: Option<u64>| {
             found(tape, states.cloned()).kept(run.map(RunId)).unwrap()
         };
-        assert_eq!(kept(None, None, Some(1)), Ok(Kept::Nothing));
-        assert_eq!(kept(tape(&ours, 9), Some(&ours), Some(1)), Ok(Kept::Ours(9)));
-        assert_eq!(kept(tape(&ours, 0), None, Some(1)), Ok(Kept::Ours(0)), "its first process is making it");
-        assert_eq!(kept(tape(&ours, 9), Some(&ours), None), Ok(Kept::Somebodys(ours.clone())));
+        assert_eq!(kept(None, None, Some(1)), Ok(DataOwnership::Nothing));
+        assert_eq!(kept(tape(&ours, 9), Some(&ours), Some(1)), Ok(DataOwnership::Ours(9)));
+        assert_eq!(
+            kept(tape(&ours, 0), None, Some(1)),
+            Ok(DataOwnership::Ours(0)),
+            "its first process is making it"
+        );
+        assert_eq!(kept(tape(&ours, 9), Some(&ours), None), Ok(DataOwnership::Somebodys(ours.clone())));
         for (tape, states) in [
             (tape(&foreign, 9), Some(&foreign)),
             (tape(&foreign, 9), None),

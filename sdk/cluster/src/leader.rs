@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::assignment::{Shares, Write};
-use crate::retry::{Clock, Retry, ms, persist};
+use crate::assignment::{FragmentAssignment, Write};
+use crate::retry::{MonotonicClock, Retry, ms, persist};
 use crate::service::{Entry, Inbox, ServiceError, Services};
 
 /// Roster polls during one lease.
@@ -51,13 +51,13 @@ pub struct LeaderSettings {
 /// service ends it: errors are logged, and the service is asked again with growing pauses.
 pub async fn own(services: Services, settings: LeaderSettings, stop: impl Future<Output = ()> + Send) {
     let LeaderSettings { process, fragments, beginnings, lead_max, lease_ms, tick_ms, orders } = settings;
-    let clock = Clock::start();
+    let clock = MonotonicClock::start();
     let fragments: BTreeMap<FragmentId, LeaderTerms> = fragments
         .into_iter()
         .map(|terms| (terms.rounds.fragment, LeaderTerms { process, ..terms }))
         .collect();
-    let shares =
-        Shares::new(process, fragments.keys().copied(), lease_ms.max(LOOKS_A_LEASE)).at_most(lead_max);
+    let shares = FragmentAssignment::new(process, fragments.keys().copied(), lease_ms.max(LOOKS_A_LEASE))
+        .at_most(lead_max);
     let (there, led) = (services.clone(), fragments.keys().copied().collect::<Vec<_>>());
     let crew = LeaderTasks::new(led, move |fragment, lease| {
         let told = (lease, orders.clone());
@@ -99,8 +99,8 @@ pub async fn own(services: Services, settings: LeaderSettings, stop: impl Future
 /// State of the process that claims leases.
 struct LeaderLoop<L> {
     services: Services,
-    clock: Clock,
-    shares: Shares,
+    clock: MonotonicClock,
+    shares: FragmentAssignment,
     crew: LeaderTasks<L>,
     patience: Retry,
 }
@@ -185,17 +185,17 @@ pub async fn finished(services: Services, fragments: Vec<FragmentId>) {
 }
 
 /// Initial state of a fragment, or the reason why it cannot be made.
-type Begun = Result<FragmentState, Box<dyn Error + Send + Sync>>;
+type InitialState = Result<FragmentState, Box<dyn Error + Send + Sync>>;
 
 /// Source of initial states, which makes a state again for each request. A process that leads a few fragments of a
 /// large run thus holds only theirs.
 #[derive(Clone)]
-pub struct InitialStates(Arc<dyn Fn(FragmentId) -> Begun + Send + Sync>);
+pub struct InitialStates(Arc<dyn Fn(FragmentId) -> InitialState + Send + Sync>);
 
 impl InitialStates {
     /// Creates a source from `make`, which returns version 0 of a fragment, the same in each process of the run. It may
     /// take long and runs on a blocking thread. Its errors are logged, and it is called again later.
-    pub fn new(make: impl Fn(FragmentId) -> Begun + Send + Sync + 'static) -> Self {
+    pub fn new(make: impl Fn(FragmentId) -> InitialState + Send + Sync + 'static) -> Self {
         Self(Arc::new(make))
     }
 
@@ -203,7 +203,7 @@ impl InitialStates {
     ///
     /// # Errors
     /// Those of the function that makes it.
-    fn make(&self, fragment: FragmentId) -> Begun {
+    fn make(&self, fragment: FragmentId) -> InitialState {
         (self.0)(fragment)
     }
 }
@@ -270,7 +270,7 @@ const ASKED_MAX: usize = 16;
 const BEGIN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Result of a request.
-enum Done {
+enum RequestResult {
     /// Input for the state machine, if there was an answer.
     Input(Option<LeaderInput>),
     /// Initial state of the fragment, if it could be made.
@@ -285,11 +285,11 @@ enum Done {
 struct FragmentRequests {
     fragment: FragmentId,
     services: Services,
-    clock: Clock,
+    clock: MonotonicClock,
     beginnings: InitialStates,
     /// True while the initial state is being made.
     is_beginning: bool,
-    asked: JoinSet<Done>,
+    asked: JoinSet<RequestResult>,
     patience: Arc<[Retry; 4]>,
 }
 
@@ -307,7 +307,7 @@ enum ServiceKind {
 async fn lead(
     services: Services,
     (terms, beginnings): (LeaderTerms, InitialStates),
-    clock: Clock,
+    clock: MonotonicClock,
     (mut lease, mut orders): (watch::Receiver<Option<Millis>>, watch::Receiver<AdminCommands>),
     tick_ms: u64,
 ) {
@@ -337,18 +337,18 @@ async fn lead(
             Ok(()) = orders.changed() => LeaderInput::Ordered(*orders.borrow_and_update()),
             Some(reply) = next(&mut replies) => LeaderInput::Reply(reply),
             Some(done) = desk.asked.join_next() => match done {
-                Ok(Done::Input(Some(input))) => input,
-                Ok(Done::Begun(state)) => {
+                Ok(RequestResult::Input(Some(input))) => input,
+                Ok(RequestResult::Begun(state)) => {
                     desk.is_beginning = false;
                     let Some(state) = state else { continue };
                     LeaderInput::Begun(state)
                 }
-                Ok(Done::Replies(inbox)) => {
+                Ok(RequestResult::Replies(inbox)) => {
                     is_listening = false;
                     replies = inbox.filter(|_| is_leased);
                     continue;
                 }
-                Ok(Done::Input(None) | Done::Said) | Err(_) => continue,
+                Ok(RequestResult::Input(None) | RequestResult::Said) | Err(_) => continue,
             },
             _ = tick.tick() => LeaderInput::Tick,
         };
@@ -377,7 +377,7 @@ impl FragmentRequests {
     fn listen(&mut self) -> bool {
         let (services, fragment) = (self.services.clone(), self.fragment);
         let question = async move { services.bus.replies(fragment).await };
-        self.spawn(ServiceKind::Bus, question, Done::Replies)
+        self.spawn(ServiceKind::Bus, question, RequestResult::Replies)
     }
 
     /// Sends a request of the state machine. The result becomes its input. Without a result, the state machine repeats
@@ -390,37 +390,37 @@ impl FragmentRequests {
                     let appended = services.tape.append(fragment, expect, &record).await?;
                     Ok(appended.map_or(LeaderInput::Refused, |seq| LeaderInput::Appended { turn, seq }))
                 };
-                self.spawn(ServiceKind::Tape, question, Done::Input);
+                self.spawn(ServiceKind::Tape, question, RequestResult::Input);
             }
             LeaderOutput::Read(after) => {
                 let question = async move {
                     let records = services.tape.read(fragment, after).await?;
                     Ok(LeaderInput::Records(after, records))
                 };
-                self.spawn(ServiceKind::Tape, question, Done::Input);
+                self.spawn(ServiceKind::Tape, question, RequestResult::Input);
             }
             LeaderOutput::Store(key, bytes) => {
                 let question = async move {
                     let is_ours = services.blobs.store(fragment, key, bytes).await?;
                     Ok(LeaderInput::Stored(key, is_ours))
                 };
-                self.spawn(ServiceKind::Blobs, question, Done::Input);
+                self.spawn(ServiceKind::Blobs, question, RequestResult::Input);
             }
             LeaderOutput::Load(key) => {
                 let question = async move {
                     let bytes = services.blobs.load(fragment, key).await?;
                     Ok(LeaderInput::Loaded(key, bytes))
                 };
-                self.spawn(ServiceKind::Blobs, question, Done::Input);
+                self.spawn(ServiceKind::Blobs, question, RequestResult::Input);
             }
             LeaderOutput::Begin => self.begin(),
             LeaderOutput::Forget(keys) => {
                 let question = async move { services.blobs.forget(fragment, keys).await };
-                self.spawn(ServiceKind::Bin, question, |_| Done::Said);
+                self.spawn(ServiceKind::Bin, question, |_| RequestResult::Said);
             }
             LeaderOutput::Tell(notice) => {
                 let question = async move { services.bus.tell(fragment, &notice).await };
-                self.spawn(ServiceKind::Bus, question, |_| Done::Said);
+                self.spawn(ServiceKind::Bus, question, |_| RequestResult::Said);
             }
         }
     }
@@ -434,11 +434,11 @@ impl FragmentRequests {
         self.asked.spawn(async move {
             let made = spawn_blocking(move || beginnings.make(fragment)).await;
             match made.unwrap_or_else(|failed| Err(failed.into())) {
-                Ok(state) => Done::Begun(Some(state)),
+                Ok(state) => RequestResult::Begun(Some(state)),
                 Err(error) => {
                     tracing::error!(%fragment, "cannot start: {error}");
                     sleep(BEGIN_AGAIN_AFTER).await;
-                    Done::Begun(None)
+                    RequestResult::Begun(None)
                 }
             }
         });
@@ -449,7 +449,7 @@ impl FragmentRequests {
         &mut self,
         whom: ServiceKind,
         question: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
-        done: fn(Option<T>) -> Done,
+        done: fn(Option<T>) -> RequestResult,
     ) -> bool {
         let (clock, patience) = (self.clock, Arc::clone(&self.patience));
         if self.asked.len() >= ASKED_MAX || !patience[whom as usize].may_ask(clock.now()) {

@@ -33,19 +33,21 @@ use archipelago_core::cluster::ProcessId;
 
 pub use admin_commands::{AdminCommandLog, Reader};
 pub use bridge::{Bridge, BridgeHandle, front};
-pub use gateway::{GatewaySettings, Learners, Running, gateway};
+pub use gateway::{GatewayLoop, GatewaySettings, Learners, gateway};
 pub use health::{Health, Trouble, watched};
 pub use ids::ClusterId;
-pub use inspection::{Findings, Kept, Node, Spread, Storage, Stored, Streams};
+pub use inspection::{DataOwnership, Findings, Node, Spread, Storage, StorageFindings, Streams};
 pub use leader::{InitialStates, LeaderSettings, finished, own};
 pub use local::Local;
 #[cfg(feature = "nats-s3")]
 pub use nats::{Nats, NatsSettings};
 #[cfg(feature = "nats-s3")]
 pub use servers::{Servers, look, open};
-pub use service::{Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, ServiceError, Services, Tape};
+pub use service::{
+    Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, ServiceError, ServiceFuture, Services, Tape,
+};
 #[cfg(feature = "nats-s3")]
-pub use store::{Store, StoreSettings};
+pub use store::{StateStore, StoreSettings};
 
 /// Returns a random process number, unique with overwhelming probability.
 ///

@@ -10,17 +10,17 @@ use archipelago_core::wire::FragmentId;
 use tokio::sync::mpsc;
 
 use crate::service::{
-    Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, ServiceError, Services, Tape,
+    Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, ServiceError, ServiceFuture, Services, Tape,
 };
 
 /// All four services at once.
 #[derive(Debug, Default)]
 pub struct Local {
-    held: Mutex<Held>,
+    held: Mutex<LocalData>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct LocalData {
     tape: BTreeMap<FragmentId, Vec<Record>>,
     blobs: BTreeMap<(FragmentId, u64), Arc<Vec<u8>>>,
     roster: BTreeMap<Cell, Entry>,
@@ -43,14 +43,14 @@ impl Local {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, LocalData> {
         // No code here panics in the middle of a change.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Wraps a value as an immediate answer.
-fn at_once<'a, T: Send + 'a>(value: T) -> Answer<'a, T> {
+fn at_once<'a, T: Send + 'a>(value: T) -> ServiceFuture<'a, T> {
     Box::pin(std::future::ready(Ok::<T, ServiceError>(value)))
 }
 
@@ -77,7 +77,7 @@ impl Tape for Local {
         fragment: FragmentId,
         expect: u64,
         record: &'a Record,
-    ) -> Answer<'a, Option<u64>> {
+    ) -> ServiceFuture<'a, Option<u64>> {
         let mut held = self.held();
         let tape = held.tape.entry(fragment).or_default();
         let is_last = tape.len() as u64 == expect;
@@ -87,7 +87,7 @@ impl Tape for Local {
         at_once(is_last.then_some(expect + 1))
     }
 
-    fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
+    fn read(&self, fragment: FragmentId, after: u64) -> ServiceFuture<'_, Vec<Record>> {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
         at_once(
             self.held()
@@ -97,23 +97,23 @@ impl Tape for Local {
         )
     }
 
-    fn newest(&self, fragment: FragmentId) -> Answer<'_, u64> {
+    fn newest(&self, fragment: FragmentId) -> ServiceFuture<'_, u64> {
         at_once(self.held().tape.get(&fragment).map_or(0, Vec::len) as u64)
     }
 }
 
 impl Blobs for Local {
-    fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> Answer<'_, bool> {
+    fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> ServiceFuture<'_, bool> {
         let mut held = self.held();
         let there = held.blobs.entry((fragment, key)).or_insert_with(|| Arc::clone(&bytes));
         at_once(*there == bytes)
     }
 
-    fn load(&self, fragment: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>> {
+    fn load(&self, fragment: FragmentId, key: u64) -> ServiceFuture<'_, Option<Vec<u8>>> {
         at_once(self.held().blobs.get(&(fragment, key)).map(|bytes| bytes.to_vec()))
     }
 
-    fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> Answer<'_, ()> {
+    fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> ServiceFuture<'_, ()> {
         let mut held = self.held();
         keys.for_each(|key| drop(held.blobs.remove(&(fragment, key))));
         at_once(())
@@ -121,11 +121,11 @@ impl Blobs for Local {
 }
 
 impl Roster for Local {
-    fn look(&self) -> Answer<'_, Vec<Entry>> {
+    fn look(&self) -> ServiceFuture<'_, Vec<Entry>> {
         at_once(self.held().roster.values().copied().collect())
     }
 
-    fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> Answer<'_, Option<u64>> {
+    fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> ServiceFuture<'_, Option<u64>> {
         let mut held = self.held();
         if held.roster.get(&cell).map_or(0, |entry| entry.revision) != expect {
             return at_once(None);
@@ -138,21 +138,21 @@ impl Roster for Local {
 }
 
 impl Bus for Local {
-    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> Answer<'a, ()> {
+    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()> {
         spread(&mut self.held().notices, fragment, notice);
         at_once(())
     }
 
-    fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> Answer<'a, ()> {
+    fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> ServiceFuture<'a, ()> {
         spread(&mut self.held().replies, fragment, reply);
         at_once(())
     }
 
-    fn notices(&self, fragment: FragmentId) -> Answer<'_, Inbox<Notice>> {
+    fn notices(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Notice>> {
         at_once(listen(&mut self.held().notices, fragment))
     }
 
-    fn replies(&self, fragment: FragmentId) -> Answer<'_, Inbox<Reply>> {
+    fn replies(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Reply>> {
         at_once(listen(&mut self.held().replies, fragment))
     }
 }

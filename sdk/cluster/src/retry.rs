@@ -15,10 +15,10 @@ const LONGEST_MS: u64 = 2_000;
 
 /// Backoff state of one driver for one service, with the last logged error.
 #[derive(Debug, Default)]
-pub(crate) struct Retry(Mutex<State>);
+pub(crate) struct Retry(Mutex<RetryState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct RetryState {
     /// Time before which no request is sent.
     not_before: Millis,
     /// Last pause; 0 while the service answers.
@@ -41,7 +41,7 @@ impl Retry {
                     if state.said.take().is_some() {
                         tracing::info!("answers again");
                     }
-                    *state = State::default();
+                    *state = RetryState::default();
                 });
                 Some(value)
             }
@@ -63,16 +63,16 @@ impl Retry {
         }
     }
 
-    fn state<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
+    fn state<T>(&self, with: impl FnOnce(&mut RetryState) -> T) -> T {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Monotonic clock with its own origin.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock(Instant);
+pub(crate) struct MonotonicClock(Instant);
 
-impl Clock {
+impl MonotonicClock {
     /// Starts a clock.
     pub(crate) fn start() -> Self {
         Self(Instant::now())

@@ -9,7 +9,7 @@ use crate::ids::ClusterId;
 use crate::inspection::{Findings, Storage};
 use crate::nats::{self, Nats, NatsSettings};
 use crate::service::{ServiceError, Services};
-use crate::store::{self, Store, StoreSettings};
+use crate::store::{self, StateStore, StoreSettings};
 
 /// Addresses of a cluster's servers.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Servers {
 /// Connects to all servers as a process of `run` with these `fragments`. The first process creates missing objects.
 ///
 /// # Errors
-/// Those of [`Nats::open`] and [`Store::open`].
+/// Those of [`Nats::open`] and [`StateStore::open`].
 pub async fn open(
     servers: Servers,
     run: RunId,
@@ -39,7 +39,7 @@ pub async fn open(
         NatsSettings { servers: nats, prefix: prefix.clone(), replicas, fragments: tapes(&fragments) };
     let nats = Arc::new(Nats::open(settings, mark).await?);
     // The states must belong to this tape.
-    let blobs = Arc::new(Store::open(&blobs, &prefix, nats.mark()).await?);
+    let blobs = Arc::new(StateStore::open(&blobs, &prefix, nats.mark()).await?);
     Ok(Services { tape: Arc::<Nats>::clone(&nats), blobs, roster: Arc::<Nats>::clone(&nats), bus: nats })
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn tapes(fragments: &[FragmentId]) -> Vec<FragmentId> {
 /// Inspects all of `servers` and the data of a run with these `fragments`. It creates no streams and no marks. The only
 /// change is a test object in storage, which it removes if it has the permission.
 ///
-/// Every error becomes part of the findings: those of [`super::Nats::open`] and [`super::Store::open`], and
+/// Every error becomes part of the findings: those of [`super::Nats::open`] and [`super::StateStore::open`], and
 /// [`super::ServiceError::Setting`] for a store that ignores the condition against overwriting.
 pub async fn look(servers: &Servers, fragments: &[FragmentId]) -> Findings {
     let Servers { nats, blobs, prefix, .. } = servers;

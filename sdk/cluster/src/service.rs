@@ -12,7 +12,7 @@ use archipelago_core::wire::FragmentId;
 use tokio::sync::mpsc;
 
 /// Future answer of a service.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ServiceError>> + Send + 'a>>;
+pub type ServiceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ServiceError>> + Send + 'a>>;
 
 /// Receiver of bus messages, in the order of arrival. A full inbox loses messages, as the network may.
 pub type Inbox<T> = mpsc::Receiver<T>;
@@ -33,20 +33,24 @@ pub trait Tape: Send + Sync {
     ///
     /// # Errors
     /// All of [`ServiceError`]; after [`ServiceError::Silent`] the record may be on the tape.
-    fn append<'a>(&'a self, fragment: FragmentId, expect: u64, record: &'a Record)
-    -> Answer<'a, Option<u64>>;
+    fn append<'a>(
+        &'a self,
+        fragment: FragmentId,
+        expect: u64,
+        record: &'a Record,
+    ) -> ServiceFuture<'a, Option<u64>>;
 
     /// Returns the records after number `after`, in order.
     ///
     /// # Errors
     /// All of [`ServiceError`].
-    fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>>;
+    fn read(&self, fragment: FragmentId, after: u64) -> ServiceFuture<'_, Vec<Record>>;
 
     /// Returns the number of the newest record, 0 for an empty tape. As with [`Tape::read`], newer ones may exist.
     ///
     /// # Errors
     /// All of [`ServiceError`].
-    fn newest(&self, fragment: FragmentId) -> Answer<'_, u64>;
+    fn newest(&self, fragment: FragmentId) -> ServiceFuture<'_, u64>;
 }
 
 /// Bytes under a key, written once: the states of fragments.
@@ -58,20 +62,20 @@ pub trait Blobs: Send + Sync {
     ///
     /// # Errors
     /// All of [`ServiceError`]; after [`ServiceError::Silent`] they may be there.
-    fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> Answer<'_, bool>;
+    fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> ServiceFuture<'_, bool>;
 
     /// Loads the bytes under `key` of `fragment`.
     ///
     /// # Errors
     /// All of [`ServiceError`].
-    fn load(&self, fragment: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>>;
+    fn load(&self, fragment: FragmentId, key: u64) -> ServiceFuture<'_, Option<Vec<u8>>>;
 
     /// Deletes the bytes under these keys of `fragment`, if there are any. The caller must be sure that no process
     /// loads them, and must not store under these keys again.
     ///
     /// # Errors
     /// All of [`ServiceError`]. Some bytes may then be left, which only take up room.
-    fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> Answer<'_, ()>;
+    fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> ServiceFuture<'_, ()>;
 }
 
 /// Subject of a roster entry.
@@ -104,14 +108,14 @@ pub trait Roster: Send + Sync {
     ///
     /// # Errors
     /// All of [`ServiceError`].
-    fn look(&self) -> Answer<'_, Vec<Entry>>;
+    fn look(&self) -> ServiceFuture<'_, Vec<Entry>>;
 
     /// Writes an entry if its revision is `expect`, 0 for a missing entry. Returns its new revision, or `None` if it
     /// has another one.
     ///
     /// # Errors
     /// All of [`ServiceError`]; after [`ServiceError::Silent`] the entry may be written.
-    fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> Answer<'_, Option<u64>>;
+    fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> ServiceFuture<'_, Option<u64>>;
 }
 
 /// Messages between owners and gateways.
@@ -122,25 +126,25 @@ pub trait Bus: Send + Sync {
     ///
     /// # Errors
     /// All of [`ServiceError`].
-    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> Answer<'a, ()>;
+    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()>;
 
     /// Sends a reply to the leader of `fragment`.
     ///
     /// # Errors
     /// All of [`ServiceError`].
-    fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> Answer<'a, ()>;
+    fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> ServiceFuture<'a, ()>;
 
     /// Subscribes to notices for gateways of `fragment`, until the inbox is dropped.
     ///
     /// # Errors
     /// All of [`ServiceError`].
-    fn notices(&self, fragment: FragmentId) -> Answer<'_, Inbox<Notice>>;
+    fn notices(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Notice>>;
 
     /// Subscribes to replies for the owner of `fragment`, until the inbox is dropped.
     ///
     /// # Errors
     /// All of [`ServiceError`].
-    fn replies(&self, fragment: FragmentId) -> Answer<'_, Inbox<Reply>>;
+    fn replies(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Reply>>;
 }
 
 /// The four services of a process.

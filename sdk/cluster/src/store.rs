@@ -28,8 +28,8 @@ use tokio::time::timeout;
 use ureq::Agent;
 
 use crate::ids::ClusterId;
-use crate::inspection::{Storage, Stored};
-use crate::service::{Answer, Blobs, ServiceError};
+use crate::inspection::{Storage, StorageFindings};
+use crate::service::{Blobs, ServiceError, ServiceFuture};
 use crate::timestamp;
 
 /// Time limit for an answer. Each [`SLOW_BYTES`] of a state add the same time.
@@ -49,7 +49,7 @@ pub struct StoreSettings {
 }
 
 /// Storage for states.
-pub struct Store {
+pub struct StateStore {
     store: Arc<dyn ObjectStore>,
     /// Prefix of all keys.
     root: Path,
@@ -57,7 +57,7 @@ pub struct Store {
     place: String,
 }
 
-impl Store {
+impl StateStore {
     /// Opens the storage at a place under `prefix`. Writes the mark of the cluster unless a mark exists.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Store {
             std::fs::create_dir_all(&folder)
                 .map_err(|error| by_disk(&error, place.clone(), error.to_string()))?;
         }
-        let this = Self::at_place(place, variables, prefix, Ahead::default())?;
+        let this = Self::at_place(place, variables, prefix, ClockOffset::default())?;
         let at = this.mark_at();
         let ours = Bytes::from(mark.to_string());
         if this.in_time(0, this.create(&at, ours)).await? {
@@ -98,7 +98,7 @@ impl Store {
         place: &str,
         variables: &[(String, String)],
         prefix: &str,
-        ahead: Ahead,
+        ahead: ClockOffset,
     ) -> Result<Self, ServiceError> {
         let (store, folder) = store(place, variables, ahead)?;
         let root = folder.into_iter().chain([prefix]).collect::<Path>();
@@ -161,7 +161,7 @@ impl Store {
     }
 
     async fn put(&self, at: Path, bytes: Arc<Vec<u8>>) -> Result<bool, ServiceError> {
-        let bytes = Bytes::from_owner(Shared(bytes));
+        let bytes = Bytes::from_owner(SharedBytes(bytes));
         if self.create(&at, bytes.clone()).await? {
             return Ok(true);
         }
@@ -233,7 +233,7 @@ fn folder(place: &str) -> Result<Option<PathBuf>, ServiceError> {
 fn store<'a>(
     place: &'a str,
     variables: &[(String, String)],
-    ahead: Ahead,
+    ahead: ClockOffset,
 ) -> Result<(Arc<dyn ObjectStore>, Option<&'a str>), ServiceError> {
     let setting = |detail: String| ServiceError::Setting { place: place.to_owned(), detail };
     if let Some(folder) = folder(place)? {
@@ -265,21 +265,21 @@ fn store<'a>(
 }
 
 /// Shared bytes in the form that the store accepts.
-struct Shared(Arc<Vec<u8>>);
+struct SharedBytes(Arc<Vec<u8>>);
 
-impl AsRef<[u8]> for Shared {
+impl AsRef<[u8]> for SharedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl Blobs for Store {
-    fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> Answer<'_, bool> {
+impl Blobs for StateStore {
+    fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> ServiceFuture<'_, bool> {
         let (at, len) = (self.at(fragment, key), bytes.len());
         Box::pin(self.in_time(len, self.put(at, bytes)))
     }
 
-    fn load(&self, fragment: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>> {
+    fn load(&self, fragment: FragmentId, key: u64) -> ServiceFuture<'_, Option<Vec<u8>>> {
         Box::pin(async move {
             let at = self.at(fragment, key);
             let Some(found) = self.in_time(0, self.find(&at)).await? else { return Ok(None) };
@@ -289,7 +289,7 @@ impl Blobs for Store {
         })
     }
 
-    fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> Answer<'_, ()> {
+    fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> ServiceFuture<'_, ()> {
         Box::pin(async move {
             for key in keys {
                 let at = self.at(fragment, key);
@@ -310,9 +310,9 @@ const ANSWER_BYTES_MAX: u64 = 4 << 30;
 /// Offset of a server's clock from ours by its last answer, in milliseconds with a precision of a second; positive if
 /// ahead.
 #[derive(Clone, Debug, Default)]
-struct Ahead(Arc<Mutex<Option<i64>>>);
+struct ClockOffset(Arc<Mutex<Option<i64>>>);
 
-impl Ahead {
+impl ClockOffset {
     /// Returns the offset, if the server gave a date.
     fn ms(&self) -> Option<i64> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -330,7 +330,7 @@ impl Ahead {
 
 /// Factory of clients that record the server's clock.
 #[derive(Debug)]
-struct Connector(Ahead);
+struct Connector(ClockOffset);
 
 impl HttpConnector for Connector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
@@ -345,7 +345,7 @@ impl HttpConnector for Connector {
 }
 
 #[derive(Debug)]
-struct Service(Agent, Ahead);
+struct Service(Agent, ClockOffset);
 
 impl HttpService for Service {
     fn call<'a, 'b>(
@@ -402,16 +402,16 @@ fn trouble(error: ureq::Error) -> HttpError {
 
 /// Inspects storage under `prefix`.
 pub(crate) async fn look(settings: &StoreSettings, prefix: &str) -> Storage {
-    let ahead = Ahead::default();
+    let ahead = ClockOffset::default();
     let place = format!("{}, prefix {prefix}", settings.place);
     let made = match folder(&settings.place) {
-        Ok(Some(at)) => Made::below(&at, prefix, &settings.place),
-        Ok(None) => Ok(Made::default()),
+        Ok(Some(at)) => CreatedFolders::below(&at, prefix, &settings.place),
+        Ok(None) => Ok(CreatedFolders::default()),
         Err(error) => Err(error),
     };
     let mut written_ahead_ms = None;
     let found = match made.and_then(|made| {
-        let store = Store::at_place(&settings.place, &settings.variables, prefix, ahead.clone())?;
+        let store = StateStore::at_place(&settings.place, &settings.variables, prefix, ahead.clone())?;
         Ok((made, store))
     }) {
         Ok((_made, store)) => store.in_time(0, store.probe(&mut written_ahead_ms)).await,
@@ -422,9 +422,9 @@ pub(crate) async fn look(settings: &StoreSettings, prefix: &str) -> Storage {
 
 /// Folders created for the inspection. Dropping this removes those that are still empty.
 #[derive(Default)]
-struct Made(Vec<PathBuf>);
+struct CreatedFolders(Vec<PathBuf>);
 
-impl Made {
+impl CreatedFolders {
     /// Creates the missing parts of `folder`, for writing under `prefix`.
     fn below(folder: &Folder, prefix: &str, place: &str) -> Result<Self, ServiceError> {
         let inner = folder.join(prefix);
@@ -436,7 +436,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for CreatedFolders {
     fn drop(&mut self) {
         for folder in &self.0 {
             // A folder that is not empty is in use, and stays.
@@ -445,10 +445,10 @@ impl Drop for Made {
     }
 }
 
-impl Store {
+impl StateStore {
     /// Writes an object with a unique name, checks that a second write fails, reads it, and removes it. For a folder,
     /// the object's time sets `ahead_ms`.
-    async fn probe(&self, ahead_ms: &mut Option<i64>) -> Result<Stored, ServiceError> {
+    async fn probe(&self, ahead_ms: &mut Option<i64>) -> Result<StorageFindings, ServiceError> {
         let at = self.root.clone().join(format!("look-{:016x}", super::random()));
         let (first, second) = (Bytes::from_static(b"first"), Bytes::from_static(b"second"));
         let asked_ms = timestamp::now_ms();
@@ -458,7 +458,7 @@ impl Store {
         let removed = self.store.delete(&at).await;
         checked?;
         let left = removed.err().map(|_| at.to_string());
-        Ok(Stored { mark: self.mark().await?, left })
+        Ok(StorageFindings { mark: self.mark().await?, left })
     }
 
     async fn check(

@@ -11,7 +11,7 @@ use archipelago_cluster::{Local, Services};
 use archipelago_core::cluster::Record;
 use archipelago_core::diloco::Replica;
 use archipelago_core::wire::{CloseCode, Fate, FragmentId, LearnerId, Message, Serial};
-use faced::{Coast, FRAGMENTS, Visitor};
+use faced::{FRAGMENTS, TestCluster, Visitor};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -41,7 +41,7 @@ async fn merged(services: &Services) -> BTreeSet<(FragmentId, LearnerId, Serial)
 #[tokio::test(flavor = "multi_thread")]
 async fn learners_of_two_gateways_train_one_model() {
     let services = Local::services();
-    let coast = Coast::open(&services, 2, 2);
+    let coast = TestCluster::open(&services, 2, 2);
     let mut visitors = Vec::new();
     for (peer, at) in [(1, 0), (2, 0), (3, 1), (4, 1)] {
         visitors.push(coast.visit(peer, at, None));
@@ -122,7 +122,7 @@ async fn kept(services: &Services, fragment: FragmentId) -> (usize, usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_round_has_everybody_in_it() {
     let services = Local::services();
-    let coast = Coast::open(&services, 2, 2);
+    let coast = TestCluster::open(&services, 2, 2);
     let mut homes = Vec::new();
     for (peer, at) in [(1, 0), (2, 0), (3, 1)] {
         let mut visitor = coast.visit(peer, at, None);
@@ -161,7 +161,7 @@ async fn the_last_round_has_everybody_in_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_back_elsewhere_is_told_what_was_merged() {
     let services = Local::services();
-    let coast = Coast::open(&services, 2, 1);
+    let coast = TestCluster::open(&services, 2, 1);
     // Another learner trains meanwhile.
     let mut other = coast.visit(9, 1, None);
     let others = tokio::spawn(async move {
@@ -231,7 +231,7 @@ async fn who_comes_back_elsewhere_is_told_what_was_merged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_always_late_is_merged_too() {
     let services = Local::services();
-    let coast = Coast::open(&services, 2, 1);
+    let coast = TestCluster::open(&services, 2, 1);
     for (peer, at) in [(7, 0), (8, 1)] {
         let mut other = coast.visit(peer, at, None);
         tokio::spawn(async move {
@@ -278,7 +278,7 @@ async fn who_is_always_late_is_merged_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_only_learner_comes_back() {
     let services = Local::services();
-    let coast = Coast::open(&services, 2, 1);
+    let coast = TestCluster::open(&services, 2, 1);
     let mut visitor = coast.visit(1, 0, None);
     let first = within("a welcome", visitor.join()).await;
     let (fragment, base) = within("a question", visitor.question()).await;
@@ -308,7 +308,7 @@ async fn merge(visitor: &mut Visitor) {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_begins_anew_elsewhere_is_merged() {
     let services = Local::services();
-    let coast = Coast::open(&services, 2, 1);
+    let coast = TestCluster::open(&services, 2, 1);
     for peer in [7, 8, 9] {
         let mut other = coast.visit(peer, 1, None);
         tokio::spawn(async move {

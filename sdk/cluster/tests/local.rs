@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use archipelago_cluster::{
-    Answer, Blobs, GatewaySettings, InitialStates, LeaderSettings, Local, ServiceError, Services, Tape,
-    gateway, own,
+    Blobs, GatewaySettings, InitialStates, LeaderSettings, Local, ServiceError, ServiceFuture, Services,
+    Tape, gateway, own,
 };
 use archipelago_core::cluster::{GatewayId, ProcessId, Record};
 use archipelago_core::rng::Rng;
 use archipelago_core::wire::{FragmentId, LearnerId};
-use support::Run;
+use support::RunConstants;
 use support::check;
-use support::{Book, Learner};
+use support::{Book, SimulatedLearner};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -30,7 +30,7 @@ const LEASE_MS: u64 = 600;
 
 /// Starts an owner as a task. It ends when the returned sender sends or is dropped.
 fn owner(
-    run: &Arc<Run>,
+    run: &Arc<RunConstants>,
     services: &Services,
     process: u64,
     lease_ms: u64,
@@ -52,7 +52,7 @@ fn owner(
 }
 
 /// Starts a gateway with its door.
-async fn open(run: &Arc<Run>, services: &Services, id: u32) -> SocketAddr {
+async fn open(run: &Arc<RunConstants>, services: &Services, id: u32) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let settings = GatewaySettings { fragments: run.gateway(GatewayId(id)), tick_ms: 50 };
@@ -63,18 +63,18 @@ async fn open(run: &Arc<Run>, services: &Services, id: u32) -> SocketAddr {
 }
 
 /// Learners that train until they are stopped.
-struct Crowd {
+struct LearnerGroup {
     books: Vec<(LearnerId, Arc<Mutex<Book>>)>,
     tasks: Vec<JoinHandle<()>>,
     doors: watch::Sender<Vec<SocketAddr>>,
 }
 
-impl Crowd {
-    fn gather(run: &Arc<Run>, at: Vec<SocketAddr>, count: u32) -> Self {
+impl LearnerGroup {
+    fn gather(run: &Arc<RunConstants>, at: Vec<SocketAddr>, count: u32) -> Self {
         let (doors, known) = watch::channel(at);
         let (mut books, mut tasks) = (Vec::new(), Vec::new());
         for id in (1..=count).map(LearnerId) {
-            let learner = Learner::new(id, Arc::clone(run), 3);
+            let learner = SimulatedLearner::new(id, Arc::clone(run), 3);
             books.push((id, learner.book()));
             tasks.push(tokio::spawn(learner.train(known.clone())));
         }
@@ -90,7 +90,7 @@ impl Crowd {
     }
 }
 
-async fn merges(run: &Run, services: &Services) -> Vec<usize> {
+async fn merges(run: &RunConstants, services: &Services) -> Vec<usize> {
     let mut counts = Vec::new();
     for fragment in run.ids() {
         let tape = services.tape.read(fragment, 0).await.unwrap();
@@ -100,7 +100,7 @@ async fn merges(run: &Run, services: &Services) -> Vec<usize> {
 }
 
 /// Waits until every fragment has `more` merges than in `before`.
-async fn await_merges(run: &Run, services: &Services, before: &[usize], more: usize) {
+async fn await_merges(run: &RunConstants, services: &Services, before: &[usize], more: usize) {
     for _ in 0..600 {
         let now = merges(run, services).await;
         if now.iter().zip(before).all(|(now, before)| *now >= before + more) {
@@ -114,7 +114,7 @@ async fn await_merges(run: &Run, services: &Services, before: &[usize], more: us
 /// Goal: the leader of a fragment makes the initial state once, however long that takes, and again after a failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_fragments_begin_in_is_made_once() {
-    let run = Arc::new(Run::new(9, 3, 50));
+    let run = Arc::new(RunConstants::new(9, 3, 50));
     let services = Local::services();
     let made = Arc::new(Mutex::new(Vec::new()));
     let (seen, begun) = (Arc::clone(&made), Arc::clone(&run));
@@ -164,12 +164,12 @@ async fn what_fragments_begin_in_is_made_once() {
 /// one at once. All receipts are true.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_in_one_process_outlives_its_owners() {
-    let run = Arc::new(Run::new(7, 3, 50));
+    let run = Arc::new(RunConstants::new(7, 3, 50));
     let services = Local::services();
     let (stop, first) = owner(&run, &services, 1, LEASE_MS);
     let second = owner(&run, &services, 2, LEASE_MS);
     let at = vec![open(&run, &services, 1).await, open(&run, &services, 2).await];
-    let crowd = Crowd::gather(&run, at, 6);
+    let crowd = LearnerGroup::gather(&run, at, 6);
     await_merges(&run, &services, &[0; 3], 3).await;
     // The first owner is stopped, and the other one leads all fragments.
     stop.send(()).unwrap();
@@ -191,10 +191,10 @@ async fn a_cluster_in_one_process_outlives_its_owners() {
 /// Goal: another process takes over the fragments of a stopped process long before its lease would have ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_is_stopped_gives_back_what_it_leads() {
-    let (run, services, lease_ms) = (Arc::new(Run::new(8, 2, 50)), Local::services(), 20_000);
+    let (run, services, lease_ms) = (Arc::new(RunConstants::new(8, 2, 50)), Local::services(), 20_000);
     let (stop, first) = owner(&run, &services, 1, lease_ms);
     let at = vec![open(&run, &services, 1).await];
-    let crowd = Crowd::gather(&run, at, 3);
+    let crowd = LearnerGroup::gather(&run, at, 3);
     await_merges(&run, &services, &[0; 2], 2).await;
     let _second = owner(&run, &services, 2, lease_ms);
     sleep(Duration::from_millis(300)).await;
@@ -208,15 +208,18 @@ async fn an_owner_that_is_stopped_gives_back_what_it_leads() {
 }
 
 /// Service that loses a share of the answers and some of the requests.
-struct Lame<T: ?Sized>(Arc<T>, Mutex<Rng>);
+struct LossyService<T: ?Sized>(Arc<T>, Mutex<Rng>);
 
-impl<T: ?Sized> Lame<T> {
+impl<T: ?Sized> LossyService<T> {
     fn new(service: Arc<T>, seed: u64) -> Arc<Self> {
         Arc::new(Self(service, Mutex::new(Rng::new(seed))))
     }
 
     /// Answers a request, or loses the answer or the request.
-    fn lose<'a, A: Send + 'a>(&self, question: impl FnOnce() -> Answer<'a, A>) -> Answer<'a, A> {
+    fn lose<'a, A: Send + 'a>(
+        &self,
+        question: impl FnOnce() -> ServiceFuture<'a, A>,
+    ) -> ServiceFuture<'a, A> {
         let silent =
             || ServiceError::Silent { place: "a lame service".to_owned(), detail: "by chance".to_owned() };
         let chance = self.1.lock().unwrap().unit();
@@ -231,30 +234,35 @@ impl<T: ?Sized> Lame<T> {
     }
 }
 
-impl Tape for Lame<dyn Tape> {
-    fn append<'a>(&'a self, p: FragmentId, expect: u64, record: &'a Record) -> Answer<'a, Option<u64>> {
+impl Tape for LossyService<dyn Tape> {
+    fn append<'a>(
+        &'a self,
+        p: FragmentId,
+        expect: u64,
+        record: &'a Record,
+    ) -> ServiceFuture<'a, Option<u64>> {
         self.lose(|| self.0.append(p, expect, record))
     }
 
-    fn read(&self, p: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
+    fn read(&self, p: FragmentId, after: u64) -> ServiceFuture<'_, Vec<Record>> {
         self.lose(|| self.0.read(p, after))
     }
 
-    fn newest(&self, p: FragmentId) -> Answer<'_, u64> {
+    fn newest(&self, p: FragmentId) -> ServiceFuture<'_, u64> {
         self.lose(|| self.0.newest(p))
     }
 }
 
-impl Blobs for Lame<dyn Blobs> {
-    fn store(&self, p: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> Answer<'_, bool> {
+impl Blobs for LossyService<dyn Blobs> {
+    fn store(&self, p: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> ServiceFuture<'_, bool> {
         self.lose(|| self.0.store(p, key, bytes))
     }
 
-    fn load(&self, p: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>> {
+    fn load(&self, p: FragmentId, key: u64) -> ServiceFuture<'_, Option<Vec<u8>>> {
         self.lose(|| self.0.load(p, key))
     }
 
-    fn forget(&self, p: FragmentId, keys: Range<u64>) -> Answer<'_, ()> {
+    fn forget(&self, p: FragmentId, keys: Range<u64>) -> ServiceFuture<'_, ()> {
         self.lose(|| self.0.forget(p, keys.clone()))
     }
 }
@@ -262,15 +270,15 @@ impl Blobs for Lame<dyn Blobs> {
 /// Goal: requests with lost answers take effect once, lost requests are repeated, and the run continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn services_that_do_not_answer_are_asked_again() {
-    let (run, services) = (Arc::new(Run::new(9, 2, 50)), Local::services());
+    let (run, services) = (Arc::new(RunConstants::new(9, 2, 50)), Local::services());
     let lame = Services {
-        tape: Lame::<dyn Tape>::new(services.tape.clone(), 1),
-        blobs: Lame::<dyn Blobs>::new(services.blobs.clone(), 2),
+        tape: LossyService::<dyn Tape>::new(services.tape.clone(), 1),
+        blobs: LossyService::<dyn Blobs>::new(services.blobs.clone(), 2),
         ..services.clone()
     };
     let _owner = owner(&run, &lame, 1, LEASE_MS);
     let at = vec![open(&run, &lame, 1).await, open(&run, &lame, 2).await];
-    let crowd = Crowd::gather(&run, at, 4);
+    let crowd = LearnerGroup::gather(&run, at, 4);
     await_merges(&run, &services, &[0; 2], 8).await;
     let books = crowd.leave().await;
     let counts = check(&run, &services, &books, &[]).await.unwrap();

@@ -9,14 +9,16 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
-use archipelago_cluster::{Findings, Kept, Servers, ServiceError, Spread, StoreSettings, look, open};
+use archipelago_cluster::{
+    DataOwnership, Findings, Servers, ServiceError, Spread, StoreSettings, look, open,
+};
 use archipelago_core::wire::{FragmentId, RunId};
-use support::servers::{self, Crew};
+use support::servers::{self, ClusterServers};
 
 const FRAGMENTS: [FragmentId; 2] = [FragmentId(0), FragmentId(1)];
 const RUN: RunId = RunId(1);
 
-fn at(crew: &Crew, prefix: &str, replicas: usize, blobs: &str) -> Servers {
+fn at(crew: &ClusterServers, prefix: &str, replicas: usize, blobs: &str) -> Servers {
     Servers { nats: crew.nats(), replicas, blobs: crew.blobs(blobs), prefix: prefix.to_owned() }
 }
 
@@ -30,7 +32,7 @@ fn folder(place: &Path) -> StoreSettings {
 }
 
 /// Returns all keys in storage.
-fn keys(crew: &Crew) -> Vec<String> {
+fn keys(crew: &ClusterServers) -> Vec<String> {
     let key = "AWS4-HMAC-SHA256 Credential=key/x/eu-north-1/s3/x";
     let list = ureq::get(format!("{}/states?list-type=2", crew.s3())).header("Authorization", key).call();
     let list = list.unwrap().body_mut().read_to_string().unwrap();
@@ -46,7 +48,7 @@ fn is_near(findings: &Findings) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_there_is_found_and_left_as_it_is() {
     let Some(bin) = servers::wanted() else { return };
-    let crew = Crew::start(&bin, 3);
+    let crew = ClusterServers::start(&bin, 3);
     let ours = at(&crew, "p", 3, "s3://states/folder");
     // Fresh servers must elect a leader first.
     open(at(&crew, "other", 3, "s3://states"), RUN, FRAGMENTS.to_vec()).await.unwrap();
@@ -54,7 +56,7 @@ async fn what_is_there_is_found_and_left_as_it_is() {
     for _ in 0..2 {
         let findings = look(&ours, &FRAGMENTS).await;
         assert_eq!(findings.spread(3), Spread::Enough(3), "{findings:#?}");
-        assert_eq!(findings.kept(Some(RUN)), Some(Ok(Kept::Nothing)), "{findings:#?}");
+        assert_eq!(findings.kept(Some(RUN)), Some(Ok(DataOwnership::Nothing)), "{findings:#?}");
         assert_eq!(findings.clocks().count(), 4, "{findings:#?}");
         is_near(&findings);
         assert_eq!(findings.storage.found.unwrap().left, None);
@@ -63,15 +65,19 @@ async fn what_is_there_is_found_and_left_as_it_is() {
 
     open(ours.clone(), RUN, FRAGMENTS.to_vec()).await.unwrap();
     let findings = look(&ours, &FRAGMENTS).await;
-    assert_eq!(findings.kept(Some(RUN)), Some(Ok(Kept::Ours(0))), "{findings:#?}");
-    assert!(matches!(findings.kept(None), Some(Ok(Kept::Somebodys(_)))), "{findings:#?}");
+    assert_eq!(findings.kept(Some(RUN)), Some(Ok(DataOwnership::Ours(0))), "{findings:#?}");
+    assert!(matches!(findings.kept(None), Some(Ok(DataOwnership::Somebodys(_)))), "{findings:#?}");
     assert_eq!(findings.streams.as_ref().unwrap().as_ref().unwrap().replicas, 3);
     let other = findings.kept(Some(RunId(2))).unwrap().unwrap_err();
     assert!(matches!(other, ServiceError::Foreign { .. }), "{other}");
     // The streams of one cluster, and the storage of another.
     let elsewhere = Servers { blobs: folder(&crew.folder().join("new")), ..ours.clone() };
     let mixed = look(&elsewhere, &FRAGMENTS).await;
-    assert_eq!(mixed.kept(Some(RUN)), Some(Ok(Kept::Ours(0))), "nothing was recorded yet: {mixed:#?}");
+    assert_eq!(
+        mixed.kept(Some(RUN)),
+        Some(Ok(DataOwnership::Ours(0))),
+        "nothing was recorded yet: {mixed:#?}"
+    );
     assert!(!crew.folder().join("new").exists(), "what the look made is gone");
 }
 
@@ -79,7 +85,7 @@ async fn what_is_there_is_found_and_left_as_it_is() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_is_found() {
     let Some(bin) = servers::wanted() else { return };
-    let mut crew = Crew::start(&bin, 3);
+    let mut crew = ClusterServers::start(&bin, 3);
     let sound = at(&crew, "p", 3, "s3://states");
     open(at(&crew, "other", 3, "s3://states"), RUN, FRAGMENTS.to_vec()).await.unwrap();
 
@@ -106,19 +112,23 @@ async fn what_is_wrong_is_found() {
     let findings = look(&sound, &FRAGMENTS).await;
     assert_eq!(findings.spread(3), Spread::TooFew(2), "{findings:#?}");
     assert!(matches!(findings.nodes[2].1, Err(ServiceError::Silent { .. })), "{findings:#?}");
-    assert_eq!(findings.kept(Some(RUN)), Some(Ok(Kept::Nothing)), "two of three go on: {findings:#?}");
+    assert_eq!(
+        findings.kept(Some(RUN)),
+        Some(Ok(DataOwnership::Nothing)),
+        "two of three go on: {findings:#?}"
+    );
 }
 
 /// Goal: a server that is named three times counts as one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_server_is_one_however_often_it_is_named() {
     let Some(bin) = servers::wanted() else { return };
-    let crew = Crew::start(&bin, 1);
+    let crew = ClusterServers::start(&bin, 1);
     let thrice = vec![crew.nats()[0].clone(); 3];
     let findings = look(&Servers { nats: thrice, ..at(&crew, "p", 3, "s3://states") }, &FRAGMENTS).await;
     assert_eq!(findings.spread(3), Spread::TooFew(1), "{findings:#?}");
     assert_eq!(findings.spread(1), Spread::Enough(1));
-    assert_eq!(findings.kept(None), Some(Ok(Kept::Nothing)), "{findings:#?}");
+    assert_eq!(findings.kept(None), Some(Ok(DataOwnership::Nothing)), "{findings:#?}");
 }
 
 /// Goal: an inspection of a folder creates its missing parts and removes them again.

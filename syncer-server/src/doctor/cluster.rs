@@ -1,7 +1,7 @@
 //! Checks of the services between the processes of a cluster: one line each, with a remedy.
 
 use archipelago_cli::Bytes;
-use archipelago_cluster::{Findings, Kept, Node, ServiceError, Spread, Storage, Streams};
+use archipelago_cluster::{DataOwnership, Findings, Node, ServiceError, Spread, Storage, Streams};
 use archipelago_core::wire::{FragmentId, RunId};
 
 use super::{Finding, finding};
@@ -145,11 +145,15 @@ fn of_storage(storage: &Storage) -> Finding {
     }
 }
 
-fn of_kept(kept: Result<Kept, ServiceError>) -> Finding {
+fn of_kept(kept: Result<DataOwnership, ServiceError>) -> Finding {
     match kept {
-        Ok(Kept::Nothing) => works("prefix", "the prefix is empty: the first process begins the run"),
-        Ok(Kept::Ours(records)) => works("prefix", format!("this run exists, with {records} records")),
-        Ok(Kept::Somebodys(mark)) => works(
+        Ok(DataOwnership::Nothing) => {
+            works("prefix", "the prefix is empty: the first process begins the run")
+        }
+        Ok(DataOwnership::Ours(records)) => {
+            works("prefix", format!("this run exists, with {records} records"))
+        }
+        Ok(DataOwnership::Somebodys(mark)) => works(
             "prefix",
             format!("run {mark} exists; the check above says why it cannot be compared with this one"),
         ),
@@ -186,7 +190,7 @@ fn of_clocks(found: &Findings) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use archipelago_cluster::{ClusterId, Stored};
+    use archipelago_cluster::{ClusterId, StorageFindings};
 
     use super::*;
 
@@ -207,7 +211,7 @@ mod tests {
             streams: Some(Ok(Streams { mark: None, records: 0, replicas: 0, bytes: 0, bytes_max: None })),
             storage: Storage {
                 place: "s3://runs".to_owned(),
-                found: Ok(Stored { mark: None, left: None }),
+                found: Ok(StorageFindings { mark: None, left: None }),
                 ahead_ms: Some(-300),
             },
         }
@@ -252,13 +256,13 @@ mod tests {
         check(|found| found.storage.ahead_ms = Some(-3_600_000), "clocks", false, "3600 s behind");
         check(|found| found.storage.ahead_ms = Some(6_000), "clocks", true, "s3://runs is 6 s ahead of");
         let left = |found: &mut Findings| {
-            found.storage.found = Ok(Stored { mark: None, left: Some("x/y".to_owned()) })
+            found.storage.found = Ok(StorageFindings { mark: None, left: Some("x/y".to_owned()) })
         };
         check(left, "storage", true, "x/y could not be removed");
         let both = |run, replicas| {
             move |found: &mut Findings| {
                 streams(found, mark(run), replicas);
-                found.storage.found = Ok(Stored { mark: Some(mark(run)), left: None });
+                found.storage.found = Ok(StorageFindings { mark: Some(mark(run)), left: None });
             }
         };
         check(both(1, 3), "prefix", true, "this run exists, with 9 records");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use archipelago_cluster::{Answer, Local, ServiceError, Services, Tape};
+use archipelago_cluster::{ServiceFuture, Local, ServiceError, Services, Tape};
 use archipelago_core::cluster::Record;
 use archipelago_core::wire::{CloseCode, FragmentId, Hello, Invite, Message, Share};
 use serde_json::Value;
@@ -397,7 +397,7 @@ struct Lame {
 }
 
 impl Lame {
-    fn or<'a, T: Send + 'a>(&self, answer: Answer<'a, T>) -> Answer<'a, T> {
+    fn or<'a, T: Send + 'a>(&self, answer: ServiceFuture<'a, T>) -> ServiceFuture<'a, T> {
         if !self.is_away.load(Ordering::SeqCst) {
             return answer;
         }
@@ -412,15 +412,15 @@ impl Tape for Lame {
         fragment: FragmentId,
         expect: u64,
         record: &'a Record,
-    ) -> Answer<'a, Option<u64>> {
+    ) -> ServiceFuture<'a, Option<u64>> {
         self.or(self.tape.append(fragment, expect, record))
     }
 
-    fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
+    fn read(&self, fragment: FragmentId, after: u64) -> ServiceFuture<'_, Vec<Record>> {
         self.or(self.tape.read(fragment, after))
     }
 
-    fn newest(&self, fragment: FragmentId) -> Answer<'_, u64> {
+    fn newest(&self, fragment: FragmentId) -> ServiceFuture<'_, u64> {
         self.or(self.tape.newest(fragment))
     }
 }

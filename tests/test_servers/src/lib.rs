@@ -1,8 +1,8 @@
 //! Services of a cluster on loopback, for tests and measurements: NATS servers, which write every record to disk before
 //! they confirm it, and a server for S3.
 //!
-//! [`Crew`] prepares their commands. The caller starts them, for example as [`Running`], a process that ends when it is
-//! dropped.
+//! [`ClusterServers`] prepares their commands. The caller starts them, for example as [`ServerProcess`], a process that
+//! ends when it is dropped.
 
 #![expect(clippy::disallowed_methods, reason = "servers take real time to begin")]
 
@@ -42,7 +42,7 @@ pub struct Start {
 
 /// Servers of a cluster, prepared but not started.
 #[derive(Clone, Debug)]
-pub struct Crew {
+pub struct ClusterServers {
     bin: PathBuf,
     folder: PathBuf,
     /// Client ports of the NATS nodes.
@@ -50,7 +50,7 @@ pub struct Crew {
     s3: u16,
 }
 
-impl Crew {
+impl ClusterServers {
     /// Prepares `nodes` NATS nodes, 1 or 3, each with `store_bytes_max` bytes for all streams, and an S3 server, on
     /// free ports. The programs are in `bin`; their data goes to the existing folder `folder`.
     ///
@@ -219,9 +219,9 @@ pub(crate) fn config(folder: &Path, node: usize, door: u16, routes: &[u16], byte
 
 /// Child process that ends when it is dropped.
 #[derive(Debug)]
-pub struct Running(Child);
+pub struct ServerProcess(Child);
 
-impl Running {
+impl ServerProcess {
     /// Starts the program, with its output appended to a file.
     ///
     /// # Errors
@@ -251,7 +251,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // A process that has ended by itself need not be killed.
         let _ = self.0.kill();
@@ -270,7 +270,7 @@ mod tests {
     fn each_server_has_a_port_of_its_own() {
         let folder = env::temp_dir().join(format!("archipelago-test-servers-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let crew = Crew::lay(Path::new("bin"), &folder, 3, 1 << 20).unwrap();
+        let crew = ClusterServers::lay(Path::new("bin"), &folder, 3, 1 << 20).unwrap();
         let ports: BTreeSet<u16> = crew.doors.iter().chain([&crew.s3]).copied().collect();
         assert_eq!((ports.len(), crew.nodes(), crew.nats().len()), (4, 3, 3));
         for node in 0..3 {

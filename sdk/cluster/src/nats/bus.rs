@@ -14,7 +14,7 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 
 use super::Nats;
-use crate::service::{Answer, Bus, INBOX_MAX, Inbox, ServiceError};
+use crate::service::{Bus, INBOX_MAX, Inbox, ServiceError, ServiceFuture};
 
 /// Counter of a process's messages. Its random start makes the numbers unique across processes with high probability.
 pub(super) struct Numbers(AtomicU64);
@@ -75,21 +75,21 @@ async fn hear<T: AsBytes>(mut subscriber: Subscriber, subject: String, to: mpsc:
 }
 
 impl Bus for Nats {
-    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> Answer<'a, ()> {
+    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()> {
         let subject = format!("{}.notice.{fragment}", self.prefix);
         Box::pin(self.in_time(self.say(subject, notice.to_bytes())))
     }
 
-    fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> Answer<'a, ()> {
+    fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> ServiceFuture<'a, ()> {
         let subject = format!("{}.reply.{fragment}", self.prefix);
         Box::pin(self.in_time(self.say(subject, reply.to_bytes())))
     }
 
-    fn notices(&self, fragment: FragmentId) -> Answer<'_, Inbox<Notice>> {
+    fn notices(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Notice>> {
         Box::pin(self.in_time(self.listen(format!("{}.notice.{fragment}", self.prefix))))
     }
 
-    fn replies(&self, fragment: FragmentId) -> Answer<'_, Inbox<Reply>> {
+    fn replies(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Reply>> {
         Box::pin(self.in_time(self.listen(format!("{}.reply.{fragment}", self.prefix))))
     }
 }

@@ -16,7 +16,8 @@ use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    ANSWER_WITHIN, Credentials, MARK, Nats, Said, addresses, bus, check_prefix, connect, credentials, hosts,
+    ANSWER_WITHIN, Credentials, LastServerMessage, MARK, Nats, addresses, bus, check_prefix, connect,
+    credentials, hosts,
 };
 use crate::ids::ClusterId;
 use crate::inspection::{Node, Streams};
@@ -32,7 +33,7 @@ const LOOK_WITHIN: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Findings on NATS servers.
-pub(crate) struct Looked {
+pub(crate) struct NatsFindings {
     /// Findings on each server.
     pub(crate) nodes: Vec<(String, Result<Node, ServiceError>)>,
     /// Streams under a prefix.
@@ -43,14 +44,14 @@ pub(crate) struct Looked {
 struct Open {
     node: Node,
     client: Client,
-    said: Said,
+    said: LastServerMessage,
 }
 
 /// Inspects each of `servers`, and the streams of `fragments` under `prefix` through the first accessible server.
-pub(crate) async fn look(servers: &[String], prefix: &str, fragments: &[FragmentId]) -> Looked {
+pub(crate) async fn look(servers: &[String], prefix: &str, fragments: &[FragmentId]) -> NatsFindings {
     let known = match addresses(servers) {
         Ok(known) => known,
-        Err(error) => return Looked { nodes: vec![("NATS".to_owned(), Err(error))], streams: None },
+        Err(error) => return NatsFindings { nodes: vec![("NATS".to_owned(), Err(error))], streams: None },
     };
     let by = credentials(&known);
     let looks = join_all(known.iter().map(|address| enter(address, by.clone()))).await;
@@ -65,7 +66,7 @@ pub(crate) async fn look(servers: &[String], prefix: &str, fragments: &[Fragment
         });
         nodes.push((hosts(std::slice::from_ref(address)), node));
     }
-    let Some((client, said)) = first else { return Looked { nodes, streams: None } };
+    let Some((client, said)) = first else { return NatsFindings { nodes, streams: None } };
     let jetstream = ContextBuilder::new().timeout(ANSWER_WITHIN).build(client.clone());
     let looker = Nats {
         client,
@@ -84,12 +85,12 @@ pub(crate) async fn look(servers: &[String], prefix: &str, fragments: &[Fragment
             done => break done,
         }
     };
-    Looked { nodes, streams: Some(streams) }
+    NatsFindings { nodes, streams: Some(streams) }
 }
 
 async fn enter(address: &ServerAddr, by: Option<Credentials>) -> Result<Open, ServiceError> {
     let place = format!("NATS at {}", hosts(std::slice::from_ref(address)));
-    let said = Said::default();
+    let said = LastServerMessage::default();
     let connected = connect(std::slice::from_ref(address), by, &place, Arc::clone(&said));
     let client = timeout(2 * ANSWER_WITHIN, connected).await.unwrap_or_else(|_| {
         let detail = "no connection in time".to_owned();

@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::ids::ClusterId;
 use crate::retry::wait_for;
-use crate::service::{Answer, Cell, Entry, Roster, ServiceError, Tape};
+use crate::service::{Cell, Entry, Roster, ServiceError, ServiceFuture, Tape};
 
 pub(crate) use look::look;
 
@@ -56,7 +56,7 @@ pub struct NatsSettings {
 }
 
 /// Last unsolicited message of a server, such as a missing permission.
-type Said = Arc<Mutex<Option<String>>>;
+type LastServerMessage = Arc<Mutex<Option<String>>>;
 /// User and password.
 type Credentials = (String, String);
 
@@ -68,7 +68,7 @@ pub struct Nats {
     /// Addresses of the servers as shown to people, without credentials.
     place: String,
     /// Last unsolicited message of the server, such as a missing permission.
-    said: Said,
+    said: LastServerMessage,
     mark: ClusterId,
     numbers: bus::Numbers,
 }
@@ -100,7 +100,7 @@ impl Nats {
         let mut nats = Self { client, jetstream, prefix, place, said, mark, numbers };
         let until = Instant::now() + MAKE_WITHIN;
         for fragment in fragments {
-            let make = || -> Answer<'_, ClusterId> { Box::pin(nats.make_tape(fragment, replicas)) };
+            let make = || -> ServiceFuture<'_, ClusterId> { Box::pin(nats.make_tape(fragment, replicas)) };
             let mark = nats.insist(until, make).await?;
             nats.adopt(mark)?;
         }
@@ -129,7 +129,7 @@ impl Nats {
     async fn insist<'a, T>(
         &'a self,
         until: Instant,
-        what: impl Fn() -> Answer<'a, T>,
+        what: impl Fn() -> ServiceFuture<'a, T>,
     ) -> Result<T, ServiceError> {
         let what = &what;
         wait_for(until, || async move {
@@ -165,7 +165,7 @@ async fn connect(
     addresses: &[ServerAddr],
     by: Option<Credentials>,
     place: &str,
-    said: Said,
+    said: LastServerMessage,
 ) -> Result<Client, ServiceError> {
     let mut options = ConnectOptions::new()
         .name("archipelago")
@@ -299,7 +299,7 @@ fn jetstream_error(error: &PublishError) -> Option<&jetstream::Error> {
 }
 
 /// Message of a stream.
-struct Got {
+struct StreamMessage {
     /// Sequence number in the stream.
     seq: u64,
     /// Subject of the message.
@@ -312,7 +312,7 @@ struct Got {
 ///
 /// # Errors
 /// A description of the missing or failed answer.
-async fn get(client: &Client, stream: &str, question: String) -> Result<(Vec<Got>, u64), String> {
+async fn get(client: &Client, stream: &str, question: String) -> Result<(Vec<StreamMessage>, u64), String> {
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(inbox.clone()).await.map_err(|error| error.to_string())?;
     let subject = format!("$JS.API.DIRECT.GET.{stream}");
@@ -337,7 +337,7 @@ async fn get(client: &Client, stream: &str, question: String) -> Result<(Vec<Got
 ///
 /// # Errors
 /// A description of the missing or failed answer.
-async fn one(client: &Client, stream: &str, question: String) -> Result<Option<Got>, String> {
+async fn one(client: &Client, stream: &str, question: String) -> Result<Option<StreamMessage>, String> {
     let subject = format!("$JS.API.DIRECT.GET.{stream}");
     let answer = client.request(subject, question.into()).await.map_err(|error| error.to_string())?;
     match answer.status {
@@ -347,11 +347,11 @@ async fn one(client: &Client, stream: &str, question: String) -> Result<Option<G
     }
 }
 
-fn read(answer: Message) -> Result<Got, String> {
+fn read(answer: Message) -> Result<StreamMessage, String> {
     let headers = answer.headers.unwrap_or_default();
     let seq = header_number(&headers, "Nats-Sequence").ok_or("an answer without a number")?;
     let subject = headers.get("Nats-Subject").map(ToString::to_string).unwrap_or_default();
-    Ok(Got { seq, subject, payload: answer.payload })
+    Ok(StreamMessage { seq, subject, payload: answer.payload })
 }
 
 fn refused(status: StatusCode, answer: &Message) -> String {
@@ -390,7 +390,7 @@ impl Nats {
         let question = format!("{{\"multi_last\":[\"$KV.{}.>\"]}}", self.bucket());
         let got = get(&self.client, &format!("KV_{}", self.bucket()), question).await;
         let (got, _) = got.map_err(|detail| self.silent(&detail))?;
-        let entry = |message: Got| {
+        let entry = |message: StreamMessage| {
             let cell = cell(message.subject.splitn(3, '.').nth(2)?)?;
             let holder = std::str::from_utf8(&message.payload).ok().and_then(parse_number).map(ProcessId);
             Some(Entry { cell, holder, revision: message.seq })
@@ -422,11 +422,11 @@ fn parse_number(text: &str) -> Option<u64> {
 }
 
 impl Roster for Nats {
-    fn look(&self) -> Answer<'_, Vec<Entry>> {
+    fn look(&self) -> ServiceFuture<'_, Vec<Entry>> {
         Box::pin(self.in_time(self.all()))
     }
 
-    fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> Answer<'_, Option<u64>> {
+    fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> ServiceFuture<'_, Option<u64>> {
         let value = holder.map(|process| format!("{:016x}", process.0)).unwrap_or_default();
         let subject = format!("$KV.{}.{}", self.bucket(), key(cell));
         let fence = (NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, expect);
@@ -537,12 +537,12 @@ impl Tape for Nats {
         fragment: FragmentId,
         expect: u64,
         record: &'a Record,
-    ) -> Answer<'a, Option<u64>> {
+    ) -> ServiceFuture<'a, Option<u64>> {
         let bytes = record.to_bytes();
         Box::pin(self.in_time(self.put(self.subject(fragment), (NATS_EXPECTED_LAST_SEQUENCE, expect), bytes)))
     }
 
-    fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
+    fn read(&self, fragment: FragmentId, after: u64) -> ServiceFuture<'_, Vec<Record>> {
         Box::pin(async move {
             let mut records: Vec<Record> = Vec::new();
             loop {
@@ -556,7 +556,7 @@ impl Tape for Nats {
         })
     }
 
-    fn newest(&self, fragment: FragmentId) -> Answer<'_, u64> {
+    fn newest(&self, fragment: FragmentId) -> ServiceFuture<'_, u64> {
         Box::pin(self.in_time(async move {
             let question = format!("{{\"last_by_subj\":{:?}}}", self.subject(fragment));
             let got = one(&self.client, &self.stream(fragment), question).await;

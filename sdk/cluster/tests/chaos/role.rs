@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use archipelago_cluster::{
-    Answer, Bus, GatewaySettings, Inbox, LeaderSettings, Servers, Services, StoreSettings, Tape, gateway,
-    new_process, open, own,
+    Bus, GatewaySettings, Inbox, LeaderSettings, Servers, ServiceFuture, Services, StoreSettings, Tape,
+    gateway, new_process, open, own,
 };
 use archipelago_core::cluster::{GatewayId, Notice, Record, Reply};
 use archipelago_core::wire::{FragmentId, RunId};
@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::support::Run;
-use crate::support::Told;
+use crate::support::LeaderNote;
+use crate::support::RunConstants;
 use crate::support::{self, frame};
 
 /// Flag before the orders.
@@ -27,7 +27,7 @@ pub const LEASE_MS: u64 = 3_000;
 /// Role and environment of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AdminCommands {
-    pub part: Part,
+    pub part: ProcessRole,
     pub seed: u64,
     pub nats: Vec<String>,
     pub place: String,
@@ -36,7 +36,7 @@ pub struct AdminCommands {
 
 /// Role of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Part {
+pub enum ProcessRole {
     /// Leader process, with its log file.
     FragmentLeader(PathBuf),
     /// Gateway, with its number and port.
@@ -44,8 +44,8 @@ pub enum Part {
 }
 
 /// Returns the run of a storm.
-pub fn run(seed: u64) -> Run {
-    Run::new(seed, 3, 200)
+pub fn run(seed: u64) -> RunConstants {
+    RunConstants::new(seed, 3, 200)
 }
 
 /// Connects to the services of a storm.
@@ -67,7 +67,7 @@ pub async fn play(orders: AdminCommands) {
     let (services, run) = (services(&orders).await, Arc::new(run(orders.seed)));
     let stop = input_ends();
     match orders.part {
-        Part::FragmentLeader(notes) => {
+        ProcessRole::FragmentLeader(notes) => {
             let services = noting(services, &notes);
             let (process, fragments, beginnings) = (new_process(), run.owner(), run.beginnings());
             let (lease_ms, tick_ms, orders) = (LEASE_MS, 50, run.orders());
@@ -82,7 +82,7 @@ pub async fn play(orders: AdminCommands) {
             };
             own(services, settings, stop).await;
         }
-        Part::Gateway(id, port) => {
+        ProcessRole::Gateway(id, port) => {
             let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("its port");
             let settings = GatewaySettings { fragments: run.gateway(GatewayId(id)), tick_ms: 200 };
             let (running, learners) = gateway(services, settings);
@@ -105,13 +105,13 @@ async fn input_ends() {
 }
 
 /// Service with a log file of its answers.
-struct Noting<T: ?Sized> {
+struct LoggingService<T: ?Sized> {
     service: Arc<T>,
     file: Arc<Mutex<File>>,
 }
 
-impl<T: ?Sized> Noting<T> {
-    fn note(&self, told: &Told) {
+impl<T: ?Sized> LoggingService<T> {
+    fn note(&self, told: &LeaderNote) {
         self.file.lock().unwrap().write_all(&frame(told)).expect("notes can be written");
     }
 }
@@ -120,12 +120,12 @@ impl<T: ?Sized> Noting<T> {
 pub fn noting(services: Services, notes: &Path) -> Services {
     let file = Arc::new(Mutex::new(File::create(notes).expect("a file for notes")));
     let Services { tape, bus, .. } = services.clone();
-    let tape = Arc::new(Noting { service: tape, file: Arc::clone(&file) });
-    Services { tape, bus: Arc::new(Noting { service: bus, file }), ..services }
+    let tape = Arc::new(LoggingService { service: tape, file: Arc::clone(&file) });
+    Services { tape, bus: Arc::new(LoggingService { service: bus, file }), ..services }
 }
 
 /// Reads the notes. The last note may be incomplete.
-pub fn read(notes: &Path) -> Vec<Told> {
+pub fn read(notes: &Path) -> Vec<LeaderNote> {
     let bytes = std::fs::read(notes).unwrap_or_default();
     let mut rest = &bytes[..];
     let mut told = Vec::new();
@@ -137,48 +137,48 @@ pub fn read(notes: &Path) -> Vec<Told> {
     told
 }
 
-impl Tape for Noting<dyn Tape> {
+impl Tape for LoggingService<dyn Tape> {
     fn append<'a>(
         &'a self,
         fragment: FragmentId,
         expect: u64,
         record: &'a Record,
-    ) -> Answer<'a, Option<u64>> {
+    ) -> ServiceFuture<'a, Option<u64>> {
         Box::pin(async move {
             let appended = self.service.append(fragment, expect, record).await?;
             if let Some(seq) = appended {
-                self.note(&Told::Appended(fragment, seq, record.clone()));
+                self.note(&LeaderNote::Appended(fragment, seq, record.clone()));
             }
             Ok(appended)
         })
     }
 
-    fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
+    fn read(&self, fragment: FragmentId, after: u64) -> ServiceFuture<'_, Vec<Record>> {
         self.service.read(fragment, after)
     }
 
-    fn newest(&self, fragment: FragmentId) -> Answer<'_, u64> {
+    fn newest(&self, fragment: FragmentId) -> ServiceFuture<'_, u64> {
         self.service.newest(fragment)
     }
 }
 
-impl Bus for Noting<dyn Bus> {
-    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> Answer<'a, ()> {
+impl Bus for LoggingService<dyn Bus> {
+    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()> {
         if let Notice::Ended(round) = notice {
-            self.note(&Told::Ended(fragment, *round));
+            self.note(&LeaderNote::Ended(fragment, *round));
         }
         self.service.tell(fragment, notice)
     }
 
-    fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> Answer<'a, ()> {
+    fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> ServiceFuture<'a, ()> {
         self.service.reply(fragment, reply)
     }
 
-    fn notices(&self, fragment: FragmentId) -> Answer<'_, Inbox<Notice>> {
+    fn notices(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Notice>> {
         self.service.notices(fragment)
     }
 
-    fn replies(&self, fragment: FragmentId) -> Answer<'_, Inbox<Reply>> {
+    fn replies(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Reply>> {
         self.service.replies(fragment)
     }
 }

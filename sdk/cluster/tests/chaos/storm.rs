@@ -17,10 +17,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::role::{self, AdminCommands, Part};
+use crate::role::{self, AdminCommands, ProcessRole};
 use crate::support::check;
-use crate::support::servers::Crew;
-use crate::support::{Book, Learner};
+use crate::support::servers::ClusterServers;
+use crate::support::{Book, SimulatedLearner};
 
 /// Number of owners, gateways and nodes, each.
 const OF_EACH: usize = 3;
@@ -31,12 +31,12 @@ const CALM_WITHIN: Duration = Duration::from_secs(90);
 const GAP: Duration = Duration::from_secs(2);
 
 /// Process of the cluster, and the number of its starts.
-struct Player {
+struct ClusterProcess {
     child: Child,
     lives: u32,
 }
 
-impl Drop for Player {
+impl Drop for ClusterProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -44,11 +44,11 @@ impl Drop for Player {
 }
 
 /// All running parts.
-struct Storm {
-    crew: Crew,
+struct ChaosRun {
+    crew: ClusterServers,
     orders: AdminCommands,
-    owners: Vec<Player>,
-    gateways: Vec<Player>,
+    owners: Vec<ClusterProcess>,
+    gateways: Vec<ClusterProcess>,
     doors: Vec<u16>,
     notes: Vec<PathBuf>,
     nats: Nats,
@@ -56,11 +56,11 @@ struct Storm {
     /// Recovery times, with indices into `ill`.
     healing: BinaryHeap<Reverse<(Instant, usize)>>,
     /// Parts that must recover.
-    ill: Vec<Ill>,
+    ill: Vec<FaultTarget>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Ill {
+enum FaultTarget {
     FragmentLeader(usize),
     Gateway(usize),
     Node(usize),
@@ -73,10 +73,10 @@ enum Ill {
 /// A description of the violation.
 pub async fn run(bin: &Path, seed: u64, faults: u64) -> Result<String, String> {
     let begun = Instant::now();
-    let mut storm = Storm::begin(bin, seed).await?;
+    let mut storm = ChaosRun::begin(bin, seed).await?;
     let run = Arc::new(role::run(seed));
     let services = role::services(&storm.orders).await;
-    let meter = Meter::default();
+    let meter = MergeTimes::default();
     for fragment in run.ids() {
         tokio::spawn(meter.clone().read(services.clone(), fragment));
     }
@@ -85,7 +85,7 @@ pub async fn run(bin: &Path, seed: u64, faults: u64) -> Result<String, String> {
     let mut books: BTreeMap<LearnerId, Arc<Mutex<Book>>> = BTreeMap::new();
     let mut learners = Vec::new();
     for id in (1..=LEARNERS).map(LearnerId) {
-        let learner = Learner::new(id, Arc::clone(&run), seed);
+        let learner = SimulatedLearner::new(id, Arc::clone(&run), seed);
         books.insert(id, learner.book());
         learners.push(tokio::spawn(learner.train(known.clone())));
     }
@@ -94,7 +94,7 @@ pub async fn run(bin: &Path, seed: u64, faults: u64) -> Result<String, String> {
     let mut rng = Rng::new(seed);
     let mut struck = Vec::new();
     for number in 1..=faults {
-        let (before, fault, lasts) = Fault::next(&mut rng, OF_EACH);
+        let (before, fault, lasts) = ClusterFault::next(&mut rng, OF_EACH);
         storm.heal_until(Instant::now() + before).await;
         eprintln!("{:6.1} s: fault {number}: {fault:?} for {lasts:?}", begun.elapsed().as_secs_f64());
         struck.push(Instant::now());
@@ -113,11 +113,11 @@ pub async fn run(bin: &Path, seed: u64, faults: u64) -> Result<String, String> {
     storm.judge(&services, &books, &meter, &struck, begun).await
 }
 
-impl Storm {
+impl ChaosRun {
     async fn begin(bin: &Path, seed: u64) -> Result<Self, String> {
-        let crew = Crew::start(bin, OF_EACH);
+        let crew = ClusterServers::start(bin, OF_EACH);
         let blobs = crew.blobs("s3://states/storm");
-        let (part, nats) = (Part::Gateway(0, 0), crew.nats());
+        let (part, nats) = (ProcessRole::Gateway(0, 0), crew.nats());
         let orders =
             AdminCommands { part, seed, nats: nats.clone(), place: blobs.place, variables: blobs.variables };
         let fragments = role::run(seed).ids();
@@ -148,28 +148,28 @@ impl Storm {
         Ok(storm)
     }
 
-    fn owner(&mut self, at: usize, lives: u32) -> Player {
+    fn owner(&mut self, at: usize, lives: u32) -> ClusterProcess {
         let notes = self.crew.folder().join(format!("owner{at}-{lives}.notes"));
         self.notes.push(notes.clone());
-        self.start(Part::FragmentLeader(notes), &format!("owner{at}"), lives)
+        self.start(ProcessRole::FragmentLeader(notes), &format!("owner{at}"), lives)
     }
 
-    fn gateway(&self, at: usize, lives: u32) -> Player {
-        self.start(Part::Gateway(at as u32, self.doors[at]), &format!("gateway{at}"), lives)
+    fn gateway(&self, at: usize, lives: u32) -> ClusterProcess {
+        self.start(ProcessRole::Gateway(at as u32, self.doors[at]), &format!("gateway{at}"), lives)
     }
 
-    fn start(&self, part: Part, name: &str, lives: u32) -> Player {
+    fn start(&self, part: ProcessRole, name: &str, lives: u32) -> ClusterProcess {
         let orders = AdminCommands { part, ..self.orders.clone() };
         let orders = serde_json::to_string(&orders).expect("orders are text");
         let log = self.crew.folder().join(format!("{name}.log"));
         let log = std::fs::File::options().append(true).create(true).open(log).expect("a log");
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args([role::FLAG, orders.as_str()]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
-        Player { child: command.spawn().expect("this program starts"), lives }
+        ClusterProcess { child: command.spawn().expect("this program starts"), lives }
     }
 
     /// Waits for `count` further merges of each fragment.
-    async fn await_rounds(&self, meter: &Meter, count: usize) -> Result<(), String> {
+    async fn await_rounds(&self, meter: &MergeTimes, count: usize) -> Result<(), String> {
         let from = Instant::now();
         while meter.least(&self.fragments, from) < count {
             if from.elapsed() > CALM_WITHIN {
@@ -181,26 +181,26 @@ impl Storm {
         Ok(())
     }
 
-    async fn strike(&mut self, fault: Fault, until: Instant) {
+    async fn strike(&mut self, fault: ClusterFault, until: Instant) {
         match fault {
-            Fault::KillOwner(at) => {
+            ClusterFault::KillOwner(at) => {
                 let _ = self.owners[at].child.kill();
-                self.heal_at(until, Ill::FragmentLeader(at));
+                self.heal_at(until, FaultTarget::FragmentLeader(at));
             }
-            Fault::KillGateway(at) => {
+            ClusterFault::KillGateway(at) => {
                 let _ = self.gateways[at].child.kill();
-                self.heal_at(until, Ill::Gateway(at));
+                self.heal_at(until, FaultTarget::Gateway(at));
             }
-            Fault::PauseOwner(at) => self.pause(self.owners[at].child.id(), until),
-            Fault::PauseGateway(at) => self.pause(self.gateways[at].child.id(), until),
-            Fault::PauseStore => self.pause(self.crew.s3_pid(), until),
-            Fault::KillNode(at) => self.kill_node(at, until),
-            Fault::PauseNode(at) => self.pause_node(at, until),
-            Fault::KillLeader(p) => {
+            ClusterFault::PauseOwner(at) => self.pause(self.owners[at].child.id(), until),
+            ClusterFault::PauseGateway(at) => self.pause(self.gateways[at].child.id(), until),
+            ClusterFault::PauseStore => self.pause(self.crew.s3_pid(), until),
+            ClusterFault::KillNode(at) => self.kill_node(at, until),
+            ClusterFault::PauseNode(at) => self.pause_node(at, until),
+            ClusterFault::KillLeader(p) => {
                 let at = self.leader(p).await;
                 self.kill_node(at, until);
             }
-            Fault::PauseLeader(p) => {
+            ClusterFault::PauseLeader(p) => {
                 let at = self.leader(p).await;
                 self.pause_node(at, until);
             }
@@ -215,7 +215,7 @@ impl Storm {
 
     fn kill_node(&mut self, at: usize, until: Instant) {
         self.crew.kill(at);
-        self.heal_at(until, Ill::Node(at));
+        self.heal_at(until, FaultTarget::Node(at));
     }
 
     fn pause_node(&mut self, at: usize, until: Instant) {
@@ -226,10 +226,10 @@ impl Storm {
 
     fn pause(&mut self, process: u32, until: Instant) {
         pause(process);
-        self.heal_at(until, Ill::Paused(process));
+        self.heal_at(until, FaultTarget::Paused(process));
     }
 
-    fn heal_at(&mut self, at: Instant, ill: Ill) {
+    fn heal_at(&mut self, at: Instant, ill: FaultTarget) {
         self.healing.push(Reverse((at, self.ill.len())));
         self.ill.push(ill);
     }
@@ -242,13 +242,13 @@ impl Storm {
             sleep_until(at).await;
             self.healing.pop();
             match self.ill[ill] {
-                Ill::Paused(process) => resume(process),
-                Ill::Node(at) => self.crew.revive(at),
-                Ill::FragmentLeader(at) => {
+                FaultTarget::Paused(process) => resume(process),
+                FaultTarget::Node(at) => self.crew.revive(at),
+                FaultTarget::FragmentLeader(at) => {
                     let lives = self.owners[at].lives + 1;
                     self.owners[at] = self.owner(at, lives);
                 }
-                Ill::Gateway(at) => {
+                FaultTarget::Gateway(at) => {
                     // The port becomes free once the old process is gone.
                     let former = &mut self.gateways[at];
                     let (_, _, lives) = (former.child.kill(), former.child.wait(), former.lives + 1);
@@ -263,7 +263,7 @@ impl Storm {
         &self,
         services: &Services,
         books: &BTreeMap<LearnerId, Arc<Mutex<Book>>>,
-        meter: &Meter,
+        meter: &MergeTimes,
         struck: &[Instant],
         begun: Instant,
     ) -> Result<String, String> {
@@ -294,7 +294,7 @@ impl Storm {
 
 /// Fault of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ClusterFault {
     /// An owner's process is killed, and another one starts after a while.
     KillOwner(usize),
     /// An owner's process is stopped for a while.
@@ -312,7 +312,7 @@ pub enum Fault {
     PauseStore,
 }
 
-impl Fault {
+impl ClusterFault {
     /// Returns the quiet time before the next fault, the fault, and its duration.
     pub fn next(rng: &mut Rng, of: usize) -> (Duration, Self, Duration) {
         let at = rng.below(of as u32) as usize;
@@ -356,9 +356,9 @@ fn signal(process: u32, signal: Signal) {
 
 /// Times at which merges of each fragment were seen.
 #[derive(Clone, Debug, Default)]
-pub struct Meter(Arc<Mutex<BTreeMap<FragmentId, Vec<Instant>>>>);
+pub struct MergeTimes(Arc<Mutex<BTreeMap<FragmentId, Vec<Instant>>>>);
 
-impl Meter {
+impl MergeTimes {
     /// Reads the tape forever.
     pub async fn read(self, services: Services, fragment: FragmentId) {
         let mut last = 0;

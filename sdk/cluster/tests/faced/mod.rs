@@ -59,8 +59,8 @@ fn syncer(process: u64) -> Syncer {
 }
 
 /// Event for a gateway's syncer, sent by a test.
-enum Heard {
-    Open(ConnId, mpsc::UnboundedSender<Told>),
+enum GatewayEvent {
+    Open(ConnId, mpsc::UnboundedSender<ConnectionEvent>),
     Said(ConnId, Message),
     Back(ConnId, u64),
     Gone(ConnId),
@@ -69,22 +69,22 @@ enum Heard {
 }
 
 /// Event on a connection.
-enum Told {
+enum ConnectionEvent {
     Message(Message),
     /// Number that is echoed while the connection is read.
     Probe(u64),
 }
 
 /// Owners and gateways.
-pub struct Coast {
-    gateways: Vec<mpsc::UnboundedSender<Heard>>,
+pub struct TestCluster {
+    gateways: Vec<mpsc::UnboundedSender<GatewayEvent>>,
     conns: AtomicU64,
     fragments: Arc<Fragments>,
     /// Commands of the owner of the run.
     pub ordering: watch::Sender<AdminCommands>,
 }
 
-impl Coast {
+impl TestCluster {
     /// Starts `gateways` gateways and `owners` owners over these services.
     pub fn open(services: &Services, gateways: u32, owners: u64) -> Self {
         let fragments = Arc::new(Fragments::plan(&layout(), NonZeroU16::new(FRAGMENTS).unwrap()));
@@ -133,7 +133,7 @@ impl Coast {
     /// Returns the schedule tokens according to gateway `at`.
     pub async fn clock_tokens(&self, at: usize) -> u64 {
         let (reply, answer) = oneshot::channel();
-        assert!(self.gateways[at].send(Heard::Tokens(reply)).is_ok());
+        assert!(self.gateways[at].send(GatewayEvent::Tokens(reply)).is_ok());
         answer.await.unwrap()
     }
 
@@ -141,8 +141,8 @@ impl Coast {
     pub fn visit(&self, peer: u8, at: usize, run: Option<RunId>) -> Visitor {
         let conn = ConnId(self.conns.fetch_add(1, Ordering::Relaxed));
         let (hears, from) = mpsc::unbounded_channel();
-        let line = Line { conn, to: self.gateways[at].clone() };
-        assert!(line.to.send(Heard::Open(conn, hears)).is_ok());
+        let line = GatewaySender { conn, to: self.gateways[at].clone() };
+        assert!(line.to.send(GatewayEvent::Open(conn, hears)).is_ok());
         let (identity, signature) = (Identity([peer; 32]), Signature::NONE);
         let (name, device) = (peer.to_string(), String::new());
         let hello = Hello { run, layout: None, identity, signature, name, device, invite: None };
@@ -154,21 +154,21 @@ impl Coast {
 
 /// Sending half of a connection to a gateway.
 #[derive(Clone)]
-pub struct Line {
+pub struct GatewaySender {
     conn: ConnId,
-    to: mpsc::UnboundedSender<Heard>,
+    to: mpsc::UnboundedSender<GatewayEvent>,
 }
 
-impl Line {
+impl GatewaySender {
     pub fn say(&self, message: Message) {
-        assert!(self.to.send(Heard::Said(self.conn, message)).is_ok());
+        assert!(self.to.send(GatewayEvent::Said(self.conn, message)).is_ok());
     }
 }
 
 /// Learner on a connection.
 pub struct Visitor {
-    line: Line,
-    from: mpsc::UnboundedReceiver<Told>,
+    line: GatewaySender,
+    from: mpsc::UnboundedReceiver<ConnectionEvent>,
     codec: Codec,
     fragments: Arc<Fragments>,
     welcome: Option<Welcome>,
@@ -207,9 +207,9 @@ impl Visitor {
     pub async fn heard(&mut self) -> Message {
         loop {
             match self.from.recv().await.unwrap() {
-                Told::Message(message) => return message,
-                Told::Probe(number) => {
-                    assert!(self.line.to.send(Heard::Back(self.line.conn, number)).is_ok());
+                ConnectionEvent::Message(message) => return message,
+                ConnectionEvent::Probe(number) => {
+                    assert!(self.line.to.send(GatewayEvent::Back(self.line.conn, number)).is_ok());
                 }
             }
         }
@@ -236,7 +236,7 @@ impl Visitor {
     /// Returns Θ̂ of a fragment, as its gateway serves it.
     pub async fn fetch(&self, fragment: FragmentId) -> (Version, Arc<Vec<f32>>) {
         let (reply, answer) = oneshot::channel();
-        assert!(self.line.to.send(Heard::Hat(fragment, reply)).is_ok());
+        assert!(self.line.to.send(GatewayEvent::Hat(fragment, reply)).is_ok());
         answer.await.unwrap()
     }
 
@@ -268,7 +268,7 @@ impl Visitor {
     }
 
     /// Returns the sending half of its connection, which outlives the learner.
-    pub fn line(&self) -> Line {
+    pub fn line(&self) -> GatewaySender {
         self.line.clone()
     }
 
@@ -282,12 +282,12 @@ impl Visitor {
 
     /// Reports to the gateway that the connection is closed.
     pub fn leave(&self) {
-        assert!(self.line.to.send(Heard::Gone(self.line.conn)).is_ok());
+        assert!(self.line.to.send(GatewayEvent::Gone(self.line.conn)).is_ok());
     }
 }
 
 /// Starts a syncer with its gateway, as tasks.
-fn gateway(services: &Services, at: u32) -> mpsc::UnboundedSender<Heard> {
+fn gateway(services: &Services, at: u32) -> mpsc::UnboundedSender<GatewayEvent> {
     let syncer = syncer(u64::from(at + 1) << 48 | u64::from(at + 1));
     let terms = GatewayTerms::of(&syncer, GatewayId(at)).unwrap();
     let (front, facing) = front(services.clone(), terms, syncer.states().cloned().collect(), 20);
@@ -298,9 +298,9 @@ fn gateway(services: &Services, at: u32) -> mpsc::UnboundedSender<Heard> {
 }
 
 /// Driver of a syncer: a minimal server.
-async fn face(mut syncer: Syncer, facing: BridgeHandle, mut heard: mpsc::UnboundedReceiver<Heard>) {
+async fn face(mut syncer: Syncer, facing: BridgeHandle, mut heard: mpsc::UnboundedReceiver<GatewayEvent>) {
     let BridgeHandle { said, mut inputs } = facing;
-    let mut host = Desk { lines: BTreeMap::new(), said };
+    let mut host = ConnectionHost { lines: BTreeMap::new(), said };
     let (start, mut tick) = (Instant::now(), interval(std::time::Duration::from_millis(10)));
     loop {
         let input = tokio::select! {
@@ -310,21 +310,21 @@ async fn face(mut syncer: Syncer, facing: BridgeHandle, mut heard: mpsc::Unbound
                 None => return,
             },
             heard = heard.recv() => match heard {
-                Some(Heard::Open(conn, line)) => {
+                Some(GatewayEvent::Open(conn, line)) => {
                     host.lines.insert(conn, line);
                     continue;
                 }
-                Some(Heard::Said(conn, message)) => Input::Message(conn, message),
-                Some(Heard::Back(conn, number)) => Input::Probed(conn, number),
-                Some(Heard::Gone(conn)) => {
+                Some(GatewayEvent::Said(conn, message)) => Input::Message(conn, message),
+                Some(GatewayEvent::Back(conn, number)) => Input::Probed(conn, number),
+                Some(GatewayEvent::Gone(conn)) => {
                     host.lines.remove(&conn);
                     Input::Disconnected(conn)
                 }
-                Some(Heard::Hat(fragment, reply)) => {
+                Some(GatewayEvent::Hat(fragment, reply)) => {
                     assert!(reply.send(syncer.hat(fragment).unwrap()).is_ok());
                     continue;
                 }
-                Some(Heard::Tokens(reply)) => {
+                Some(GatewayEvent::Tokens(reply)) => {
                     assert!(reply.send(syncer.ledger().clock_tokens()).is_ok());
                     continue;
                 }
@@ -337,16 +337,16 @@ async fn face(mut syncer: Syncer, facing: BridgeHandle, mut heard: mpsc::Unbound
     }
 }
 
-struct Desk {
-    lines: BTreeMap<ConnId, mpsc::UnboundedSender<Told>>,
+struct ConnectionHost {
+    lines: BTreeMap<ConnId, mpsc::UnboundedSender<ConnectionEvent>>,
     said: mpsc::UnboundedSender<LeaderRequest>,
 }
 
-impl Host for Desk {
+impl Host for ConnectionHost {
     fn send(&mut self, conns: &[ConnId], message: Message) {
         for conn in conns {
             if let Some(line) = self.lines.get(conn) {
-                let _ = line.send(Told::Message(message.clone()));
+                let _ = line.send(ConnectionEvent::Message(message.clone()));
             }
         }
     }
@@ -366,7 +366,7 @@ impl Host for Desk {
 
     fn probe(&mut self, conn: ConnId, number: u64) {
         if let Some(line) = self.lines.get(&conn) {
-            let _ = line.send(Told::Probe(number));
+            let _ = line.send(ConnectionEvent::Probe(number));
         }
     }
 

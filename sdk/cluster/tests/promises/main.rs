@@ -29,11 +29,11 @@ mod real {
     use archipelago_core::wire::{FragmentId, RunId};
 
     use crate::suite;
-    use crate::support::servers::{self, Crew};
+    use crate::support::servers::{self, ClusterServers};
 
     const FRAGMENTS: [FragmentId; 2] = [FragmentId(0), FragmentId(1)];
 
-    fn at(crew: &Crew, prefix: &str, replicas: usize, blobs: &str) -> Servers {
+    fn at(crew: &ClusterServers, prefix: &str, replicas: usize, blobs: &str) -> Servers {
         Servers { nats: crew.nats(), replicas, blobs: crew.blobs(blobs), prefix: prefix.to_owned() }
     }
 
@@ -45,7 +45,7 @@ mod real {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn those_on_servers_keep_them() {
         let Some(bin) = servers::wanted() else { return };
-        let crew = Crew::start(&bin, 3);
+        let crew = ClusterServers::start(&bin, 3);
         let folder = format!("file://{}", crew.folder().join("states").display());
         for (prefix, replicas, blobs) in [("one", 1, "s3://states/folder"), ("three", 3, &*folder)] {
             let services = join(at(&crew, prefix, replicas, blobs), 1).await.unwrap();
@@ -62,7 +62,7 @@ mod real {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_tape_outlives_all_of_its_servers() {
         let Some(bin) = servers::wanted() else { return };
-        let mut crew = Crew::start(&bin, 3);
+        let mut crew = ClusterServers::start(&bin, 3);
         let services = join(at(&crew, "p", 3, "s3://states"), 1).await.unwrap();
         let p = FRAGMENTS[0];
         for seq in 0..20 {
@@ -87,7 +87,7 @@ mod real {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_is_wrong_is_said() {
         let Some(bin) = servers::wanted() else { return };
-        let crew = Crew::start(&bin, 1);
+        let crew = ClusterServers::start(&bin, 1);
         let s3 = "s3://states";
         join(at(&crew, "p", 1, s3), 1).await.unwrap();
         join(at(&crew, "p", 1, s3), 1).await.unwrap();
@@ -100,7 +100,7 @@ mod real {
         let mixed = at(&crew, "q", 1, s3);
         join(mixed.clone(), 1).await.unwrap();
         let folder = format!("file://{}", crew.folder().join("other").display());
-        let fresh = Crew::start(&bin, 1);
+        let fresh = ClusterServers::start(&bin, 1);
         join(at(&fresh, "q", 1, &folder), 1).await.unwrap();
         check(at(&crew, "q", 1, &folder), 1, |error| matches!(error, ServiceError::Foreign { .. })).await;
         check(at(&crew, "p", 1, "s3://gone"), 1, |error| matches!(error, ServiceError::Missing { .. })).await;
@@ -125,7 +125,7 @@ mod real {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_full_tape_says_so() {
         let Some(bin) = servers::wanted() else { return };
-        let crew = Crew::start_with(&bin, 1, 400_000);
+        let crew = ClusterServers::start_with(&bin, 1, 400_000);
         let services = Arc::new(join(at(&crew, "p", 1, "s3://states"), 1).await.unwrap());
         let mut seq = 0;
         let error = loop {

@@ -54,9 +54,9 @@ pub struct Book {
 }
 
 /// Simulated learner.
-pub struct Learner {
+pub struct SimulatedLearner {
     id: LearnerId,
-    run: Arc<Run>,
+    run: Arc<RunConstants>,
     rng: Rng,
     book: Arc<Mutex<Book>>,
     /// Updates without a known fate.
@@ -65,8 +65,8 @@ pub struct Learner {
     conn: u64,
 }
 
-impl Learner {
-    pub fn new(id: LearnerId, run: Arc<Run>, seed: u64) -> Self {
+impl SimulatedLearner {
+    pub fn new(id: LearnerId, run: Arc<RunConstants>, seed: u64) -> Self {
         let rng = Rng::new(seed ^ u64::from(id.0) << 40);
         Self { id, run, rng, book: Arc::default(), open: BTreeMap::new(), serial: 0, conn: 0 }
     }
@@ -94,7 +94,7 @@ impl Learner {
         let _ = socket.set_nodelay(true);
         let (mut from, mut to) = socket.into_split();
         let open = self.open.iter().map(|(p, (round, serial))| (*p, *round, *serial)).collect();
-        let hello = Says::Hello(self.id, ConnId(self.conn), open);
+        let hello = LearnerMessage::Hello(self.id, ConnId(self.conn), open);
         if to.write_all(&frame(&hello)).await.is_err() {
             return;
         }
@@ -106,11 +106,11 @@ impl Learner {
             let due = work.values().map(|(at, _)| *at).min().unwrap_or(leave);
             tokio::select! {
                 what = timeout(SILENCE, heard.recv()) => match what {
-                    Ok(Some(Hears::Ask(p, round))) if !self.open.contains_key(&p) => {
+                    Ok(Some(GatewayMessage::Ask(p, round))) if !self.open.contains_key(&p) => {
                         let ms = 5 + u64::from(self.rng.below(145));
                         work.insert(p, (Instant::now() + Duration::from_millis(ms), round));
                     }
-                    Ok(Some(Hears::Receipt(p, serial, merged))) => self.hear(p, serial, merged),
+                    Ok(Some(GatewayMessage::Receipt(p, serial, merged))) => self.hear(p, serial, merged),
                     Ok(Some(_)) => {}
                     Ok(None) | Err(_) => break,
                 },
@@ -137,7 +137,7 @@ impl Learner {
         // From here on the update may have arrived, even if the connection fails.
         self.open.insert(p, (round, serial));
         self.book.lock().unwrap().sent.insert(serial, (p, round, body.clone()));
-        to.write_all(&frame(&Says::Update(p, round, serial, body))).await
+        to.write_all(&frame(&LearnerMessage::Update(p, round, serial, body))).await
     }
 
     fn hear(&mut self, p: FragmentId, serial: Serial, merged: Option<Version>) {
@@ -150,8 +150,8 @@ impl Learner {
     }
 }
 
-async fn listen(from: &mut OwnedReadHalf, to: &mpsc::UnboundedSender<Hears>) {
-    while let Ok(what) = read::<Hears>(from).await {
+async fn listen(from: &mut OwnedReadHalf, to: &mpsc::UnboundedSender<GatewayMessage>) {
+    while let Ok(what) = read::<GatewayMessage>(from).await {
         if to.send(what).is_err() {
             return;
         }
@@ -163,7 +163,7 @@ pub const ALIVE_EVERY: Duration = Duration::from_millis(300);
 
 /// Message from a learner.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Says {
+pub enum LearnerMessage {
     /// First message: the learner, the number of its connection, and its updates without a known fate.
     Hello(LearnerId, ConnId, Vec<(FragmentId, Round, Serial)>),
     /// Progress for this round.
@@ -172,7 +172,7 @@ pub enum Says {
 
 /// Message to a learner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Hears {
+pub enum GatewayMessage {
     /// Sign of life of the gateway.
     Alive,
     /// Request for progress.
@@ -197,12 +197,12 @@ pub async fn read<T: DeserializeOwned>(from: &mut OwnedReadHalf) -> io::Result<T
     rmp_serde::from_slice(&body).map_err(io::Error::other)
 }
 
-type Lines = Arc<Mutex<BTreeMap<(LearnerId, ConnId), mpsc::UnboundedSender<Hears>>>>;
+type LearnerChannels = Arc<Mutex<BTreeMap<(LearnerId, ConnId), mpsc::UnboundedSender<GatewayMessage>>>>;
 
 /// Serves learners until the gateway behind `learners` is gone.
-pub async fn keep(run: Arc<Run>, listener: TcpListener, learners: Learners) {
+pub async fn keep(run: Arc<RunConstants>, listener: TcpListener, learners: Learners) {
     let Learners { inputs, mut orders } = learners;
-    let lines = Lines::default();
+    let lines = LearnerChannels::default();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
@@ -212,13 +212,13 @@ pub async fn keep(run: Arc<Run>, listener: TcpListener, learners: Learners) {
             order = orders.recv() => match order {
                 None => return,
                 Some((p, GatewayOutput::Ask(learner, conn, round))) => {
-                    tell(&lines, (learner, conn), Hears::Ask(p, round));
+                    tell(&lines, (learner, conn), GatewayMessage::Ask(p, round));
                 }
                 Some((p, GatewayOutput::Receipt(learner, conn, serial, merged))) => {
-                    tell(&lines, (learner, conn), Hears::Receipt(p, serial, merged));
+                    tell(&lines, (learner, conn), GatewayMessage::Receipt(p, serial, merged));
                 }
                 Some((p, GatewayOutput::Refused(learner, conn, serial, _))) => {
-                    tell(&lines, (learner, conn), Hears::Receipt(p, serial, None));
+                    tell(&lines, (learner, conn), GatewayMessage::Receipt(p, serial, None));
                 }
                 Some(_) => {}
             }
@@ -226,21 +226,21 @@ pub async fn keep(run: Arc<Run>, listener: TcpListener, learners: Learners) {
     }
 }
 
-fn tell(lines: &Lines, to: (LearnerId, ConnId), what: Hears) {
+fn tell(lines: &LearnerChannels, to: (LearnerId, ConnId), what: GatewayMessage) {
     if let Some(line) = lines.lock().unwrap().get(&to) {
         let _ = line.send(what);
     }
 }
 
 async fn visit(
-    run: Arc<Run>,
+    run: Arc<RunConstants>,
     socket: TcpStream,
     inputs: mpsc::Sender<(FragmentId, GatewayInput)>,
-    lines: Lines,
+    lines: LearnerChannels,
 ) {
     let _ = socket.set_nodelay(true);
     let (mut from, mut to) = socket.into_split();
-    let Ok(Says::Hello(learner, conn, open)) = read(&mut from).await else { return };
+    let Ok(LearnerMessage::Hello(learner, conn, open)) = read(&mut from).await else { return };
     let (line, mut told) = mpsc::unbounded_channel();
     lines.lock().unwrap().insert((learner, conn), line);
     for fragment in run.ids() {
@@ -252,8 +252,8 @@ async fn visit(
         let mut alive = interval(ALIVE_EVERY);
         loop {
             let what = tokio::select! {
-                what = told.recv() => what.unwrap_or(Hears::Alive),
-                _ = alive.tick() => Hears::Alive,
+                what = told.recv() => what.unwrap_or(GatewayMessage::Alive),
+                _ = alive.tick() => GatewayMessage::Alive,
             };
             if to.write_all(&frame(&what)).await.is_err() {
                 return;
@@ -261,7 +261,7 @@ async fn visit(
         }
     };
     let hear = async {
-        while let Ok(Says::Update(fragment, round, serial, body)) = read(&mut from).await {
+        while let Ok(LearnerMessage::Update(fragment, round, serial, body)) = read(&mut from).await {
             let update = run.update(fragment, serial, body);
             let input = GatewayInput::Update(learner, conn, round, update, STANDING);
             let _ = inputs.send((fragment, input)).await;
@@ -279,7 +279,7 @@ async fn visit(
 
 /// Confirmation that an owner received, or notice that it sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Told {
+pub enum LeaderNote {
     /// The record is on the tape under this number.
     Appended(FragmentId, u64, Record),
     /// The end of the round was announced.
@@ -301,10 +301,10 @@ pub struct Counts {
 /// # Errors
 /// A description of the first violation.
 pub async fn check(
-    run: &Run,
+    run: &RunConstants,
     services: &Services,
     books: &BTreeMap<LearnerId, Book>,
-    told: &[Told],
+    told: &[LeaderNote],
 ) -> Result<Counts, String> {
     let mut counts = Counts::default();
     let mut tapes = BTreeMap::new();
@@ -316,13 +316,13 @@ pub async fn check(
     }
     for told in told {
         match told {
-            Told::Appended(p, seq, record) if tapes[p].get(*seq as usize - 1) != Some(record) => {
+            LeaderNote::Appended(p, seq, record) if tapes[p].get(*seq as usize - 1) != Some(record) => {
                 return Err(format!("record {seq} of {p} was acknowledged and is not on the tape"));
             }
-            Told::Ended(p, round) if round.0 > tapes[p].len() as u64 => {
+            LeaderNote::Ended(p, round) if round.0 > tapes[p].len() as u64 => {
                 return Err(format!("the end of round {round} of {p} was told and is not on the tape"));
             }
-            Told::Appended(..) | Told::Ended(..) => {}
+            LeaderNote::Appended(..) | LeaderNote::Ended(..) => {}
         }
     }
     check_receipts(&tapes, books, &mut counts)?;
@@ -360,7 +360,7 @@ fn check_receipts(
 }
 
 async fn check_merges(
-    run: &Run,
+    run: &RunConstants,
     services: &Services,
     (fragment, tape): (FragmentId, &[Record]),
     books: &BTreeMap<LearnerId, Book>,
@@ -418,7 +418,7 @@ pub const STANDING: SenderInfo = SenderInfo {
 };
 
 /// Constant data of a run.
-pub struct Run {
+pub struct RunConstants {
     pub fragments: Arc<Fragments>,
     pub codec: Codec,
     pub verifier: Verifier,
@@ -426,7 +426,7 @@ pub struct Run {
     seed: u64,
 }
 
-impl Run {
+impl RunConstants {
     /// Creates a run of `fragments` fragments, whose rounds begin `rest_ms` apart. Each fragment has a tensor whose
     /// directions cancel out whenever learners disagree.
     pub fn new(seed: u64, fragments: u16, rest_ms: u64) -> Self {

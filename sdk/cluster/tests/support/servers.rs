@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use archipelago_cluster::StoreSettings;
-use archipelago_test_servers::Running;
+use archipelago_test_servers::ServerProcess;
 
 /// Returns the folder of the server programs, if these tests are enabled.
 pub fn wanted() -> Option<PathBuf> {
@@ -15,14 +15,14 @@ pub fn wanted() -> Option<PathBuf> {
 }
 
 /// Servers of a cluster.
-pub struct Crew {
-    plan: archipelago_test_servers::Crew,
+pub struct ClusterServers {
+    plan: archipelago_test_servers::ClusterServers,
     folder: tempfile::TempDir,
-    nodes: Vec<Option<Running>>,
-    s3: Running,
+    nodes: Vec<Option<ServerProcess>>,
+    s3: ServerProcess,
 }
 
-impl Crew {
+impl ClusterServers {
     /// Starts `nodes` NATS nodes and an S3 server with a bucket.
     pub fn start(bin: &Path, nodes: usize) -> Self {
         Self::start_with(bin, nodes, 1 << 30)
@@ -31,9 +31,9 @@ impl Crew {
     /// Starts servers with a limit of `bytes` for all streams of a node.
     pub fn start_with(bin: &Path, nodes: usize, bytes: u64) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let plan =
-            archipelago_test_servers::Crew::lay(bin, folder.path(), nodes, bytes).expect("a place for each");
-        let s3 = Running::start(&plan.s3()).expect("a server that speaks S3");
+        let plan = archipelago_test_servers::ClusterServers::lay(bin, folder.path(), nodes, bytes)
+            .expect("a place for each");
+        let s3 = ServerProcess::start(&plan.s3()).expect("a server that speaks S3");
         let mut crew = Self { plan, folder, nodes: (0..nodes).map(|_| None).collect(), s3 };
         (0..nodes).for_each(|node| crew.revive(node));
         crew.plan.begin().expect("all of them answer");
@@ -68,13 +68,13 @@ impl Crew {
     /// Restarts a killed node with the data on its disk.
     pub fn revive(&mut self, node: usize) {
         if self.nodes[node].is_none() {
-            self.nodes[node] = Some(Running::start(&self.plan.node(node)).expect("a server of NATS"));
+            self.nodes[node] = Some(ServerProcess::start(&self.plan.node(node)).expect("a server of NATS"));
         }
     }
 
     /// Returns the process id of a node, if it runs.
     pub fn pid(&self, node: usize) -> Option<u32> {
-        self.nodes[node].as_ref().map(Running::pid)
+        self.nodes[node].as_ref().map(ServerProcess::pid)
     }
 
     /// Returns the process id of the S3 server.

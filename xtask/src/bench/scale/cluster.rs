@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fs, iter, thread};
 
-use archipelago_test_servers::{Crew, Start};
+use archipelago_test_servers::{ClusterServers, Start};
 use serde_json::{Value, json};
 
 use crate::bench::testbed::{ANY_PORT, Process, Programs, TINY, Usage, check_runs, http, number, words};
@@ -56,7 +56,7 @@ pub struct Site {
     /// Addresses of the gateways for learners, in order.
     pub gateways: Vec<SocketAddr>,
     /// Servers of the cluster, and the counts of its bus.
-    cluster: Option<(Crew, Arc<Mutex<BusBytes>>)>,
+    cluster: Option<(ClusterServers, Arc<Mutex<BusBytes>>)>,
 }
 
 impl Site {
@@ -79,7 +79,7 @@ impl Site {
             fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
             Ok(folder)
         };
-        let crew = Crew::lay(bin, &at("servers")?, NODES, STORE_BYTES).map_err(|error| error.to_string())?;
+        let crew = ClusterServers::lay(bin, &at("servers")?, NODES, STORE_BYTES).map_err(|error| error.to_string())?;
         let mut processes = Vec::new();
         let starts = (0..crew.nodes()).map(|node| (Part::Nats, crew.node(node)));
         for (part, Start { program, args, log }) in starts.chain(iter::once((Part::Storage, crew.s3()))) {
@@ -182,7 +182,7 @@ impl Site {
 }
 
 /// Returns the flags for the addresses of the servers.
-fn place(crew: &Crew) -> Vec<OsString> {
+fn place(crew: &ClusterServers) -> Vec<OsString> {
     let (bus, blobs) = (crew.nats().join(","), crew.place(PREFIX));
     words(&["--bus", &bus, "--blobs", &blobs, "--cluster", PREFIX])
 }
