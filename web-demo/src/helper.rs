@@ -3,7 +3,7 @@
 use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::RunSpec;
 use archipelago_runtime::engine::cpu::CpuGradient;
-use archipelago_runtime::engine::{EngineError, Helper, HelperError, Helpers, Part, Task, Working};
+use archipelago_runtime::engine::{EngineError, Helper, HelperError, Helpers, HelperResult, Task, PendingResult};
 use js_sys::{Error, Float32Array, Promise, Uint32Array};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
@@ -67,7 +67,7 @@ impl Drop for Owned {
 }
 
 impl Helper for Owned {
-    fn begin(&mut self, task: &Task<'_>) -> Working {
+    fn begin(&mut self, task: &Task<'_>) -> PendingResult {
         let (params, tokens) = (Float32Array::from(task.params), Uint32Array::from(task.tokens));
         let patience_ms = task.patience_ms;
         let promise = self.0.begin(params, tokens, task.count as f64, patience_ms as f64);
@@ -77,7 +77,7 @@ impl Helper for Owned {
                 return Err(HelperError::Late { patience_ms });
             }
             let part: RemotePart = answer.unchecked_into();
-            Ok(Part { loss: part.loss(), grad: part.grad().to_vec(), busy_us: part.busy_us() as u64 })
+            Ok(HelperResult { loss: part.loss(), grad: part.grad().to_vec(), busy_us: part.busy_us() as u64 })
         })
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::cpu::CpuTrainer;
 use super::gpu::{
-    ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, MemoryPlan, Trial, Tuned, Tuning, tune,
+    ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, MemoryPlan, Trial, TunedKernels, Tuning,
+    tune,
 };
 use super::{
     DataParallel, Engine, EngineError, EngineKind, EngineOptions, Helpers, HostEngine, OptimiserState,
@@ -124,7 +125,7 @@ impl GpuBackend {
 
     /// Chooses the kernels for `spec`. A driver may list matrix units, refuse their kernel, and be unusable from then
     /// on. The device is then reopened and multiplies 32-bit floats for the lifetime of this backend.
-    async fn tune(&mut self, setup: &Setup, spec: &RunSpec) -> Result<Tuned, EngineError> {
+    async fn tune(&mut self, setup: &Setup, spec: &RunSpec) -> Result<TunedKernels, EngineError> {
         match tune(&self.gpu, spec, &self.tunings, &*setup.now_us).await {
             Err(_) if self.gpu.has_matrices() && self.is_lost() => {
                 self.matrices_fault = self.gpu.check().err().map(Box::new);
@@ -172,7 +173,7 @@ impl Backend for GpuBackend {
         spec: &RunSpec,
         moments: Option<OptimiserState>,
     ) -> Result<GpuEngine, EngineError> {
-        let Tuned { matmul, tuning, trials, stale } = self.tune(setup, spec).await?;
+        let TunedKernels { matmul, tuning, trials, stale } = self.tune(setup, spec).await?;
         self.tunings.retain(|known| !known.is_replaced_by(&tuning));
         self.tunings.push(tuning);
         (self.trials, self.stale) = (trials, stale);

@@ -22,17 +22,17 @@ pub struct DataParallel {
     host: HostEngine<CpuTrainer>,
     helpers: Vec<Box<dyn Helper>>,
     /// Number of windows of this worker, then of each helper.
-    shares: Shares,
+    shares: WindowDivision,
     dropped: Vec<HelperError>,
     now_us: Rc<dyn Fn() -> u64>,
 }
 
 /// A helper's part of a step, in progress.
-struct Begun {
+struct PendingTask {
     helper: usize,
     first: usize,
     windows: usize,
-    working: Working,
+    working: PendingResult,
 }
 
 /// Multiple of the expected time after which a helper is given up.
@@ -51,7 +51,7 @@ impl DataParallel {
         helpers: Vec<Box<dyn Helper>>,
         now_us: Rc<dyn Fn() -> u64>,
     ) -> Self {
-        let shares = Shares::new(host.trainer_mut().batch(), 1 + helpers.len());
+        let shares = WindowDivision::new(host.trainer_mut().batch(), 1 + helpers.len());
         Self { host, helpers, shares, dropped: Vec::new(), now_us }
     }
 
@@ -73,7 +73,7 @@ impl DataParallel {
         self.shares.measured(0, (self.now_us)().saturating_sub(start_us));
 
         let (mut grads, mut failed) = (Vec::with_capacity(begun.len()), Vec::new());
-        for Begun { helper, first, windows, working } in begun {
+        for PendingTask { helper, first, windows, working } in begun {
             let found = working.await.and_then(|part| part.check(gradient.grad().len()));
             let part = match found {
                 Ok(part) => {
@@ -87,7 +87,7 @@ impl DataParallel {
                         gradient.differentiate(&tokens[first * window..][..windows * window], count)?;
                     let grad = gradient.grad().to_vec();
                     gradient.set_grad(&kept);
-                    Part { loss: sums.loss, grad, busy_us: 0 }
+                    HelperResult { loss: sums.loss, grad, busy_us: 0 }
                 }
             };
             loss += part.loss;
@@ -103,7 +103,7 @@ impl DataParallel {
     }
 
     /// Hands out all windows except this worker's own.
-    fn begin(&mut self, tokens: &[u32], window: usize, count: u64) -> Vec<Begun> {
+    fn begin(&mut self, tokens: &[u32], window: usize, count: u64) -> Vec<PendingTask> {
         let params = self.host.params();
         let (mut first, mut begun) = (self.shares.of(0), Vec::with_capacity(self.helpers.len()));
         for (helper, worker) in self.helpers.iter_mut().enumerate() {
@@ -117,7 +117,7 @@ impl DataParallel {
             });
             let tokens = &tokens[first * window..][..windows * window];
             let working = worker.begin(&Task { params, tokens, count, patience_ms });
-            begun.push(Begun { helper, first, windows, working });
+            begun.push(PendingTask { helper, first, windows, working });
             first += windows;
         }
         begun
@@ -178,11 +178,11 @@ impl Engine for DataParallel {
 pub trait Helper {
     /// Begins a part of a step and returns once it has read the task, without waiting for the result. An earlier
     /// unfinished part is abandoned.
-    fn begin(&mut self, task: &Task<'_>) -> Working;
+    fn begin(&mut self, task: &Task<'_>) -> PendingResult;
 }
 
 /// A part of a step in progress. It ends by itself, at the latest after [`Task::patience_ms`].
-pub type Working = Pin<Box<dyn Future<Output = Result<Part, HelperError>>>>;
+pub type PendingResult = Pin<Box<dyn Future<Output = Result<HelperResult, HelperError>>>>;
 
 /// Request to a helper: the arguments of [`super::cpu::CpuGradient::differentiate`].
 #[derive(Clone, Copy, Debug)]
@@ -199,7 +199,7 @@ pub struct Task<'a> {
 
 /// Result of a helper.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct HelperResult {
     /// Sum of the losses of its learnt tokens, in nats.
     pub loss: f64,
     /// Its part of the gradient, `[len]`.
@@ -208,7 +208,7 @@ pub struct Part {
     pub busy_us: u64,
 }
 
-impl Part {
+impl HelperResult {
     /// # Errors
     /// - [`HelperError::Length`]: the gradient does not have `expected` values.
     fn check(self, expected: usize) -> Result<Self, HelperError> {
@@ -274,7 +274,7 @@ impl fmt::Debug for Helpers {
 }
 
 /// Number of windows of a batch for each worker, derived from each worker's time per window.
-struct Shares {
+struct WindowDivision {
     workers: Vec<Worker>,
     windows: usize,
     /// Steps since the last attempt to improve the division.
@@ -296,7 +296,7 @@ const GAIN: f64 = 0.1;
 /// Factor on the time of an idle worker at each attempt, so that it eventually gets windows again.
 const FORGIVEN: f64 = 0.95;
 
-impl Shares {
+impl WindowDivision {
     /// Divides `windows` among `workers` as evenly as possible.
     pub fn new(windows: usize, workers: usize) -> Self {
         let worker = |_| Worker { windows: 0, window_us: None };
@@ -408,32 +408,32 @@ mod tests {
     }
 
     /// A helper on this thread, with a log of its requests.
-    struct Mate {
+    struct LocalHelper {
         gradient: CpuGradient,
-        log: Rc<RefCell<Vec<Asked>>>,
+        log: Rc<RefCell<Vec<HelperRequest>>>,
         /// Remaining tasks before it fails.
         lives: usize,
-        fault: Fault,
+        fault: HelperFault,
     }
 
     #[derive(Clone, Copy)]
-    enum Fault {
+    enum HelperFault {
         Dies,
         Short,
     }
 
     /// Windows and patience of a request.
-    type Asked = (usize, u64);
+    type HelperRequest = (usize, u64);
 
-    impl Helper for Mate {
-        fn begin(&mut self, task: &Task<'_>) -> Working {
+    impl Helper for LocalHelper {
+        fn begin(&mut self, task: &Task<'_>) -> PendingResult {
             self.log.borrow_mut().push((task.tokens.len() / 65, task.patience_ms));
             self.gradient.params_mut().copy_from_slice(task.params);
             let loss = self.gradient.differentiate(task.tokens, task.count).unwrap().loss;
-            let mut part = Part { loss, grad: self.gradient.grad().to_vec(), busy_us: 1 };
+            let mut part = HelperResult { loss, grad: self.gradient.grad().to_vec(), busy_us: 1 };
             let result = match (self.lives, self.fault) {
-                (0, Fault::Dies) => Err(HelperError::Late { patience_ms: task.patience_ms }),
-                (0, Fault::Short) => {
+                (0, HelperFault::Dies) => Err(HelperError::Late { patience_ms: task.patience_ms }),
+                (0, HelperFault::Short) => {
                     part.grad.pop();
                     Ok(part)
                 }
@@ -447,17 +447,17 @@ mod tests {
     struct Setup {
         team: DataParallel,
         /// One log for each helper.
-        logs: Vec<Rc<RefCell<Vec<Asked>>>>,
+        logs: Vec<Rc<RefCell<Vec<HelperRequest>>>>,
     }
 
     /// Creates a team in which each helper fails after the given number of tasks.
-    fn setup(lives: &[(usize, Fault)]) -> Setup {
+    fn setup(lives: &[(usize, HelperFault)]) -> Setup {
         let spec = spec();
         let trainer = CpuTrainer::new(&model(), &spec.inner, NonZeroUsize::MIN).unwrap();
         let logs: Vec<_> = lives.iter().map(|_| Rc::default()).collect();
         let helper = |(&(lives, fault), log): (_, &Rc<_>)| -> Box<dyn Helper> {
             let gradient = CpuGradient::new(&model(), spec.inner.batch, NonZeroUsize::MIN).unwrap();
-            Box::new(Mate { gradient, log: Rc::clone(log), lives, fault })
+            Box::new(LocalHelper { gradient, log: Rc::clone(log), lives, fault })
         };
         let helpers = lives.iter().zip(&logs).map(helper).collect();
         let now_us = Cell::new(0);
@@ -491,7 +491,7 @@ mod tests {
         assert!(worst < 2e-4, "parameters differ by {worst}");
     }
 
-    const LIVES: (usize, Fault) = (usize::MAX, Fault::Dies);
+    const LIVES: (usize, HelperFault) = (usize::MAX, HelperFault::Dies);
 
     #[test]
     fn a_team_trains_as_one_does() {
@@ -526,8 +526,8 @@ mod tests {
         let whole = train(&mut setup(&[LIVES, LIVES]).team, 3);
         let len = whole.1.len();
         for (fault, reason) in [
-            (Fault::Dies, HelperError::Late { patience_ms: PATIENCE_MS_MIN }),
-            (Fault::Short, HelperError::Length { found: len - 1, expected: len }),
+            (HelperFault::Dies, HelperError::Late { patience_ms: PATIENCE_MS_MIN }),
+            (HelperFault::Short, HelperError::Length { found: len - 1, expected: len }),
         ] {
             let Setup { mut team, .. } = setup(&[(2, fault), LIVES]);
             assert_eq!(train(&mut team, 3), whole);
@@ -538,7 +538,7 @@ mod tests {
 
     #[test]
     fn the_last_one_left_trains_alone() {
-        let Setup { mut team, logs } = setup(&[(4, Fault::Dies), (2, Fault::Dies)]);
+        let Setup { mut team, logs } = setup(&[(4, HelperFault::Dies), (2, HelperFault::Dies)]);
         assert_close(&train(&mut team, 6), &train(&mut setup(&[]).team, 6));
         assert_eq!(team.dropped().len(), 2);
         assert!(team.describe().ends_with("1 thread"));
@@ -577,7 +577,7 @@ mod tests {
     }
 
     /// Simulates steps in which each worker takes the given time per window.
-    fn work(shares: &mut Shares, steps: u32, window_us: &[u64]) {
+    fn work(shares: &mut WindowDivision, steps: u32, window_us: &[u64]) {
         for _ in 0..steps {
             for (worker, window_us) in window_us.iter().enumerate() {
                 let windows = shares.of(worker) as u64;
@@ -598,9 +598,9 @@ mod tests {
             (2, 4, vec![1, 1, 0, 0]),
             (1, 2, vec![1, 0]),
         ] {
-            assert_eq!(Shares::new(windows, workers).counts(), expected);
+            assert_eq!(WindowDivision::new(windows, workers).counts(), expected);
         }
-        let mut shares = Shares::new(8, 3);
+        let mut shares = WindowDivision::new(8, 3);
         shares.remove(1);
         assert_eq!(shares.counts(), [4, 4]);
         shares.remove(1);
@@ -609,7 +609,7 @@ mod tests {
 
     #[test]
     fn the_fast_get_more_but_not_at_once() {
-        let mut shares = Shares::new(8, 2);
+        let mut shares = WindowDivision::new(8, 2);
         work(&mut shares, BALANCE_STEPS - 1, &[100, 300]);
         assert_eq!(shares.counts(), [4, 4]);
         work(&mut shares, 1, &[100, 300]);
@@ -622,14 +622,14 @@ mod tests {
     /// Windows of 5 and 3 would take 500 µs instead of 504.
     #[test]
     fn a_small_gain_is_no_reason_to_change_bits() {
-        let mut shares = Shares::new(8, 2);
+        let mut shares = WindowDivision::new(8, 2);
         work(&mut shares, 10 * BALANCE_STEPS, &[100, 126]);
         assert_eq!(shares.counts(), [4, 4]);
     }
 
     #[test]
     fn whoever_was_too_slow_is_tried_again() {
-        let mut shares = Shares::new(4, 2);
+        let mut shares = WindowDivision::new(4, 2);
         work(&mut shares, BALANCE_STEPS, &[100, 1_000]);
         assert_eq!(shares.counts(), [4, 0]);
         work(&mut shares, 40 * BALANCE_STEPS, &[100, 100]);

@@ -30,7 +30,7 @@ use crate::wire::{FragmentId, Serial};
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use builder::{EngineBuilder, EngineOptions, Fallback};
 #[cfg(feature = "cpu-portable")]
-pub use data_parallel::{DataParallel, Helper, HelperError, Helpers, Part, Task, Working};
+pub use data_parallel::{DataParallel, Helper, HelperError, HelperResult, Helpers, PendingResult, Task};
 pub use host::HostEngine;
 #[cfg(feature = "cpu-portable")]
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]

@@ -15,7 +15,7 @@ use crate::wire::RunSpec;
 macro_rules! engines {
     ($($(#[$doc:meta])* $kind:ident: $engine:ty, built by $backend:ty;)*) => {
         /// The engine inside an [`AnyEngine`].
-        enum Built {
+        enum EngineVariant {
             $($(#[$doc])* $kind(Box<$engine>),)*
         }
 
@@ -24,7 +24,7 @@ macro_rules! engines {
             #[must_use]
             pub fn kind(&self) -> EngineKind {
                 match &self.0 {
-                    $(Built::$kind(_) => EngineKind::$kind,)*
+                    $(EngineVariant::$kind(_) => EngineKind::$kind,)*
                 }
             }
         }
@@ -32,55 +32,55 @@ macro_rules! engines {
         impl Engine for AnyEngine {
             fn exchange(&self) -> &dyn Exchange {
                 match &self.0 {
-                    $(Built::$kind(engine) => engine.exchange(),)*
+                    $(EngineVariant::$kind(engine) => engine.exchange(),)*
                 }
             }
 
             fn exchange_mut(&mut self) -> &mut dyn Exchange {
                 match &mut self.0 {
-                    $(Built::$kind(engine) => engine.exchange_mut(),)*
+                    $(EngineVariant::$kind(engine) => engine.exchange_mut(),)*
                 }
             }
 
             fn describe(&self) -> String {
                 match &self.0 {
-                    $(Built::$kind(engine) => engine.describe(),)*
+                    $(EngineVariant::$kind(engine) => engine.describe(),)*
                 }
             }
 
             async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
                 match &mut self.0 {
-                    $(Built::$kind(engine) => engine.step(tokens, lr).await,)*
+                    $(EngineVariant::$kind(engine) => engine.step(tokens, lr).await,)*
                 }
             }
 
             async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
                 match &mut self.0 {
-                    $(Built::$kind(engine) => engine.rehearse(tokens).await,)*
+                    $(EngineVariant::$kind(engine) => engine.rehearse(tokens).await,)*
                 }
             }
 
             async fn settle(&mut self) -> Result<(), EngineError> {
                 match &mut self.0 {
-                    $(Built::$kind(engine) => engine.settle().await,)*
+                    $(EngineVariant::$kind(engine) => engine.settle().await,)*
                 }
             }
 
             fn is_busy(&self) -> bool {
                 match &self.0 {
-                    $(Built::$kind(engine) => engine.is_busy(),)*
+                    $(EngineVariant::$kind(engine) => engine.is_busy(),)*
                 }
             }
 
             fn salvage(&mut self) -> Option<OptimiserState> {
                 match &mut self.0 {
-                    $(Built::$kind(engine) => engine.salvage(),)*
+                    $(EngineVariant::$kind(engine) => engine.salvage(),)*
                 }
             }
 
             fn take_seen(&mut self) -> Vec<u64> {
                 match &mut self.0 {
-                    $(Built::$kind(engine) => engine.take_seen(),)*
+                    $(EngineVariant::$kind(engine) => engine.take_seen(),)*
                 }
             }
         }
@@ -140,7 +140,7 @@ macro_rules! engines {
                 match self {
                     $(Self::$kind(backend) => {
                         let engine = backend.build(setup, spec, moments).await?;
-                        Ok(AnyEngine(Built::$kind(Box::new(engine))))
+                        Ok(AnyEngine(EngineVariant::$kind(Box::new(engine))))
                     })*
                 }
             }
@@ -149,19 +149,19 @@ macro_rules! engines {
 }
 
 /// Engine of any kind, built by an [`super::EngineBuilder`].
-pub struct AnyEngine(Built);
+pub struct AnyEngine(EngineVariant);
 
 impl AnyEngine {
     /// Returns the bytes that the exchange has read back from a GPU so far, or `None` on the CPU.
     #[must_use]
     pub fn exchange_bytes(&self) -> Option<u64> {
-        if let Built::Gpu(engine) = &self.0 { Some(engine.exchange_bytes()) } else { None }
+        if let EngineVariant::Gpu(engine) = &self.0 { Some(engine.exchange_bytes()) } else { None }
     }
 
     /// Returns the memory plan on a GPU and the memory it takes, or `None` on the CPU.
     #[must_use]
     pub fn room(&self) -> Option<Room> {
-        if let Built::Gpu(engine) = &self.0 { Some(engine.room()) } else { None }
+        if let EngineVariant::Gpu(engine) = &self.0 { Some(engine.room()) } else { None }
     }
 
     /// Repeats the last step kernel by kernel, and returns the time of each kernel on the device's own clock. Returns
@@ -170,7 +170,7 @@ impl AnyEngine {
     /// # Errors
     /// - [`EngineError::Lost`]: the device is gone.
     pub async fn profile(&mut self) -> Result<Option<BTreeMap<&'static str, KernelTime>>, EngineError> {
-        if let Built::Gpu(engine) = &mut self.0 { engine.profile().await } else { Ok(None) }
+        if let EngineVariant::Gpu(engine) = &mut self.0 { engine.profile().await } else { Ok(None) }
     }
 }
 

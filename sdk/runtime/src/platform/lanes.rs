@@ -157,29 +157,29 @@ mod x86_64 {
             // SAFETY: the processor supports them.
             unsafe { with_avx2(work) }
         } else {
-            work.run::<Pair<__m128>, 8>();
+            work.run::<VectorPair<__m128>, 8>();
         }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
     fn with_avx512(work: impl Work) {
-        work.run::<Pair<__m512>, 32>();
+        work.run::<VectorPair<__m512>, 32>();
     }
 
     #[target_feature(enable = "avx2")]
     fn with_avx2(work: impl Work) {
-        work.run::<Pair<__m256>, 16>();
+        work.run::<VectorPair<__m256>, 16>();
     }
 
     /// Two vectors: enough sums in flight for a processor that adds twice per cycle.
     #[derive(Clone, Copy)]
-    struct Pair<V>([V; 2]);
+    struct VectorPair<V>([V; 2]);
 
     macro_rules! pair {
         ($vector:ty, $half:literal, $all:literal, $splat:ident, $load:ident, $store:ident, $add:ident, $mul:ident) => {
             // SAFETY, of each block: only `widest` creates these types, where the processor supports the instructions.
             // Pointers are to as many values as a vector has, and need no alignment.
-            impl Lanes<$all> for Pair<$vector> {
+            impl Lanes<$all> for VectorPair<$vector> {
                 #[inline(always)]
                 fn splat(value: f32) -> Self {
                     Self([unsafe { $splat(value) }; 2])

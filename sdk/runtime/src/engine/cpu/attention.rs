@@ -4,7 +4,7 @@
 //! backward pass recomputes them from the logarithm of their sum.
 
 use super::kernels;
-use super::matmul::{Mat, MatMut, Products, Store};
+use super::matmul::{Mat, MatMut, Products, WriteMode};
 use super::workspace::Buffer;
 use crate::model::Dims;
 
@@ -37,7 +37,7 @@ impl Scratch {
 
 /// Columns of one head in the rows of a window.
 #[derive(Clone, Copy)]
-struct Head {
+struct HeadColumns {
     /// Column of the query and of the output.
     query: usize,
     /// Column of the key.
@@ -48,13 +48,13 @@ struct Head {
     shared: bool,
 }
 
-fn heads(dims: &Dims) -> impl Iterator<Item = Head> + use<> {
+fn heads(dims: &Dims) -> impl Iterator<Item = HeadColumns> + use<> {
     let dims = *dims;
     let group = dims.heads / dims.kv_heads;
     (0..dims.heads).map(move |h| {
         let kv = h / group * dims.head;
         let key = dims.width + kv;
-        Head { query: h * dims.head, key, value: key + dims.kv_width, shared: h % group > 0 }
+        HeadColumns { query: h * dims.head, key, value: key + dims.kv_width, shared: h % group > 0 }
     })
 }
 
@@ -88,7 +88,7 @@ pub fn forward(
             let scores = MatMut::strided(block, rows, keys, scratch.stride);
             products.multiply(
                 scores,
-                Store::Set,
+                WriteMode::Set,
                 1.0,
                 view(first, head.query, rows),
                 view(0, head.key, keys).t(),
@@ -106,14 +106,14 @@ pub fn forward(
             let out = &mut y[(first - past) * dims.width + head.query..];
             let weights = Mat::strided(block, rows, keys, scratch.stride);
             let target = MatMut::strided(out, rows, d, dims.width);
-            products.multiply(target, Store::Set, 1.0, weights, view(0, head.value, keys));
+            products.multiply(target, WriteMode::Set, 1.0, weights, view(0, head.value, keys));
             kernels::scale_rows(out, dims.width, d, inverse);
         }
     }
 }
 
 /// Inputs of the backward pass of one window: qkv `[len, C + 2 K D]`, y and dy `[len, C]`, lse `[H, len]`.
-pub struct Saved<'a> {
+pub struct BackwardInputs<'a> {
     /// Queries, keys and values of the forward pass.
     pub qkv: &'a [f32],
     /// Output of the forward pass.
@@ -125,12 +125,18 @@ pub struct Saved<'a> {
 }
 
 /// Writes the gradient dqkv, `[len, C + 2 K D]`, of one window.
-pub fn backward(dims: &Dims, products: Products, saved: &Saved<'_>, dqkv: &mut [f32], scratch: &mut Scratch) {
+pub fn backward(
+    dims: &Dims,
+    products: Products,
+    saved: &BackwardInputs<'_>,
+    dqkv: &mut [f32],
+    scratch: &mut Scratch,
+) {
     let len = saved.qkv.len() / dims.qkv_width();
     for (head, lse) in heads(dims).zip(saved.lse.chunks_exact(len)) {
         for (i, (first, rows, keys)) in blocks(0, len).enumerate() {
             // The first block of the first head sees all keys, so it can overwrite.
-            let store = if head.shared || i > 0 { Store::Add } else { Store::Set };
+            let store = if head.shared || i > 0 { WriteMode::Add } else { WriteMode::Set };
             let lse = &lse[first..first + rows];
             let block = Block { dims, products, saved, head, first, rows, keys, lse, store };
             block.backward(dqkv, scratch);
@@ -142,8 +148,8 @@ pub fn backward(dims: &Dims, products: Products, saved: &Saved<'_>, dqkv: &mut [
 struct Block<'a> {
     dims: &'a Dims,
     products: Products,
-    saved: &'a Saved<'a>,
-    head: Head,
+    saved: &'a BackwardInputs<'a>,
+    head: HeadColumns,
     /// First query.
     first: usize,
     /// Number of queries.
@@ -153,7 +159,7 @@ struct Block<'a> {
     /// Logarithms of the sums of the softmax, `[rows]`.
     lse: &'a [f32],
     /// Store mode for the gradients of keys and values.
-    store: Store,
+    store: WriteMode,
 }
 
 impl Block<'_> {
@@ -172,20 +178,20 @@ impl Block<'_> {
         let (query, key) = (self.view(first, head.query, rows), self.view(0, head.key, keys));
         let (p, dp) = (&mut scratch.scores[..rows * stride], &mut scratch.gradients[..rows * stride]);
 
-        products.multiply(MatMut::strided(p, rows, keys, stride), Store::Set, 1.0, query, key.t());
+        products.multiply(MatMut::strided(p, rows, keys, stride), WriteMode::Set, 1.0, query, key.t());
         kernels::probabilities(p, stride, first, keys, scale, lse);
         let weights = Mat::strided(p, rows, keys, stride);
         let dvalue = MatMut::strided(&mut dqkv[head.value..], keys, d, wide);
         products.multiply(dvalue, store, 1.0, weights.t(), dout);
 
         let value = self.view(0, head.value, keys);
-        products.multiply(MatMut::strided(dp, rows, keys, stride), Store::Set, 1.0, dout, value.t());
+        products.multiply(MatMut::strided(dp, rows, keys, stride), WriteMode::Set, 1.0, dout, value.t());
         let dots = &mut scratch.per_row[..rows];
         kernels::dots(dy, y, width, d, dots);
         kernels::score_gradient(dp, p, stride, keys, scale, dots);
         let gradients = Mat::strided(dp, rows, keys, stride);
         let dquery = MatMut::strided(&mut dqkv[first * wide + head.query..], rows, d, wide);
-        products.multiply(dquery, Store::Set, 1.0, gradients, key);
+        products.multiply(dquery, WriteMode::Set, 1.0, gradients, key);
         let dkey = MatMut::strided(&mut dqkv[head.key..], keys, d, wide);
         products.multiply(dkey, store, 1.0, gradients.t(), query);
     }

@@ -7,15 +7,15 @@ use std::ops::Range;
 
 use super::gradient::{Gradient, LayerBack, Turns, store};
 use super::kernels::{self, Balance};
-use super::matmul::{Mat, MatMut, Store};
-use super::network::Pass;
+use super::matmul::{Mat, MatMut, WriteMode};
+use super::network::MicrobatchPass;
 use super::workspace::{Buffer, Layer, Workspace};
 use crate::model::{Dims, EXPERTS_MAX, LayerSlots};
 
-impl Pass<'_> {
+impl MicrobatchPass<'_> {
     /// Returns the same pass with another number of rows.
-    fn of_rows(&self, rows: usize) -> Pass<'_> {
-        Pass { rows, ..*self }
+    fn of_rows(&self, rows: usize) -> MicrobatchPass<'_> {
+        MicrobatchPass { rows, ..*self }
     }
 
     /// Computes the mixture from `normed`, and leaves in `branch` the value to be added to the residual stream.
@@ -130,7 +130,7 @@ impl Pass<'_> {
         let rows = Mat::new(dlogits, self.rows, experts);
         self.add_product(&at.gradient.router, at.turn, rows, Mat::new(normed, self.rows, c), (experts, c));
         let router = Mat::new(self.weight(&at.slots.router), experts, c);
-        self.multiply(MatMut::new(branch, self.rows, c), Store::Add, rows, router);
+        self.multiply(MatMut::new(branch, self.rows, c), WriteMode::Add, rows, router);
     }
 
     /// Adds `dyᵀ x` of some places, possibly of no place, to the gradient of a matrix; turn 0 overwrites.

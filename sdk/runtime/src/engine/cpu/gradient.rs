@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::experts::ExpertGradient;
-use super::matmul::{Products, Store};
-use super::network::{Network, Pass};
-use super::pool::Pool;
+use super::matmul::{Products, WriteMode};
+use super::network::{MicrobatchPass, Network};
+use super::pool::ThreadPool;
 use super::workspace::{Buffer, Workspace};
 use super::{THREADS_MAX, describe, kernels};
 use crate::engine::{BATCH_MAX, EngineError};
@@ -23,7 +23,7 @@ use crate::token;
 /// [`Self::activation_bytes`].
 pub struct CpuGradient {
     pub(super) network: Network,
-    pub(super) pool: Pool,
+    pub(super) pool: ThreadPool,
     windows_max: u32,
     /// Windows that a thread takes at a time.
     at_once: usize,
@@ -71,7 +71,7 @@ impl CpuGradient {
             return Err(EngineError::Batch { batch: windows_max });
         }
         let (network, batch) = (Network::new(model, products, frozen)?, windows_max as usize);
-        let pool = Pool::new(threads.min(THREADS_MAX))?;
+        let pool = ThreadPool::new(threads.min(THREADS_MAX))?;
         let at_once = network.windows_at_once(batch, pool.threads());
         let useful = pool.threads().min(batch.div_ceil(at_once));
         let mut params = Buffer::zeros(len);
@@ -173,7 +173,7 @@ impl CpuGradient {
         self.pool.each(&mut self.workspaces, |work| {
             while let Some((turn, ((tokens, dx), loss))) = next() {
                 let rows = tokens.len() / (len + 1) * len;
-                let pass = Pass { network, params, past: 0, len, rows };
+                let pass = MicrobatchPass { network, params, past: 0, len, rows };
                 let windows = tokens.chunks_exact(len + 1);
                 let inputs = windows.clone().flat_map(|window| &window[..len]);
                 pass.forward(inputs.map(|&token| token::id(token)), work);
@@ -321,8 +321,8 @@ pub(super) fn add_vector(turns: &Turns<'_>, turn: usize, dw: &[f32]) {
 }
 
 /// Returns how turn `turn` treats existing values.
-pub(super) fn store(turn: usize) -> Store {
-    if turn == 0 { Store::Set } else { Store::Add }
+pub(super) fn store(turn: usize) -> WriteMode {
+    if turn == 0 { WriteMode::Set } else { WriteMode::Add }
 }
 
 /// A slice to which several threads add in a fixed order.

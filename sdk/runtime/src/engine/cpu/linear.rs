@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::gradient::{LayerBack, store};
-use super::matmul::{Mat, MatMut, Store};
-use super::network::Pass;
+use super::matmul::{Mat, MatMut, WriteMode};
+use super::network::MicrobatchPass;
 use crate::model::{AdapterSlots, FrozenWeights, LayerSlots, LoraTarget, Slots};
 
-impl Pass<'_> {
+impl MicrobatchPass<'_> {
     /// Returns a vector of weights.
     pub(super) fn vector(&self, range: &Range<usize>) -> &[f32] {
         match &self.network.frozen {
@@ -43,12 +43,12 @@ impl Pass<'_> {
         let (outs, x) = (w.len() / ins, Mat::new(x, rows, ins));
         let Some(frozen) = &self.network.frozen else {
             let w = Mat::new(self.weight(w), outs, ins);
-            return self.multiply(MatMut::new(y, rows, outs), Store::Set, x, w.t());
+            return self.multiply(MatMut::new(y, rows, outs), WriteMode::Set, x, w.t());
         };
         frozen.blocks(w, ins, |first, block| {
             let block = Mat::new(block, block.len() / ins, ins);
             let y = MatMut::strided(&mut y[first..], rows, block.rows(), outs);
-            self.multiply(y, Store::Set, x, block.t());
+            self.multiply(y, WriteMode::Set, x, block.t());
         });
     }
 
@@ -64,12 +64,12 @@ impl Pass<'_> {
         let outs = w.len() / ins;
         let Some(frozen) = &self.network.frozen else {
             let w = Mat::new(self.weight(w), outs, ins);
-            return self.multiply(MatMut::new(dx, rows, ins), Store::Set, Mat::new(dy, rows, outs), w);
+            return self.multiply(MatMut::new(dx, rows, ins), WriteMode::Set, Mat::new(dy, rows, outs), w);
         };
         frozen.blocks(w, ins, |first, block| {
             let block = Mat::new(block, block.len() / ins, ins);
             let dy = Mat::strided(&dy[first..], rows, block.rows(), outs);
-            let store = if first == 0 { Store::Set } else { Store::Add };
+            let store = if first == 0 { WriteMode::Set } else { WriteMode::Add };
             self.multiply(MatMut::new(dx, rows, ins), store, dy, block);
         });
     }
@@ -141,7 +141,7 @@ fn of<'a>(slots: &'a LayerSlots, group: &'a [LoraTarget]) -> impl Iterator<Item 
     slots.adapters.iter().enumerate().filter(|(_, adapter)| group.contains(&adapter.target))
 }
 
-impl Pass<'_> {
+impl MicrobatchPass<'_> {
     fn lora_scale(&self) -> f32 {
         self.network.dims.lora_scale() as f32
     }
@@ -173,10 +173,10 @@ impl Pass<'_> {
         for (index, adapter) in of(slots, group) {
             let ((a, b), low) = (self.adapter(adapter), &mut low[self.low(index)]);
             let x = Mat::new(x, rows, adapter.ins);
-            self.multiply(MatMut::new(low, rows, rank), Store::Set, x, a.t());
+            self.multiply(MatMut::new(low, rows, rank), WriteMode::Set, x, a.t());
             let y = MatMut::strided(&mut y[adapter.column..], rows, adapter.outs, stride);
             let low = Mat::new(low, rows, rank);
-            self.network.products.multiply(y, Store::Add, self.lora_scale(), low, b.t());
+            self.network.products.multiply(y, WriteMode::Add, self.lora_scale(), low, b.t());
         }
     }
 
@@ -196,9 +196,9 @@ impl Pass<'_> {
             let ((a, b), dlow) = (self.adapter(adapter), &mut dlow[self.low(index)]);
             let dy = Mat::strided(&dy[adapter.column..], rows, adapter.outs, stride);
             let out = MatMut::new(dlow, rows, rank);
-            self.network.products.multiply(out, Store::Set, self.lora_scale(), dy, b);
+            self.network.products.multiply(out, WriteMode::Set, self.lora_scale(), dy, b);
             let dx = MatMut::new(dx, rows, adapter.ins);
-            self.multiply(dx, Store::Add, Mat::new(dlow, rows, rank), a);
+            self.multiply(dx, WriteMode::Add, Mat::new(dlow, rows, rank), a);
         }
     }
 

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::num::NonZeroUsize;
 
 use super::THREADS_MAX;
-use super::pool::Pool;
+use super::pool::ThreadPool;
 use super::workspace::Buffer;
 use crate::engine::EngineError;
 use crate::platform::lanes::{Lanes, Work, widest};
@@ -87,7 +87,7 @@ fn check(len: usize, rows: usize, cols: usize, stride: usize) {
 
 /// Treatment of existing values.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Store {
+pub enum WriteMode {
     /// Overwritten.
     Set,
     /// Added to.
@@ -96,7 +96,7 @@ pub enum Store {
 
 /// Implementation of matrix products.
 #[derive(Clone, Copy)]
-pub struct Products(fn(MatMut<'_>, Store, f32, Mat<'_>, Mat<'_>));
+pub struct Products(fn(MatMut<'_>, WriteMode, f32, Mat<'_>, Mat<'_>));
 
 impl Products {
     /// The fastest product available. Its rounding depends on the machine.
@@ -106,7 +106,7 @@ impl Products {
     pub const FIXED: Self = Self(product);
 
     /// Computes `out = scale · a b`, or `out += scale · a b`; out `[m, n]`, a `[m, k]`, b `[k, n]`.
-    pub fn multiply(self, out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
+    pub fn multiply(self, out: MatMut<'_>, store: WriteMode, scale: f32, a: Mat<'_>, b: Mat<'_>) {
         assert!(out.rows == a.rows && out.cols == b.cols && a.cols == b.rows, "shapes agree");
         (self.0)(out, store, scale, a, b);
     }
@@ -118,7 +118,7 @@ impl Products {
 const PACKED_FROM: usize = 256;
 
 #[cfg(feature = "cpu")]
-fn fastest(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
+fn fastest(out: MatMut<'_>, store: WriteMode, scale: f32, a: Mat<'_>, b: Mat<'_>) {
     static SET_UP: std::sync::Once = std::sync::Once::new();
     SET_UP.call_once(|| gemm_common::gemm::set_rhs_packing_threshold(PACKED_FROM));
     // Strides are below the length of a slice, which fits.
@@ -134,7 +134,7 @@ fn fastest(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
             out.values.as_mut_ptr(),
             signed(out.stride),
             1,
-            store == Store::Add,
+            store == WriteMode::Add,
             b.values.as_ptr(),
             signed(b.row_stride),
             signed(b.col_stride),
@@ -198,13 +198,13 @@ thread_local! {
 }
 
 /// Implements [`Products::multiply`].
-fn product(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
+fn product(out: MatMut<'_>, store: WriteMode, scale: f32, a: Mat<'_>, b: Mat<'_>) {
     PANELS.with_borrow_mut(|(lefts, rights)| widest(Product { out, store, scale, a, b, lefts, rights }));
 }
 
 struct Product<'a> {
     out: MatMut<'a>,
-    store: Store,
+    store: WriteMode,
     scale: f32,
     a: Mat<'a>,
     b: Mat<'a>,
@@ -218,7 +218,7 @@ impl Work for Product<'_> {
         let (a, b) = (self.a, self.b);
         for (term, depth) in cuts(a.cols, DEPTH_MAX) {
             if term > 0 {
-                self.store = Store::Add;
+                self.store = WriteMode::Add;
             }
             for (col, cols) in cuts(b.cols, COLS_MAX) {
                 pack::<N>(b.t().part((col, cols), (term, depth)), self.rights);
@@ -274,15 +274,15 @@ fn tile<L: Lanes<N>, const N: usize>(left: &[[f32; ROWS]], right: &[[f32; N]]) -
 
 /// Stores the sums of a row. At the edge, only as many as `out` holds.
 #[inline(always)]
-fn put<L: Lanes<N>, const N: usize>(out: &mut [f32], sums: L, store: Store, scale: f32) {
+fn put<L: Lanes<N>, const N: usize>(out: &mut [f32], sums: L, store: WriteMode, scale: f32) {
     if let Ok(out) = <&mut [f32; N]>::try_from(&mut *out) {
-        let before = if store == Store::Add { L::load(out) } else { L::splat(0.0) };
+        let before = if store == WriteMode::Add { L::load(out) } else { L::splat(0.0) };
         return before.add_product(sums, L::splat(scale)).store(out);
     }
     let mut values = [0.0; N];
     sums.store(&mut values);
     for (out, value) in out.iter_mut().zip(values) {
-        *out = scale * value + if store == Store::Add { *out } else { 0.0 };
+        *out = scale * value + if store == WriteMode::Add { *out } else { 0.0 };
     }
 }
 
@@ -299,7 +299,7 @@ const ROUNDS: usize = 20;
 /// # Errors
 /// - [`EngineError::Thread`]: the system provides no more threads.
 pub fn matmul_flops_per_s(threads: NonZeroUsize, now_us: &dyn Fn() -> u64) -> Result<f64, EngineError> {
-    let mut pool = Pool::new(threads.min(THREADS_MAX))?;
+    let mut pool = ThreadPool::new(threads.min(THREADS_MAX))?;
     let matrix = || Buffer::zeros(SIDE * SIDE);
     let mut jobs: Vec<_> = (0..pool.threads()).map(|_| [matrix(), matrix(), matrix()]).collect();
     let mut best_us = u64::MAX;
@@ -308,7 +308,7 @@ pub fn matmul_flops_per_s(threads: NonZeroUsize, now_us: &dyn Fn() -> u64) -> Re
         pool.each(&mut jobs, |[a, b, c]| {
             for _ in 0..PRODUCTS {
                 let (a, b) = (Mat::new(a, SIDE, SIDE), Mat::new(b, SIDE, SIDE));
-                Products::FASTEST.multiply(MatMut::new(c, SIDE, SIDE), Store::Set, 1.0, a, b);
+                Products::FASTEST.multiply(MatMut::new(c, SIDE, SIDE), WriteMode::Set, 1.0, a, b);
             }
         });
         best_us = best_us.min((now_us() - start_us).max(1));
@@ -328,7 +328,7 @@ mod tests {
 
     /// Compares both products with a sum in `f64`. Operands are plain or transposed, and the result lies inside a wider
     /// matrix.
-    fn check(m: usize, n: usize, k: usize, transposed: (bool, bool), store: Store) {
+    fn check(m: usize, n: usize, k: usize, transposed: (bool, bool), store: WriteMode) {
         let (a, b) = (noise(m * k), noise(k * n));
         let view = |values, rows, cols, transposed: bool| {
             if transposed { Mat::new(values, cols, rows).t() } else { Mat::new(values, rows, cols) }
@@ -345,8 +345,8 @@ mod tests {
                 let product = || 0.5 * (0..k).map(|p| at(a, r, p) * at(b, p, c)).sum::<f64>();
                 let expected = match store {
                     _ if c >= n => f64::from(before),
-                    Store::Set => product(),
-                    Store::Add => f64::from(before) + product(),
+                    WriteMode::Set => product(),
+                    WriteMode::Add => f64::from(before) + product(),
                 };
                 assert!((f64::from(found) - expected).abs() < 1e-4, "[{m}, {n}, {k}] at {r}, {c}");
             }
@@ -357,8 +357,8 @@ mod tests {
     fn multiplies_any_shape() {
         for (m, n, k) in [(1, 1, 1), (3, 5, 2), (17, 33, 9), (4, 16, 8), (64, 31, 70), (101, 517, 259)] {
             for transposed in [(false, false), (true, false), (false, true), (true, true)] {
-                check(m, n, k, transposed, Store::Set);
-                check(m, n, k, transposed, Store::Add);
+                check(m, n, k, transposed, WriteMode::Set);
+                check(m, n, k, transposed, WriteMode::Add);
             }
         }
     }
@@ -378,7 +378,7 @@ mod tests {
             let mut out = noise(m * n);
             let before = out.clone();
             let (left, right) = (Mat::new(&a, m, k), Mat::new(&b, k, n));
-            Products::FIXED.multiply(MatMut::new(&mut out, m, n), Store::Add, 0.3, left, right);
+            Products::FIXED.multiply(MatMut::new(&mut out, m, n), WriteMode::Add, 0.3, left, right);
             let cut = k.div_ceil(k.div_ceil(256));
             for (i, (found, before)) in out.iter().zip(before).enumerate() {
                 let (r, c) = (i / n, i % n);

@@ -32,7 +32,7 @@ pub use writer::Writer;
 /// Maximum number of threads of an engine.
 const THREADS_MAX: NonZeroUsize = NonZeroUsize::new(256).expect("256 > 0");
 
-fn describe(pool: &pool::Pool) -> String {
+fn describe(pool: &pool::ThreadPool) -> String {
     let threads = pool.threads();
     let plural = if threads == 1 { "" } else { "s" };
     format!("cpu {} {threads} thread{plural}", instruction_set())

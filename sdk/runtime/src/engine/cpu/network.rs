@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use super::gradient::{Gradient, HEAD_ROWS, LayerBack, Turns, add_vector, store};
 use super::kernels::{self, Direction, Rotary};
 use super::linear::Frozen;
-use super::matmul::{Mat, MatMut, Products, Store};
-use super::pool::Pool;
+use super::matmul::{Mat, MatMut, Products, WriteMode};
+use super::pool::ThreadPool;
 use super::workspace::{Layer, Workspace};
 use super::{THREADS_MAX, attention, describe};
 use crate::engine::{EngineError, frozen_for};
@@ -67,7 +67,7 @@ const GATE_UP: &[LoraTarget] = &[LoraTarget::Gate, LoraTarget::Up];
 const DOWN: &[LoraTarget] = &[LoraTarget::Down];
 
 /// One microbatch in progress.
-pub struct Pass<'a> {
+pub struct MicrobatchPass<'a> {
     /// The model.
     pub network: &'a Network,
     /// The parameters, `[len]`.
@@ -80,12 +80,12 @@ pub struct Pass<'a> {
     pub rows: usize,
 }
 
-impl Pass<'_> {
+impl MicrobatchPass<'_> {
     pub(super) fn weight(&self, range: &std::ops::Range<usize>) -> &[f32] {
         &self.params[range.clone()]
     }
 
-    pub(super) fn multiply(&self, out: MatMut<'_>, store: Store, a: Mat<'_>, b: Mat<'_>) {
+    pub(super) fn multiply(&self, out: MatMut<'_>, store: WriteMode, a: Mat<'_>, b: Mat<'_>) {
         self.network.products.multiply(out, store, 1.0, a, b);
     }
 
@@ -308,7 +308,7 @@ impl Pass<'_> {
 
         let dqkv = &mut work.dqkv[..self.rows * wide];
         for (i, dqkv) in dqkv.chunks_exact_mut(self.len * wide).enumerate() {
-            let saved = attention::Saved {
+            let saved = attention::BackwardInputs {
                 qkv: &layer.qkv[i * self.len * wide..][..self.len * wide],
                 y: &layer.attended[i * window..][..window],
                 dy: &work.branch[i * window..][..window],
@@ -336,7 +336,7 @@ impl Pass<'_> {
 /// Forward passes of a model on the processor: held-out loss and logits. [`super::Writer`] generates text.
 pub struct CpuModel {
     network: Network,
-    pool: Pool,
+    pool: ThreadPool,
     /// One workspace for each thread.
     workspaces: Vec<Workspace>,
 }
@@ -382,7 +382,7 @@ impl CpuModel {
     ) -> Result<Self, EngineError> {
         layout(spec)?;
         let network = Network::new(spec, products, frozen)?;
-        let pool = Pool::new(threads.min(THREADS_MAX))?;
+        let pool = ThreadPool::new(threads.min(THREADS_MAX))?;
         let workspace = |_| Workspace::new(&network.dims, network.windows_at_once(usize::MAX, 1), false);
         Ok(Self { workspaces: (0..pool.threads()).map(workspace).collect(), network, pool })
     }
@@ -412,7 +412,7 @@ impl CpuModel {
             while let Some((tokens, loss)) = next() {
                 let rows = tokens.len() / (len + 1) * len;
                 let windows = tokens.chunks_exact(len + 1);
-                let pass = Pass { network, params, past: 0, len, rows };
+                let pass = MicrobatchPass { network, params, past: 0, len, rows };
                 let inputs = windows.clone().flat_map(|window| &window[..len]);
                 pass.forward(inputs.map(|&token| token::id(token)), work);
                 let targets: Vec<u32> = windows.flat_map(|window| &window[1..]).copied().collect();
@@ -447,13 +447,14 @@ impl CpuModel {
         if tokens.is_empty() || tokens.len() > dims.context {
             return Err(ModelError::Sequence { found: tokens.len(), context: dims.context }.into());
         }
-        let pass = Pass { network: &self.network, params, past: 0, len: tokens.len(), rows: tokens.len() };
+        let pass =
+            MicrobatchPass { network: &self.network, params, past: 0, len: tokens.len(), rows: tokens.len() };
         pass.forward(tokens.iter().copied(), &mut self.workspaces[0]);
         Ok(())
     }
 
     /// Returns the pass and the workspace with the results of [`Self::run`].
-    fn after<'a>(&'a mut self, params: &'a [f32], len: usize) -> (Pass<'a>, &'a mut Workspace) {
-        (Pass { network: &self.network, params, past: 0, len, rows: len }, &mut self.workspaces[0])
+    fn after<'a>(&'a mut self, params: &'a [f32], len: usize) -> (MicrobatchPass<'a>, &'a mut Workspace) {
+        (MicrobatchPass { network: &self.network, params, past: 0, len, rows: len }, &mut self.workspaces[0])
     }
 }

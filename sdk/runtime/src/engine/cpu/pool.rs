@@ -8,22 +8,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{Builder, JoinHandle};
 
 /// Threads that live as long as the engine, so that no step starts threads and their packing buffers stay allocated.
-pub struct Pool {
-    shared: Arc<Shared>,
+pub struct ThreadPool {
+    shared: Arc<PoolState>,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct PoolState {
+    state: Mutex<RoundState>,
     started: Condvar,
     finished: Condvar,
-    /// Copy of `State::round`, readable without the lock.
+    /// Copy of `RoundState::round`, readable without the lock.
     round: AtomicUsize,
-    /// Copy of `State::running`, readable without the lock.
+    /// Copy of `RoundState::running`, readable without the lock.
     running: AtomicUsize,
 }
 
-struct State {
+struct RoundState {
     /// Number of tasks handed out.
     round: usize,
     /// Threads still working on the task of this round.
@@ -36,18 +36,18 @@ struct State {
 #[derive(Clone, Copy)]
 struct Task(*const (dyn Fn() + Sync));
 
-// SAFETY: what it points to is `Sync`, and `Pool::run` keeps it alive while any thread may use it.
+// SAFETY: what it points to is `Sync`, and `ThreadPool::run` keeps it alive while any thread may use it.
 unsafe impl Send for Task {}
 
 /// Number of times that a thread polls an atomic before it sleeps: some tens of microseconds, about the cost of a
 /// wake-up.
 const SPINS: u32 = 4_000;
 
-impl Pool {
+impl ThreadPool {
     /// Creates a pool of `threads` threads, including the caller's.
     pub fn new(threads: NonZeroUsize) -> std::io::Result<Self> {
-        let state = State { round: 0, running: 0, task: None, panic: None, closing: false };
-        let shared = Arc::new(Shared {
+        let state = RoundState { round: 0, running: 0, task: None, panic: None, closing: false };
+        let shared = Arc::new(PoolState {
             state: Mutex::new(state),
             started: Condvar::new(),
             finished: Condvar::new(),
@@ -117,7 +117,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.lock().closing = true;
         self.shared.started.notify_all();
@@ -127,8 +127,8 @@ impl Drop for Pool {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PoolState {
+    fn lock(&self) -> MutexGuard<'_, RoundState> {
         self.state.lock().expect("no thread panics with the lock")
     }
 
@@ -189,8 +189,8 @@ impl<J> Jobs<J> {
 mod tests {
     use super::*;
 
-    fn pool(threads: usize) -> Pool {
-        Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
+    fn pool(threads: usize) -> ThreadPool {
+        ThreadPool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
     }
 
     #[test]

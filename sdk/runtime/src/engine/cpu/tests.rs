@@ -477,7 +477,7 @@ const HELD_OUT: usize = 64;
 
 /// Storage form of moments.
 #[derive(Clone, Copy, PartialEq)]
-enum Kept {
+enum MomentForm {
     Whole,
     /// Whole, with initial parameters changed by a millionth: the effect of chance.
     WholeFromElsewhere,
@@ -486,15 +486,15 @@ enum Kept {
 
 /// Training of `preset` on the built-in text.
 #[derive(Clone, Copy)]
-struct Course {
+struct TrainingCase {
     preset: Preset,
     steps: u64,
     seed: u64,
 }
 
-impl Course {
+impl TrainingCase {
     /// Returns the final loss on held-out text, in nats per byte.
-    fn held_out(self, kept: Kept) -> f64 {
+    fn held_out(self, kept: MomentForm) -> f64 {
         let Self { preset, steps, seed } = self;
         let spec = preset.model(BYTE_VOCAB);
         let window = spec.context as usize + 1;
@@ -502,7 +502,7 @@ impl Course {
         let total_tokens = steps * tokens_of_step;
         let inner = InnerSpec { total_tokens, warmup_tokens: total_tokens / 20, ..preset.inner() };
         let (mut params, mut rng) = (init(&spec, seed).unwrap(), Rng::new(seed));
-        if kept == Kept::WholeFromElsewhere {
+        if kept == MomentForm::WholeFromElsewhere {
             params.iter_mut().for_each(|p| *p *= 1.0 + 1e-6);
         }
         let mut gradient = CpuGradient::new(&spec, inner.batch, threads(2)).unwrap();
@@ -519,7 +519,7 @@ impl Course {
             for (range, decayed) in decayed_ranges(&layout(&spec).unwrap()) {
                 let numbers = Adjust { keep: if decayed { numbers.keep } else { 1.0 }, ..numbers };
                 let (params, grad) = (&mut params[range.clone()], &gradient.grad()[range.clone()]);
-                if kept == Kept::Halves {
+                if kept == MomentForm::Halves {
                     let at = (range.start as u32, step as u32);
                     adjust_halves(params, grad, &mut packed[range], &numbers, at);
                 } else {
@@ -554,9 +554,9 @@ fn half_moments_learn_as_whole_ones() {
     let (steps, seeds) = (setting("ARCHIPELAGO_TEST_STEPS", 100), setting("ARCHIPELAGO_TEST_COUNT", 2));
     let mut differences = [Vec::new(), Vec::new()];
     for seed in 1..=seeds {
-        let course = Course { preset, steps, seed };
-        let whole = course.held_out(Kept::Whole);
-        let others = [Kept::Halves, Kept::WholeFromElsewhere].map(|kept| course.held_out(kept));
+        let course = TrainingCase { preset, steps, seed };
+        let whole = course.held_out(MomentForm::Whole);
+        let others = [MomentForm::Halves, MomentForm::WholeFromElsewhere].map(|kept| course.held_out(kept));
         let percent = others.map(|other| 100.0 * (other / whole - 1.0));
         let [halves, elsewhere] = percent;
         println!("| `{preset}` | {steps} | {seed} | {whole:.4} | {halves:+.2} % | {elsewhere:+.2} % |");

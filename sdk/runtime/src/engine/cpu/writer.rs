@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::matmul::Products;
-use super::network::{Network, Pass};
+use super::network::{MicrobatchPass, Network};
 use super::workspace::Workspace;
 use crate::engine::EngineError;
 use crate::model::{FrozenWeights, ModelError, ModelSpec, Sampler, check_len, check_vocab, layout};
@@ -107,7 +107,8 @@ impl<P: AsRef<[f32]>> Writer<P> {
         }
         let unread = self.text.len() - self.read;
         let params = self.params.as_ref();
-        let pass = Pass { network: &self.network, params, past: self.read, len: unread, rows: unread };
+        let pass =
+            MicrobatchPass { network: &self.network, params, past: self.read, len: unread, rows: unread };
         pass.forward(self.text[self.read..].iter().copied(), &mut self.work);
         pass.logits(unread - 1, 1, &mut self.work);
         self.read = self.text.len();

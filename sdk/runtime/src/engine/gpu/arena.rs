@@ -17,7 +17,7 @@ pub const ALIGN: usize = (ALIGN_BYTES / 2) as usize;
 
 /// A tensor, a group of neighbouring tensors, or a slice of the embedding or head.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct TensorLocation {
     flat: Range<usize>,
     chunk: usize,
     start: usize,
@@ -25,7 +25,7 @@ struct Place {
 
 /// A part of a flat range, within one chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct ChunkRange {
     /// Index of the chunk.
     pub chunk: usize,
     /// First value, within the chunk.
@@ -34,7 +34,7 @@ pub struct Run {
     pub flat: Range<usize>,
 }
 
-impl Run {
+impl ChunkRange {
     /// Returns the slice of this run in `vector`.
     pub fn slice(&self, vector: &[wgpu::Buffer]) -> Slice {
         Slice {
@@ -58,7 +58,7 @@ pub struct Chunk {
 #[derive(Clone, Debug)]
 pub struct Arena {
     /// Places in the order of the flat vector.
-    places: Vec<Place>,
+    places: Vec<TensorLocation>,
     chunks: Vec<Chunk>,
     /// Rows of the embedding or head in a slice. The last slice may have fewer.
     pub slice_rows: usize,
@@ -123,7 +123,7 @@ impl Arena {
         }
         let index = self.chunks.len() - 1;
         let chunk = &mut self.chunks[index];
-        self.places.push(Place { flat, chunk: index, start: chunk.len });
+        self.places.push(TensorLocation { flat, chunk: index, start: chunk.len });
         chunk.len += len;
         if decayed {
             chunk.decayed = chunk.len;
@@ -146,11 +146,11 @@ impl Arena {
     }
 
     /// Returns the pieces of a flat range, in order.
-    pub fn runs(&self, flat: Range<usize>) -> impl Iterator<Item = Run> {
+    pub fn runs(&self, flat: Range<usize>) -> impl Iterator<Item = ChunkRange> {
         let first = self.places.partition_point(|place| place.flat.end <= flat.start);
         self.places[first..].iter().take_while(move |place| place.flat.start < flat.end).map(move |place| {
             let part = place.flat.start.max(flat.start)..place.flat.end.min(flat.end);
-            Run { chunk: place.chunk, start: place.start + part.start - place.flat.start, flat: part }
+            ChunkRange { chunk: place.chunk, start: place.start + part.start - place.flat.start, flat: part }
         })
     }
 
@@ -225,7 +225,7 @@ mod tests {
             let arena = arena.unwrap();
             assert_eq!(arena.chunks().len(), chunks, "{preset} {untied_head}");
             assert!(arena.chunks().iter().all(|chunk| chunk.len as u64 * 4 <= bytes_max));
-            let runs: Vec<Run> = arena.runs(0..slots.len).collect();
+            let runs: Vec<ChunkRange> = arena.runs(0..slots.len).collect();
             assert_eq!(runs[0].flat.start, 0);
             assert!(runs.windows(2).all(|pair| pair[0].flat.end == pair[1].flat.start));
             assert_eq!(runs.last().unwrap().flat.end, slots.len);

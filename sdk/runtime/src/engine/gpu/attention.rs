@@ -3,7 +3,7 @@
 use archipelago_core::bytes::to_f32s;
 use archipelago_core::rng::Rng;
 
-use super::program::{Builder, Constant, Dispatch, Program, Slice, buffer};
+use super::program::{Builder, Constant, Dispatch, DispatchList, Slice, buffer};
 use super::ring::Ring;
 use super::{Gpu, GpuError, kernels, params};
 
@@ -18,7 +18,7 @@ const LANES: u32 = 32;
 
 /// Part of the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
+pub enum AttentionPass {
     /// Attention, from qkv to y and lse.
     Forward,
     /// Gradient of the queries, from qkv, dy, lse and dots to dqkv.
@@ -66,14 +66,14 @@ impl Attention {
     /// 16-bit floats.
     pub fn dispatches(
         self,
-        pass: Pass,
+        pass: AttentionPass,
         sizes: Sizes,
         gain: f32,
         storage: &[Slice],
         cost_max: u64,
     ) -> impl Iterator<Item = Dispatch> {
         let Sizes { windows, context, heads, kv_heads, head } = sizes;
-        let divided = if pass == Pass::Keys { kv_heads } else { heads };
+        let divided = if pass == AttentionPass::Keys { kv_heads } else { heads };
         let units = match self {
             Self::Bands(bands) => bands.units(windows, divided, context),
             Self::Strips => windows * divided * context.div_ceil(SIDE),
@@ -85,18 +85,18 @@ impl Attention {
             let (call, constants) = match self {
                 Self::Bands(bands) => {
                     let kernel = match pass {
-                        Pass::Forward => kernels::ATTENTION,
-                        Pass::Queries => kernels::ATTENTION_GRAD_Q,
-                        Pass::Keys => kernels::ATTENTION_GRAD_KV,
+                        AttentionPass::Forward => kernels::ATTENTION,
+                        AttentionPass::Queries => kernels::ATTENTION_GRAD_Q,
+                        AttentionPass::Keys => kernels::ATTENTION_GRAD_KV,
                     };
                     let params = params::Attention { windows, context, heads, kv_heads, first, end };
                     (kernel.with(params), bands.constants())
                 }
                 Self::Strips => {
                     let kernel = match pass {
-                        Pass::Forward => kernels::ATTENTION_MATRIX,
-                        Pass::Queries => kernels::ATTENTION_MATRIX_GRAD_Q,
-                        Pass::Keys => kernels::ATTENTION_MATRIX_GRAD_KV,
+                        AttentionPass::Forward => kernels::ATTENTION_MATRIX,
+                        AttentionPass::Queries => kernels::ATTENTION_MATRIX_GRAD_Q,
+                        AttentionPass::Keys => kernels::ATTENTION_MATRIX_GRAD_KV,
                     };
                     let params =
                         params::AttentionMatrix { windows, context, heads, kv_heads, first, end, gain };
@@ -115,12 +115,12 @@ impl Attention {
     }
 
     /// Returns the floating-point operations: two for each product of values of a query with those of a visible key.
-    fn cost(self, pass: Pass, sizes: Sizes) -> u64 {
+    fn cost(self, pass: AttentionPass, sizes: Sizes) -> u64 {
         let products = match (self, pass) {
-            (Self::Bands(_), Pass::Forward) => 2,
+            (Self::Bands(_), AttentionPass::Forward) => 2,
             // The keys are read twice.
-            (Self::Strips, Pass::Forward) | (_, Pass::Queries) => 3,
-            (_, Pass::Keys) => 4,
+            (Self::Strips, AttentionPass::Forward) | (_, AttentionPass::Queries) => 3,
+            (_, AttentionPass::Keys) => 4,
         };
         let Sizes { windows, context, heads, head, .. } = sizes;
         [windows, context, context, heads, head].into_iter().map(u64::from).product::<u64>() * products
@@ -269,14 +269,14 @@ impl Trial {
     }
 
     /// Returns the programs on 32-bit floats and on matrix units.
-    fn programs(&self, gpu: &Gpu) -> [Program; 2] {
+    fn programs(&self, gpu: &Gpu) -> [DispatchList; 2] {
         let Self { sizes, qkv, dy, y, lse, dots, dqkv } = self;
         let software = gpu.facts().software;
         [false, true].map(|strips| {
             let attention = Attention::new(*sizes, software, strips);
             let mut builder = Builder::default();
             let storage = [qkv, y, lse].map(Slice::clone);
-            let dispatches = attention.dispatches(Pass::Forward, *sizes, GAIN, &storage, u64::MAX);
+            let dispatches = attention.dispatches(AttentionPass::Forward, *sizes, GAIN, &storage, u64::MAX);
             dispatches.for_each(|dispatch| builder.add(dispatch));
             let rows = sizes.windows * sizes.context * sizes.heads;
             builder.add(Dispatch {
@@ -287,7 +287,7 @@ impl Trial {
                 cost: 1,
             });
             let storage = [qkv, dy, lse, dots, dqkv].map(Slice::clone);
-            for pass in [Pass::Queries, Pass::Keys] {
+            for pass in [AttentionPass::Queries, AttentionPass::Keys] {
                 let dispatches = attention.dispatches(pass, *sizes, GAIN, &storage, u64::MAX);
                 dispatches.for_each(|dispatch| builder.add(dispatch));
             }
@@ -296,7 +296,7 @@ impl Trial {
     }
 
     /// Returns y, followed by dqkv.
-    async fn found(&self, gpu: &Gpu, program: &Program) -> Result<Vec<f32>, GpuError> {
+    async fn found(&self, gpu: &Gpu, program: &DispatchList) -> Result<Vec<f32>, GpuError> {
         program.run(gpu).await?;
         let mut ring = Ring::new(gpu, "attention", 1, self.y.bytes + self.dqkv.bytes);
         ring.read(gpu, &[self.y.clone(), self.dqkv.clone()], ());

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::executor::block_on;
 
-use super::arena::Run;
+use super::arena::ChunkRange;
 use super::ring::Ring;
 use super::vectors::reader;
-use super::{Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, MemoryPlan, Tuned, Tuning, tune};
+use super::{Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, MemoryPlan, TunedKernels, Tuning, tune};
 use crate::diloco::Layout;
 use crate::engine::{Engine, EngineError, Exchange, StepStats, Trainer};
 use crate::model::{InnerSpec, ModelSpec};
@@ -69,7 +69,8 @@ impl GpuTrainers {
         let spec = alone(model, inner);
         let matmul = {
             let mut tunings = self.tunings.lock().unwrap_or_else(PoisonError::into_inner);
-            let Tuned { matmul, tuning, .. } = block_on(tune(&self.gpu, &spec, &tunings, &*self.now_us))?;
+            let TunedKernels { matmul, tuning, .. } =
+                block_on(tune(&self.gpu, &spec, &tunings, &*self.now_us))?;
             tunings.retain(|known| !known.is_replaced_by(&tuning));
             tunings.push(tuning);
             matmul
@@ -112,7 +113,7 @@ fn alone(model: &ModelSpec, inner: &InnerSpec) -> RunSpec {
 pub struct GpuTrainer {
     engine: RefCell<GpuEngine>,
     layout: Layout,
-    ring: RefCell<Ring<Vec<Run>>>,
+    ring: RefCell<Ring<Vec<ChunkRange>>>,
     /// The mirror, if all of it is at least as recent as the device.
     whole: OnceCell<Vec<f32>>,
     /// The mirror, if only `fresh` is at least as recent as the device.

@@ -48,4 +48,4 @@ pub use matmul::{Best, Choice, ChoiceError, Form, Matmul, Trial, Variant};
 pub use plan::{MemoryPlan, Room};
 pub use program::KernelTime;
 pub use trainer::{GpuEngine, GpuSetup};
-pub use tuning::{Tuned, Tuning, tune};
+pub use tuning::{TunedKernels, Tuning, tune};

@@ -61,7 +61,7 @@ impl Builder {
     }
 
     /// Compiles kernels that are not compiled yet, and binds all buffers.
-    pub fn build(self, gpu: &Gpu) -> Program {
+    pub fn build(self, gpu: &Gpu) -> DispatchList {
         let stride = ALIGN_BYTES as usize;
         let mut words = vec![0_u8; (self.dispatches.len() * stride).max(stride)];
         for (dispatch, slot) in self.dispatches.iter().zip(words.chunks_mut(stride)) {
@@ -92,7 +92,7 @@ impl Builder {
                 layout: &layout,
                 entries: &entries,
             });
-            Bound {
+            BoundDispatch {
                 kernel: kernel.name,
                 pipeline,
                 group,
@@ -100,18 +100,18 @@ impl Builder {
                 cost: dispatch.cost.max(1),
             }
         });
-        Program { bound: bound.collect() }
+        DispatchList { bound: bound.collect() }
     }
 }
 
 /// A list of dispatches, ready to run.
 #[derive(Debug)]
-pub struct Program {
-    bound: Vec<Bound>,
+pub struct DispatchList {
+    bound: Vec<BoundDispatch>,
 }
 
 #[derive(Debug)]
-struct Bound {
+struct BoundDispatch {
     kernel: &'static str,
     pipeline: wgpu::ComputePipeline,
     group: wgpu::BindGroup,
@@ -119,7 +119,7 @@ struct Bound {
     cost: u64,
 }
 
-impl Program {
+impl DispatchList {
     /// Returns the sum of the costs of its dispatches.
     pub fn cost(&self) -> u64 {
         self.bound.iter().map(|bound| bound.cost).sum()
@@ -193,7 +193,7 @@ impl Program {
 }
 
 fn record(
-    bound: &[Bound],
+    bound: &[BoundDispatch],
     encoder: &mut wgpu::CommandEncoder,
     timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
 ) {
@@ -215,7 +215,7 @@ const COST_FIRST: u64 = 200_000_000;
 const SHARE: f64 = 0.2;
 
 /// Measurement of step times, from which the size of submissions follows.
-pub struct Pace {
+pub struct StepTimes {
     now_us: Box<dyn Fn() -> u64>,
     step_cost: u64,
     /// Time when the last step finished; `None` if the device has been idle since.
@@ -224,7 +224,7 @@ pub struct Pace {
     step_us: Option<f64>,
 }
 
-impl Pace {
+impl StepTimes {
     /// Creates a pace for steps of `step_cost`, with a clock in microseconds.
     pub fn new(now_us: Box<dyn Fn() -> u64>, step_cost: u64) -> Self {
         Self { now_us, step_cost, done_us: None, step_us: None }
@@ -274,7 +274,7 @@ pub struct KernelTime {
 /// - [`GpuError::Lost`]: the device is gone.
 pub async fn profile(
     gpu: &Gpu,
-    program: &Program,
+    program: &DispatchList,
 ) -> Result<Option<BTreeMap<&'static str, KernelTime>>, GpuError> {
     if !gpu.device.features().contains(wgpu::Features::TIMESTAMP_QUERY) {
         return Ok(None);
@@ -297,7 +297,7 @@ pub async fn profile(
 }
 
 /// Returns the ticks of dispatches `first..first + count`, each in a separate pass.
-async fn time(gpu: &Gpu, program: &Program, first: usize, count: usize) -> Result<Vec<u64>, GpuError> {
+async fn time(gpu: &Gpu, program: &DispatchList, first: usize, count: usize) -> Result<Vec<u64>, GpuError> {
     let queries = gpu.device.create_query_set(&wgpu::QuerySetDescriptor {
         label: Some("profile"),
         ty: QueryType::Timestamp,
@@ -344,8 +344,8 @@ mod tests {
     fn cuts_by_what_steps_took() {
         let clock = Rc::new(Cell::new(0));
         let now = Rc::clone(&clock);
-        let mut pace = Pace::new(Box::new(move || now.get()), 1_000_000_000);
-        let step = |pace: &mut Pace, us: u64| {
+        let mut pace = StepTimes::new(Box::new(move || now.get()), 1_000_000_000);
+        let step = |pace: &mut StepTimes, us: u64| {
             clock.set(clock.get() + us);
             pace.step_done();
         };

@@ -11,7 +11,7 @@ use super::frozen::Frozen;
 use super::kernels::{self, Call};
 use super::matmul::Matmul;
 use super::network::Network;
-use super::program::{ALIGN_BYTES, Builder, Dispatch, Program, Slice, buffer, buffer_bytes};
+use super::program::{ALIGN_BYTES, Builder, Dispatch, DispatchList, Slice, buffer, buffer_bytes};
 use super::vectors::{Moments, Vectors};
 use super::workspace::Workspace;
 use super::{Gpu, params};
@@ -82,7 +82,7 @@ impl StepParts<'_> {
         shape: BatchShape,
         work: &Workspace,
         buffers: &StepBuffers,
-    ) -> Program {
+    ) -> DispatchList {
         let mut builder = Builder::default();
         self.halve(&mut builder);
         let matmul = &matmul.clone().for_means_of(shape.microbatches * shape.rows());

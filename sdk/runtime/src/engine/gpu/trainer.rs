@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use archipelago_core::bytes::to_f32s;
 
-use super::arena::{Arena, Run};
+use super::arena::{Arena, ChunkRange};
 use super::exchange::Exchange;
 use super::frozen::{Frozen, FrozenPlan};
 use super::matmul::Matmul;
 use super::plan::{MemoryPlan, Room, RunPlan};
-use super::program::{KernelTime, Pace, Program, profile};
+use super::program::{DispatchList, KernelTime, StepTimes, profile};
 use super::ring::Ring;
 use super::step::{BatchShape, STEPS_MAX, StepBuffers, StepParts};
 use super::vectors::{Shadow, Vectors, download, read_into, upload};
@@ -41,8 +41,8 @@ pub struct GpuEngine {
     vectors: Vectors,
     shape: BatchShape,
     buffers: StepBuffers,
-    program: Program,
-    pace: Pace,
+    program: DispatchList,
+    pace: StepTimes,
     /// Read-back of each step, tagged with the number of tokens learnt in it.
     ring: Ring<u64>,
     newest: Option<(f32, f32)>,
@@ -80,7 +80,7 @@ impl GpuEngine {
     pub(super) async fn read_params(
         &mut self,
         ranges: &[Range<usize>],
-        ring: &mut Ring<Vec<Run>>,
+        ring: &mut Ring<Vec<ChunkRange>>,
         flat: &mut [f32],
     ) -> Result<(), EngineError> {
         Ok(read_into(&self.gpu, &self.arena, (&self.vectors.theta, ranges), ring, flat).await?)
@@ -335,7 +335,7 @@ impl GpuEngine {
         let ring = Ring::new(gpu, "stats", STEPS_MAX, buffers.stats.bytes + buffers.seen.bytes);
         let frozen_bytes = plan.frozen.as_ref().map_or(0, FrozenPlan::bytes);
         let bytes = setup.matmul.bytes() + frozen_bytes + placed + gpu.taken() - begun;
-        let pace = Pace::new(setup.now_us, program.cost());
+        let pace = StepTimes::new(setup.now_us, program.cost());
         let counted = vec![0; plan.dims.layers * plan.dims.experts];
         let RunPlan { inner, dims, layout, fragments, arena, .. } = plan;
         Ok(Self {

@@ -26,7 +26,7 @@ pub struct Tuning {
 
 /// Kernels of an engine's products.
 #[derive(Debug)]
-pub struct Tuned {
+pub struct TunedKernels {
     /// Matrix products of the engine.
     pub matmul: Matmul,
     /// Tuning to store for later sessions.
@@ -66,7 +66,7 @@ pub async fn tune(
     spec: &RunSpec,
     known: &[Tuning],
     now_us: &dyn Fn() -> u64,
-) -> Result<Tuned, EngineError> {
+) -> Result<TunedKernels, EngineError> {
     let model = ModelSpec::of(&spec.model)?;
     let rows = spec.inner.batch.saturating_mul(model.context).max(1);
     let (width, ff) = (model.d_model, model.d_ff);
@@ -77,7 +77,12 @@ pub async fn tune(
             Ok(matmul) => {
                 let attends = !matmul.strips || attention::agrees(gpu, sizes).await?;
                 if attends && matmul.agrees(gpu).await? {
-                    return Ok(Tuned { matmul, tuning: tuning.clone(), trials: Vec::new(), stale: None });
+                    return Ok(TunedKernels {
+                        matmul,
+                        tuning: tuning.clone(),
+                        trials: Vec::new(),
+                        stale: None,
+                    });
                 }
                 stale = Some(ChoiceError::Wrong);
             }
@@ -97,5 +102,5 @@ pub async fn tune(
     let (matmul, trials) = Matmul::choose(gpu, &shapes, now_us).await?;
     let matmul = matmul.with_strips(attention::wins(gpu, sizes, now_us).await?);
     let choice = matmul.choice(gpu);
-    Ok(Tuned { matmul, tuning: Tuning { rows, width, ff, choice }, trials, stale })
+    Ok(TunedKernels { matmul, tuning: Tuning { rows, width, ff, choice }, trials, stale })
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use archipelago_core::bytes::{copy_f32s, from_f32s};
 
 use super::Gpu;
-use super::arena::{Arena, Run};
+use super::arena::{Arena, ChunkRange};
 use super::error::GpuError;
 use super::program::{Slice, buffer};
 use super::ring::Ring;
@@ -60,7 +60,7 @@ pub fn upload(gpu: &Gpu, arena: &Arena, vector: &[wgpu::Buffer], range: Range<us
 }
 
 /// Creates the ring in which [`read_into`] reads vectors of length `len`.
-pub fn reader(gpu: &Gpu, len: usize) -> Ring<Vec<Run>> {
+pub fn reader(gpu: &Gpu, len: usize) -> Ring<Vec<ChunkRange>> {
     Ring::new(gpu, "download", READ_AHEAD, len.clamp(1, PIECE) as u64 * 4)
 }
 
@@ -88,7 +88,7 @@ pub async fn read_into(
     gpu: &Gpu,
     arena: &Arena,
     (vector, ranges): (&[wgpu::Buffer], &[Range<usize>]),
-    ring: &mut Ring<Vec<Run>>,
+    ring: &mut Ring<Vec<ChunkRange>>,
     flat: &mut [f32],
 ) -> Result<(), GpuError> {
     let mut loads = loads(arena, ranges).into_iter();
@@ -108,8 +108,8 @@ pub async fn read_into(
 }
 
 /// Groups the pieces of `ranges` into loads that are read at once.
-fn loads(arena: &Arena, ranges: &[Range<usize>]) -> Vec<Vec<Run>> {
-    let mut loads: Vec<Vec<Run>> = Vec::new();
+fn loads(arena: &Arena, ranges: &[Range<usize>]) -> Vec<Vec<ChunkRange>> {
+    let mut loads: Vec<Vec<ChunkRange>> = Vec::new();
     let mut room = 0;
     let cut = ranges
         .iter()
@@ -129,7 +129,7 @@ fn loads(arena: &Arena, ranges: &[Range<usize>]) -> Vec<Vec<Run>> {
 }
 
 /// Copies the bytes read for `load` into `flat`.
-fn take(load: &[Run], mut bytes: &[u8], flat: &mut [f32]) {
+fn take(load: &[ChunkRange], mut bytes: &[u8], flat: &mut [f32]) {
     for run in load {
         let (own, rest) = bytes.split_at(run.flat.len() * 4);
         copy_f32s(own, &mut flat[run.flat.clone()]);
@@ -195,7 +195,7 @@ impl Moments {
     }
 
     /// Copies the bytes read for `run` into `m` and `v`, `[len]`.
-    fn take(&self, run: &Run, bytes: &[u8], [m, v]: [&mut [f32]; 2]) {
+    fn take(&self, run: &ChunkRange, bytes: &[u8], [m, v]: [&mut [f32]; 2]) {
         let (m, v) = (&mut m[run.flat.clone()], &mut v[run.flat.clone()]);
         match self {
             Self::Whole(_) => {
@@ -216,9 +216,9 @@ impl Moments {
 #[derive(Debug)]
 pub struct Shadow {
     moments: OptimiserState,
-    pieces: Vec<Run>,
+    pieces: Vec<ChunkRange>,
     next: usize,
-    ring: Ring<Run>,
+    ring: Ring<ChunkRange>,
     /// Whether every piece was read at least once.
     whole: bool,
 }
@@ -259,7 +259,7 @@ impl Shadow {
     /// - [`GpuError::Lost`]: the device is gone.
     pub fn follow(&mut self, gpu: &Gpu, moments: &Moments, steps: u64) -> Result<(), GpuError> {
         let [m, v] = &mut self.moments.vectors[..] else { unreachable!("AdamW has two moments") };
-        let mut take = |run: Run, bytes: &[u8]| moments.take(&run, bytes, [m, v]);
+        let mut take = |run: ChunkRange, bytes: &[u8]| moments.take(&run, bytes, [m, v]);
         while self.ring.next(gpu, &mut take)?.is_some() {}
         self.moments.steps = steps;
         if !self.ring.is_full() {

@@ -158,10 +158,10 @@ pub async fn interrupted() -> io::Result<()> {
 }
 
 /// Authorities passed to [`trust_only`].
-static TRUSTED: OnceLock<Trusted> = OnceLock::new();
+static TRUSTED: OnceLock<TrustStores> = OnceLock::new();
 
 #[derive(Debug)]
-struct Trusted {
+struct TrustStores {
     sockets: Arc<ClientConfig>,
     transfers: Arc<Vec<Certificate<'static>>>,
 }
@@ -192,10 +192,10 @@ pub enum TrustError {
 /// - [`TrustError::NoCertificate`], [`TrustError::Unusable`]: the text is no list of usable certificates.
 /// - [`TrustError::Late`]: it was called before.
 pub fn trust_only(pem: &[u8]) -> Result<(), TrustError> {
-    TRUSTED.set(Trusted::read(pem)?).map_err(|_| TrustError::Late)
+    TRUSTED.set(TrustStores::read(pem)?).map_err(|_| TrustError::Late)
 }
 
-impl Trusted {
+impl TrustStores {
     fn read(pem: &[u8]) -> Result<Self, TrustError> {
         let mut certificates = Vec::new();
         let mut roots = RootCertStore::empty();
@@ -249,10 +249,10 @@ mod tests {
     #[test]
     fn what_names_no_authority_is_said() {
         let junk = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        assert_eq!(Trusted::read(b"my words").unwrap_err(), TrustError::NoCertificate);
-        let error = Trusted::read(junk.as_bytes()).unwrap_err();
+        assert_eq!(TrustStores::read(b"my words").unwrap_err(), TrustError::NoCertificate);
+        let error = TrustStores::read(junk.as_bytes()).unwrap_err();
         assert!(matches!(error, TrustError::Unusable { number: 1, .. }), "{error:?}");
-        let torn = Trusted::read(b"-----BEGIN CERTIFICATE-----\nAAAA\n").unwrap_err();
+        let torn = TrustStores::read(b"-----BEGIN CERTIFICATE-----\nAAAA\n").unwrap_err();
         assert!(matches!(torn, TrustError::Unusable { .. }), "{torn:?}");
     }
 }

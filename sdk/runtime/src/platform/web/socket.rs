@@ -31,7 +31,7 @@ const CODE_NONE: u16 = 1005;
 #[derive(Debug)]
 pub struct Socket {
     socket: Option<WebSocket>,
-    shared: Rc<RefCell<Shared>>,
+    shared: Rc<RefCell<SocketState>>,
     bulk: VecDeque<Vec<u8>>,
     bulk_bytes: usize,
     handed_bytes: u64,
@@ -40,7 +40,7 @@ pub struct Socket {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SocketState {
     events: VecDeque<SocketEvent>,
     waker: Option<Waker>,
     received_bytes: u64,
@@ -55,7 +55,7 @@ struct Handlers {
     _close: Closure<dyn FnMut(CloseEvent)>,
 }
 
-impl Shared {
+impl SocketState {
     fn push(&mut self, event: SocketEvent) {
         if self.closed {
             return;
@@ -76,7 +76,7 @@ impl Socket {
     /// Starts to connect to `url` (`ws` or `wss`) with the given subprotocol. The outcome arrives as an event.
     #[must_use]
     pub fn connect(url: &str, subprotocol: &str, limits: SocketLimits) -> Self {
-        let shared = Rc::new(RefCell::new(Shared::default()));
+        let shared = Rc::new(RefCell::new(SocketState::default()));
         let socket = WebSocket::new_with_str(url, subprotocol)
             .map_err(|error| shared.borrow_mut().lost(&format!("{url}: {}", thrown(&error))))
             .ok();
@@ -199,7 +199,7 @@ impl Drop for Socket {
     }
 }
 
-fn handlers(socket: &WebSocket, shared: &Rc<RefCell<Shared>>, frame_bytes_max: usize) -> Handlers {
+fn handlers(socket: &WebSocket, shared: &Rc<RefCell<SocketState>>, frame_bytes_max: usize) -> Handlers {
     socket.set_binary_type(BinaryType::Arraybuffer);
     let to = Rc::clone(shared);
     let open = Closure::<dyn FnMut()>::new(move || to.borrow_mut().push(SocketEvent::Opened));

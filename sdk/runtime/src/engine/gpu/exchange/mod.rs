@@ -14,14 +14,14 @@ use std::sync::Arc;
 use archipelago_core::bytes::from_f32s;
 
 use super::arena::Arena;
-use super::program::{ALIGN_BYTES, Program, Slice, buffer, buffer_bytes};
+use super::program::{ALIGN_BYTES, DispatchList, Slice, buffer, buffer_bytes};
 use super::ring::Ring;
 use super::{Gpu, GpuError};
 use crate::diloco::replica::{all_finite, kept_share, same_length};
 use crate::diloco::{Codec, Fragments, ReplicaError, Segment, halves};
 use crate::engine::{Encoded, EngineError};
 use crate::wire::{ApplyPolicy, FragmentId, Serial};
-use piece::{Body, DIGEST_BYTES, FLAG_BYTES, Piece, Plan, SPAN};
+use piece::{Body, DIGEST_BYTES, DispatchInputs, FLAG_BYTES, SPAN, SegmentSlice};
 
 pub use piece::kernel_code;
 
@@ -45,7 +45,7 @@ pub struct Exchange {
     largest: Slice,
     /// The body that is being applied; empty if Θ̂ is in host memory.
     incoming: Body,
-    parts: Vec<Part>,
+    parts: Vec<FragmentExchange>,
     /// Coded bodies that wait for a slot in the ring.
     waiting: VecDeque<(Serial, FragmentId)>,
     ring: Ring<(Serial, FragmentId)>,
@@ -56,19 +56,19 @@ pub struct Exchange {
 
 /// One fragment. Programs have a dispatch for each span.
 #[derive(Debug)]
-struct Part {
-    spans: Vec<Piece>,
+struct FragmentExchange {
+    spans: Vec<SegmentSlice>,
     /// The most recently coded body. If rounding is kept, it stays the reported progress until a change includes it.
     body: Body,
-    measure: Program,
-    code: Program,
+    measure: DispatchList,
+    code: DispatchList,
     /// Present if Θ̂ is on the device.
-    digest_and_add: Option<[Program; 2]>,
+    digest_and_add: Option<[DispatchList; 2]>,
     /// Present if progress is kept.
-    rebase: Option<Program>,
+    rebase: Option<DispatchList>,
     /// Present if progress is kept. If rounding is kept too, adds the value of `body` to θ; otherwise moves θ from the
     /// position to Θ̂.
-    include: Option<Program>,
+    include: Option<DispatchList>,
     is_reported: bool,
 }
 
@@ -98,11 +98,11 @@ impl Exchange {
         };
         let (bodies, incoming, position, hat, [old, largest], ring) =
             gpu.allocate(parts.bytes(), make).await?;
-        let plan = Plan { gpu, codec, theta, hat: &hat, largest: &largest };
+        let plan = DispatchInputs { gpu, codec, theta, hat: &hat, largest: &largest };
         let part = |(p, body): (FragmentId, Body)| {
-            let pieces = Piece::all(arena, &codec, parts.segments(p));
-            let spans: Vec<Piece> = pieces.iter().flat_map(Piece::spans).collect();
-            Part {
+            let pieces = SegmentSlice::all(arena, &codec, parts.segments(p));
+            let spans: Vec<SegmentSlice> = pieces.iter().flat_map(SegmentSlice::spans).collect();
+            FragmentExchange {
                 measure: plan.measure(&spans, &body),
                 code: plan.code(&spans, &body),
                 digest_and_add: (!host_hat)
@@ -319,14 +319,14 @@ impl Exchange {
     }
 
     /// Saves Θ̂ of `span` as the base against which progress is measured.
-    fn remember(&self, encoder: &mut wgpu::CommandEncoder, span: &Piece) {
+    fn remember(&self, encoder: &mut wgpu::CommandEncoder, span: &SegmentSlice) {
         let (hat, len) = (self.hat.slice(span), u64::from(span.len) * 4);
         let from = hat.start_byte + span.first_byte();
         encoder.copy_buffer_to_buffer(&hat.buffer, from, &self.old.buffer, span.first_byte(), len);
     }
 
     /// Moves θ of span `index` to the new Θ̂, plus unmerged progress if `keep`.
-    fn follow(&self, encoder: &mut wgpu::CommandEncoder, part: &Part, index: usize, keep: bool) {
+    fn follow(&self, encoder: &mut wgpu::CommandEncoder, part: &FragmentExchange, index: usize, keep: bool) {
         match &part.rebase {
             Some(rebase) if keep => rebase.record_one(index, encoder, None),
             _ => {
@@ -340,7 +340,7 @@ impl Exchange {
     }
 
     /// Runs `program`, which has a dispatch for each span of `fragment`, each with its part of Θ̂ on the device.
-    fn run(&self, fragment: FragmentId, program: &Program) {
+    fn run(&self, fragment: FragmentId, program: &DispatchList) {
         if let Hat::Device(_) = &self.hat {
             return self.submit(|encoder| program.record(encoder));
         }
@@ -386,7 +386,12 @@ impl Exchange {
 }
 
 /// Copies the values of `spans`.
-fn copy(encoder: &mut wgpu::CommandEncoder, spans: &[Piece], from: &[wgpu::Buffer], to: &[wgpu::Buffer]) {
+fn copy(
+    encoder: &mut wgpu::CommandEncoder,
+    spans: &[SegmentSlice],
+    from: &[wgpu::Buffer],
+    to: &[wgpu::Buffer],
+) {
     for piece in spans {
         let bytes = piece.bytes();
         let (start, len) = (bytes.start, bytes.end - bytes.start);
@@ -428,7 +433,7 @@ impl Hat {
     }
 
     /// Returns the slice of a span on the device, once it is there.
-    pub fn slice(&self, span: &Piece) -> Slice {
+    pub fn slice(&self, span: &SegmentSlice) -> Slice {
         match self {
             Self::Device(hat) => span.slice(hat),
             Self::Host(host) => span.alone(&host.span),
@@ -436,7 +441,7 @@ impl Hat {
     }
 
     /// Ensures that the next submission finds a span of `fragment` on the device.
-    pub fn send(&self, gpu: &Gpu, fragment: FragmentId, span: &Piece) {
+    pub fn send(&self, gpu: &Gpu, fragment: FragmentId, span: &SegmentSlice) {
         if let Self::Host(host) = self {
             let mut values = vec![0.0; span.len as usize];
             halves::widen(host.bytes(fragment, span), &mut values);
@@ -445,7 +450,7 @@ impl Hat {
     }
 
     /// Sets a span of `fragment` to `values`, here and on the device, before the next submission.
-    pub fn set(&mut self, gpu: &Gpu, fragment: FragmentId, span: &Piece, values: &[f32]) {
+    pub fn set(&mut self, gpu: &Gpu, fragment: FragmentId, span: &SegmentSlice, values: &[f32]) {
         let (target, start_byte) = match self {
             Self::Device(hat) => (&hat[span.chunk], span.bytes().start),
             Self::Host(host) => {
@@ -461,7 +466,7 @@ impl Hat {
 }
 
 impl HostHat {
-    fn bytes(&self, fragment: FragmentId, span: &Piece) -> &[u8] {
+    fn bytes(&self, fragment: FragmentId, span: &SegmentSlice) -> &[u8] {
         let range = span.in_fragment();
         &self.fragments[usize::from(fragment.0)][halves::BYTES * range.start..halves::BYTES * range.end]
     }
@@ -538,7 +543,8 @@ impl Parts<'_> {
 
     /// Returns the words of a buffer that holds any span at any possible offset.
     pub fn span_words(&self) -> u64 {
-        let pieces = self.fragments.ids().flat_map(|p| Piece::all(self.arena, &self.codec, self.segments(p)));
+        let pieces =
+            self.fragments.ids().flat_map(|p| SegmentSlice::all(self.arena, &self.codec, self.segments(p)));
         let longest = pieces.map(|piece| u64::from(piece.len)).max().unwrap_or_default();
         longest.min(SPAN as u64) + ALIGN_BYTES / 4
     }

@@ -2,7 +2,9 @@
 
 use super::super::arena::Arena;
 use super::super::kernels::{Call, DECODE_ADD, DELTA_CODE, DELTA_MAX, DIGEST, KernelOf, REBASE};
-use super::super::program::{ALIGN_BYTES, Builder, Constant, Dispatch, Program, Slice, buffer, buffer_bytes};
+use super::super::program::{
+    ALIGN_BYTES, Builder, Constant, Dispatch, DispatchList, Slice, buffer, buffer_bytes,
+};
 use super::super::{Gpu, GpuError, params};
 use super::Hat;
 use crate::diloco::{Codec, Segment};
@@ -41,7 +43,7 @@ impl Body {
 
 /// A part of a segment that lies in one chunk. A piece of at most [`SPAN`] values is a span.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub struct SegmentSlice {
     /// Index of the chunk.
     pub chunk: usize,
     /// First value, within the chunk.
@@ -58,7 +60,7 @@ pub struct Piece {
     block: u32,
 }
 
-impl Piece {
+impl SegmentSlice {
     /// Returns the pieces of the fragment that `segments` make up, in order.
     pub fn all(arena: &Arena, codec: &Codec, segments: &[Segment]) -> Vec<Self> {
         let index = |at: usize| u32::try_from(at).expect("a layout has at most 2³² − 1 values");
@@ -137,7 +139,7 @@ const DIGEST_VALUES: u32 = 16;
 
 /// Common inputs of the dispatches of all fragments.
 #[derive(Debug)]
-pub struct Plan<'a> {
+pub struct DispatchInputs<'a> {
     pub gpu: &'a Gpu,
     pub codec: Codec,
     /// θ.
@@ -148,22 +150,22 @@ pub struct Plan<'a> {
     pub largest: &'a Slice,
 }
 
-impl Plan<'_> {
+impl DispatchInputs<'_> {
     /// Computes the scales of the blocks of Θ̂ − θ, and checks that all values are finite: a dispatch for each of
     /// `spans`. `body` and `largest` must be zero before.
-    pub fn measure(&self, spans: &[Piece], body: &Body) -> Program {
+    pub fn measure(&self, spans: &[SegmentSlice], body: &Body) -> DispatchList {
         self.each(spans, |span| self.code_with(DELTA_MAX, span, body, None))
     }
 
     /// Encodes Θ̂ − θ to `body`, once all spans are measured: a dispatch for each of `spans`.
-    pub fn code(&self, spans: &[Piece], body: &Body) -> Program {
+    pub fn code(&self, spans: &[SegmentSlice], body: &Body) -> DispatchList {
         self.each(spans, |span| self.code_with(DELTA_CODE, span, body, Some(&body.codes)))
     }
 
     fn code_with(
         &self,
         kernel: KernelOf<params::Piece>,
-        span: &Piece,
+        span: &SegmentSlice,
         body: &Body,
         codes: Option<&Slice>,
     ) -> Dispatch {
@@ -173,7 +175,7 @@ impl Plan<'_> {
     }
 
     /// Adds the values of `spans` to the digest of Θ̂.
-    pub fn digest(&self, spans: &[Piece], body: &Body) -> Program {
+    pub fn digest(&self, spans: &[SegmentSlice], body: &Body) -> DispatchList {
         self.each(spans, |span| {
             let storage = vec![self.hat.slice(span), body.digest.clone()];
             self.dispatch(DIGEST.with(span.params(false)), span.len / DIGEST_VALUES + 1, storage)
@@ -181,22 +183,27 @@ impl Plan<'_> {
     }
 
     /// Computes `θ += body`, so that the reported progress is no longer part of θ's progress.
-    pub fn give_back(&self, spans: &[Piece], body: &Body) -> Program {
+    pub fn give_back(&self, spans: &[SegmentSlice], body: &Body) -> DispatchList {
         self.each(spans, |span| self.decode_add(span, body, false, span.slice(self.theta)))
     }
 
     /// Computes `Θ̂ = nearest(Θ̂ + incoming)`: a dispatch for each of `spans`.
-    pub fn add(&self, spans: &[Piece], incoming: &Body) -> Program {
+    pub fn add(&self, spans: &[SegmentSlice], incoming: &Body) -> DispatchList {
         self.each(spans, |span| self.decode_add(span, incoming, true, self.hat.slice(span)))
     }
 
-    fn decode_add(&self, span: &Piece, body: &Body, is_hat: bool, values: Slice) -> Dispatch {
+    fn decode_add(&self, span: &SegmentSlice, body: &Body, is_hat: bool, values: Slice) -> Dispatch {
         let storage = vec![body.head.clone(), body.codes.clone(), values];
         self.dispatch(DECODE_ADD.with(span.params(is_hat)), span.len, storage)
     }
 
     /// Computes `θ = Θ̂ + share (θ − reference)`: a dispatch for each of `spans`.
-    pub fn rebase(&self, spans: &[Piece], share: f32, reference: impl Fn(&Piece) -> Slice) -> Program {
+    pub fn rebase(
+        &self,
+        spans: &[SegmentSlice],
+        share: f32,
+        reference: impl Fn(&SegmentSlice) -> Slice,
+    ) -> DispatchList {
         self.each(spans, |span| {
             let call = REBASE.with(params::Rebase { start: span.start(), len: span.len, share });
             let storage = vec![self.hat.slice(span), reference(span), span.slice(self.theta)];
@@ -204,7 +211,7 @@ impl Plan<'_> {
         })
     }
 
-    fn each(&self, spans: &[Piece], dispatch: impl Fn(&Piece) -> Dispatch) -> Program {
+    fn each(&self, spans: &[SegmentSlice], dispatch: impl Fn(&SegmentSlice) -> Dispatch) -> DispatchList {
         let mut builder = Builder::default();
         spans.iter().for_each(|span| builder.add(dispatch(span)));
         builder.build(self.gpu)

@@ -33,7 +33,7 @@ impl Form {
 
 /// Result stored in C.
 #[derive(Clone, Debug)]
-pub enum Store {
+pub enum WriteMode {
     /// C is set to the product.
     Set,
     /// The product is added to C.
@@ -79,7 +79,7 @@ pub struct Product {
     /// Stride of C's rows, in floats.
     pub c_stride: u32,
     /// Treatment of C's existing values.
-    pub store: Store,
+    pub store: WriteMode,
     /// First column of A and of C within their rows; multiples of 4.
     pub first: [u32; 2],
     /// Factor by which the product is multiplied.
@@ -215,7 +215,7 @@ impl Matmul {
                 let partial = Product {
                     c: scratch.clone(),
                     c_stride,
-                    store: Store::Set,
+                    store: WriteMode::Set,
                     first: [product.first[0], 0],
                     scale: 1.0,
                     ..product.clone()
@@ -276,11 +276,11 @@ impl Matmul {
 }
 
 /// Returns the number of `store` in the kernels, and the slice to add.
-fn stored(store: Store) -> (u32, Option<Slice>) {
+fn stored(store: WriteMode) -> (u32, Option<Slice>) {
     match store {
-        Store::Set => (0, None),
-        Store::Add => (1, None),
-        Store::Plus(residual) => (2, Some(residual)),
+        WriteMode::Set => (0, None),
+        WriteMode::Add => (1, None),
+        WriteMode::Plus(residual) => (2, Some(residual)),
     }
 }
 

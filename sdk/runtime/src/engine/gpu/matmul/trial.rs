@@ -3,8 +3,8 @@
 use archipelago_core::bytes::to_f32s;
 use serde::{Deserialize, Serialize};
 
-use super::{Best, Form, Matmul, Product, SCRATCH_BYTES, Store, Values, Variant};
-use crate::engine::gpu::program::{Builder, Program, Slice, buffer};
+use super::{Best, Form, Matmul, Product, SCRATCH_BYTES, Values, Variant, WriteMode};
+use crate::engine::gpu::program::{Builder, DispatchList, Slice, buffer};
 use crate::engine::gpu::ring::Ring;
 use crate::engine::gpu::{Gpu, GpuError};
 
@@ -73,7 +73,7 @@ impl Matmul {
             }
             let (mut found, mut flops, mut total_us) = (Vec::new(), 0.0, 0.0);
             for &(_, m, n, k) in shapes.iter().filter(|shape| shape.0 == form) {
-                let bench = Bench::within(gpu, form, [m, n, k], cost_max).await?;
+                let bench = TrialOperands::within(gpu, form, [m, n, k], cost_max).await?;
                 let (mut best, mut best_us) = (FIRST, f64::INFINITY);
                 for &variant in &variants {
                     let us = bench.time(gpu, &matmul.with_all(variant), now_us, best_us * BEHIND).await?;
@@ -104,7 +104,7 @@ async fn first_gflops(
     now_us: &dyn Fn() -> u64,
 ) -> Result<f64, GpuError> {
     let Some(&(form, m, n, k)) = shapes.first().filter(|_| !gpu.facts().software) else { return Ok(0.0) };
-    let bench = Bench::new(gpu, form, cut([m, n, k], COST_MAX, gpu)).await?;
+    let bench = TrialOperands::new(gpu, form, cut([m, n, k], COST_MAX, gpu)).await?;
     let us = bench.time(gpu, matmul, now_us, f64::INFINITY).await?;
     Ok(bench.flops() / us / 1e3)
 }
@@ -124,7 +124,7 @@ fn cut(mut sides: [u32; 3], cost_max: f64, gpu: &Gpu) -> [u32; 3] {
 }
 
 /// Operands of one shape.
-struct Bench {
+struct TrialOperands {
     form: Form,
     sides: [u32; 3],
     a: Slice,
@@ -132,7 +132,7 @@ struct Bench {
     c: Slice,
 }
 
-impl Bench {
+impl TrialOperands {
     async fn new(gpu: &Gpu, form: Form, sides: [u32; 3]) -> Result<Self, GpuError> {
         let [m, n, k] = sides.map(|side| u64::from(side.next_multiple_of(4)));
         let make = |words| Slice::whole(&buffer(gpu, "trial", words));
@@ -151,7 +151,7 @@ impl Bench {
     }
 
     /// Returns a program of `count` products, one after the other.
-    fn program(&self, gpu: &Gpu, matmul: &Matmul, count: u32) -> Program {
+    fn program(&self, gpu: &Gpu, matmul: &Matmul, count: u32) -> DispatchList {
         let [m, n, k] = self.sides;
         let width = |side: u32| side.next_multiple_of(4);
         let (a_stride, b_stride) = match self.form {
@@ -159,7 +159,7 @@ impl Bench {
             Form::Nn => (width(k), width(n)),
             Form::Tn => (width(m), width(n)),
         };
-        let (form, c_stride, store) = (self.form, width(n), Store::Set);
+        let (form, c_stride, store) = (self.form, width(n), WriteMode::Set);
         let (a, b, c) = (self.a.clone(), self.b.clone(), self.c.clone());
         let (b_values, first, scale) = (Values::Whole, [0, 0], 1.0);
         let product =
@@ -349,7 +349,7 @@ pub async fn agrees(gpu: &Gpu, variant: Variant, form: Form) -> Result<bool, Gpu
             b_values: Values::Whole,
             c: c.clone(),
             c_stride: n,
-            store: Store::Set,
+            store: WriteMode::Set,
             first: [0, 0],
             scale: 1.0,
         };

@@ -1,7 +1,7 @@
 //! A mixture of experts in place of the feed-forward layer, as dispatches. Every expert computes every token, and the
 //! router's weights, mostly 0, scale the results. With few experts this is fast and needs no sorting.
 
-use super::super::matmul::{Form, Product, Store, Values};
+use super::super::matmul::{Form, Product, Values, WriteMode};
 use super::super::program::{Builder, Slice};
 use super::super::step::Microbatch;
 use super::super::workspace::{Layer, router_stride};
@@ -37,7 +37,7 @@ impl Network<'_> {
                 b_values,
                 c: work.router.clone(),
                 c_stride: stride as u32,
-                store: Store::Set,
+                store: WriteMode::Set,
                 first: [0, 0],
                 scale: 1.0,
             },
@@ -71,7 +71,7 @@ impl Network<'_> {
             let call = kernels::EXPERT.with(self.expert(e));
             let storage = vec![gate_up.clone(), mix.weights.clone(), work.gated.clone()];
             self.by_item(builder, call, storage, rows * f / 4, 12);
-            let store = if e == 0 { Store::Plus(layer.middle.clone()) } else { Store::Add };
+            let store = if e == 0 { WriteMode::Plus(layer.middle.clone()) } else { WriteMode::Add };
             self.linear(builder, &work.gated, &self.weight(&slots.down, f), next, store);
         }
     }
@@ -80,7 +80,7 @@ impl Network<'_> {
     pub fn experts_gate_up(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
         for (slots, gate_up) in slots.experts.iter().zip(&layer.mixture.gate_up) {
             let weight = self.weight(&slots.gate_up, self.dims.width);
-            self.linear(builder, &self.work.normed, &weight, gate_up, Store::Set);
+            self.linear(builder, &self.work.normed, &weight, gate_up, WriteMode::Set);
         }
     }
 
@@ -99,7 +99,7 @@ impl Network<'_> {
             self.by_row(builder, call, storage, rows, 6 * f);
             self.weight_back(builder, &work.dx, &work.gated, &down, first);
             self.weight_back(builder, gate_up, &work.normed, &into, first);
-            let store = if e == 0 { Store::Set } else { Store::Add };
+            let store = if e == 0 { WriteMode::Set } else { WriteMode::Add };
             let product = self.back(gate_up, [2 * f, 2 * f], self.factor(&slots.gate_up), store);
             self.matmul.add(builder, product);
         }
@@ -126,17 +126,17 @@ impl Network<'_> {
                 b_values: Values::Whole,
                 c: self.grad(&slots.router),
                 c_stride: c as u32,
-                store: if first { Store::Set } else { Store::Add },
+                store: if first { WriteMode::Set } else { WriteMode::Add },
                 first: [0, 0],
                 scale: 1.0,
             },
         );
-        let product = self.back(&work.router, [experts, stride], self.factor(&slots.router), Store::Add);
+        let product = self.back(&work.router, [experts, stride], self.factor(&slots.router), WriteMode::Add);
         self.matmul.add(builder, product);
     }
 
     /// Returns the product `branch = dy w`, or added to it; dy `[R, outs]`, with rows `stride` floats apart.
-    fn back(&self, dy: &Slice, [outs, stride]: [usize; 2], w: (Slice, Values), store: Store) -> Product {
+    fn back(&self, dy: &Slice, [outs, stride]: [usize; 2], w: (Slice, Values), store: WriteMode) -> Product {
         let c = self.dims.width as u32;
         Product {
             form: Form::Nn,

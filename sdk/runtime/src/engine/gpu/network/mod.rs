@@ -5,10 +5,10 @@ mod experts;
 use std::ops::Range;
 
 use super::arena::Arena;
-use super::attention::{Attention, Pass, Sizes};
+use super::attention::{Attention, AttentionPass, Sizes};
 use super::frozen::Frozen;
 use super::kernels::{self, Call};
-use super::matmul::{Form, Matmul, Product, Store, Values};
+use super::matmul::{Form, Matmul, Product, Values, WriteMode};
 use super::params;
 use super::program::{Builder, Constant, Dispatch, Slice};
 use super::step::{BatchShape, Microbatch};
@@ -155,12 +155,12 @@ impl Network<'_> {
         let (c, work) = (self.dims.width, self.work);
         self.norm(builder, &Norm::first(slots, layer));
         let qkv = (&layer.qkv, self.dims.qkv_width());
-        self.linear(builder, &work.normed, &self.weight(&slots.qkv, c), &layer.qkv, Store::Set);
+        self.linear(builder, &work.normed, &self.weight(&slots.qkv, c), &layer.qkv, WriteMode::Set);
         self.adapt(builder, (slots, layer), QKV, &work.normed, qkv);
         self.rotary(builder, &layer.qkv, 1.0);
         self.attend(builder, layer);
         let out = self.weight(&slots.out, c);
-        self.linear(builder, &layer.attended, &out, &layer.middle, Store::Plus(layer.x.clone()));
+        self.linear(builder, &layer.attended, &out, &layer.middle, WriteMode::Plus(layer.x.clone()));
         self.adapt(builder, (slots, layer), OUT, &layer.attended, (&layer.middle, c));
         self.norm(builder, &Norm::second(slots, layer));
     }
@@ -169,13 +169,13 @@ impl Network<'_> {
         let (work, down) = (self.work, self.weight(&slots.down, self.dims.ff));
         self.gate_up(builder, slots, layer);
         self.gate(builder, layer);
-        self.linear(builder, &work.gated, &down, next, Store::Plus(layer.middle.clone()));
+        self.linear(builder, &work.gated, &down, next, WriteMode::Plus(layer.middle.clone()));
         self.adapt(builder, (slots, layer), DOWN, &work.gated, (next, self.dims.width));
     }
 
     fn gate_up(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
         let (work, c, f) = (self.work, self.dims.width, self.dims.ff);
-        self.linear(builder, &work.normed, &self.weight(&slots.gate_up, c), &layer.gate_up, Store::Set);
+        self.linear(builder, &work.normed, &self.weight(&slots.gate_up, c), &layer.gate_up, WriteMode::Set);
         self.adapt(builder, (slots, layer), GATE_UP, &work.normed, (&layer.gate_up, 2 * f));
     }
 
@@ -202,7 +202,7 @@ impl Network<'_> {
     /// Goes from `branch`, the gradient of the last norm's output, to the gradient of all parameters.
     fn backward(&self, builder: &mut Builder, tokens: &Microbatch, first: bool) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
-        self.norm_back(builder, &self.last_norm(), Store::Set, first);
+        self.norm_back(builder, &self.last_norm(), WriteMode::Set, first);
         for (i, (slots, layer)) in self.slots.layers.iter().zip(&work.layers).enumerate().rev() {
             if work.recompute && i + 1 < dims.layers {
                 self.again(builder, slots, layer);
@@ -212,7 +212,7 @@ impl Network<'_> {
             } else {
                 self.dense_back(builder, slots, layer, first);
             }
-            self.norm_back(builder, &Norm::second(slots, layer), Store::Add, first);
+            self.norm_back(builder, &Norm::second(slots, layer), WriteMode::Add, first);
             self.attention_back(builder, slots, layer, first);
         }
         if self.frozen.is_some() {
@@ -265,12 +265,12 @@ impl Network<'_> {
         let wide = (&work.dqkv, self.dims.qkv_width());
         self.adapt_back(builder, slots, QKV, wide, &work.branch);
         self.adapters_back(builder, (slots, layer), QKV, (wide, &work.normed), first);
-        self.norm_back(builder, &Norm::first(slots, layer), Store::Add, first);
+        self.norm_back(builder, &Norm::first(slots, layer), WriteMode::Add, first);
     }
 
     fn attend(&self, builder: &mut Builder, layer: &Layer) {
         let storage = [&layer.qkv, &layer.attended, &layer.lse].map(Slice::clone);
-        self.attention_pass(builder, Pass::Forward, &storage);
+        self.attention_pass(builder, AttentionPass::Forward, &storage);
     }
 
     /// Goes from `branch`, the gradient of attention's output, to the gradient of queries, keys and values.
@@ -281,12 +281,12 @@ impl Network<'_> {
         let storage = vec![layer.attended.clone(), work.branch.clone(), work.dots.clone()];
         self.by_item(builder, call, storage, rows, 2 * self.dims.head);
         let storage = [&layer.qkv, &work.branch, &layer.lse, &work.dots, &work.dqkv].map(Slice::clone);
-        self.attention_pass(builder, Pass::Queries, &storage);
-        self.attention_pass(builder, Pass::Keys, &storage);
+        self.attention_pass(builder, AttentionPass::Queries, &storage);
+        self.attention_pass(builder, AttentionPass::Keys, &storage);
     }
 
     /// Adds one pass of attention over all windows.
-    fn attention_pass(&self, builder: &mut Builder, pass: Pass, storage: &[Slice]) {
+    fn attention_pass(&self, builder: &mut Builder, pass: AttentionPass, storage: &[Slice]) {
         let (attention, sizes) = self.attention;
         let (gain, cost_max) = (self.matmul.gain(), self.matmul.cost_max);
         let dispatches = attention.dispatches(pass, sizes, gain, storage, cost_max);
@@ -342,7 +342,7 @@ impl Network<'_> {
     }
 
     /// Adds `y = x wᵀ`.
-    pub fn linear(&self, builder: &mut Builder, x: &Slice, w: &Weight, y: &Slice, store: Store) {
+    pub fn linear(&self, builder: &mut Builder, x: &Slice, w: &Weight, y: &Slice, store: WriteMode) {
         self.matmul.add(
             builder,
             Product {
@@ -380,7 +380,7 @@ impl Network<'_> {
                 b_values: w.values,
                 c: dx.clone(),
                 c_stride: w.ins as u32,
-                store: Store::Set,
+                store: WriteMode::Set,
                 first: [0, 0],
                 scale: 1.0,
             },
@@ -404,7 +404,7 @@ impl Network<'_> {
                 b_values: Values::Whole,
                 c: grad.clone(),
                 c_stride: w.ins as u32,
-                store: if first { Store::Set } else { Store::Add },
+                store: if first { WriteMode::Set } else { WriteMode::Add },
                 first: [0, 0],
                 scale: 1.0,
             },
@@ -453,7 +453,7 @@ impl Network<'_> {
 
     /// Goes from the gradient of a norm's output in `branch` to the gradient of the residual stream, and of the weight
     /// unless it is frozen.
-    pub fn norm_back(&self, builder: &mut Builder, norm: &Norm<'_>, to_dx: Store, first: bool) {
+    pub fn norm_back(&self, builder: &mut Builder, norm: &Norm<'_>, to_dx: WriteMode, first: bool) {
         let (rows, c, work) = (self.rows(), self.dims.width, self.work);
         let quads = c as u32 / 4;
         let groups = rows.div_ceil(NORM_ROWS);
@@ -461,7 +461,7 @@ impl Network<'_> {
             rows: rows as u32,
             quads,
             rows_per_group: NORM_ROWS as u32,
-            add: u32::from(matches!(to_dx, Store::Add)),
+            add: u32::from(matches!(to_dx, WriteMode::Add)),
         });
         let storage = vec![
             work.branch.clone(),
@@ -524,7 +524,7 @@ impl Network<'_> {
             };
             let logits = |i: usize| work.logits.after(slices[i].0 as u64);
             for (i, (.., flat)) in slices.iter().enumerate() {
-                let product = product(i, Form::Nt, &normed, self.factor(flat), &logits(i), Store::Set);
+                let product = product(i, Form::Nt, &normed, self.factor(flat), &logits(i), WriteMode::Set);
                 self.matmul.add(builder, product);
             }
             let call = kernels::CROSS_ENTROPY.with(params::CrossEntropy {
@@ -536,7 +536,7 @@ impl Network<'_> {
             let storage = vec![rows_of(&tokens.targets, 1), hyper, work.logits.clone(), rows_of(losses, 1)];
             self.by_row(builder, call, storage, count, dims.vocab);
             for (i, (.., flat)) in slices.iter().enumerate() {
-                let store = if i == 0 { Store::Set } else { Store::Add };
+                let store = if i == 0 { WriteMode::Set } else { WriteMode::Add };
                 let product = product(i, Form::Nn, &logits(i), self.factor(flat), &branch, store);
                 self.matmul.add(builder, product);
             }
@@ -545,7 +545,7 @@ impl Network<'_> {
             }
             for (i, (.., flat)) in slices.iter().enumerate() {
                 let (store, x) = (
-                    if first && start == 0 { Store::Set } else { Store::Add },
+                    if first && start == 0 { WriteMode::Set } else { WriteMode::Add },
                     (normed.clone(), Values::Whole),
                 );
                 let product = product(i, Form::Tn, &logits(i), x, &self.grad(flat), store);
@@ -579,7 +579,7 @@ impl Network<'_> {
     /// `first.1` on.
     fn low_rank(
         &self,
-        (form, store): (Form, Store),
+        (form, store): (Form, WriteMode),
         [m, n, k]: [usize; 3],
         [a, b, c]: [Wide<'_>; 3],
         first: (usize, usize),
@@ -621,7 +621,7 @@ impl Network<'_> {
         for (index, adapter) in of(slots, group) {
             let (b, low) = (self.theta(&adapter.b), (&layer.low[index], rank));
             let (sides, first) = ([rows, adapter.outs, rank], (0, adapter.column));
-            let add = (Form::Nt, Store::Add);
+            let add = (Form::Nt, WriteMode::Add);
             self.matmul
                 .add(builder, self.low_rank(add, sides, [low, (&b, rank), y], first, self.lora_scale()));
         }
@@ -638,7 +638,7 @@ impl Network<'_> {
         let (rows, rank) = (self.rows(), self.dims.rank());
         for (index, adapter) in of(slots, group) {
             let (a, ins, low) = (self.theta(&adapter.a), adapter.ins, (&layer.low[index], rank));
-            let set = (Form::Nt, Store::Set);
+            let set = (Form::Nt, WriteMode::Set);
             let product = self.low_rank(set, [rows, rank, ins], [(x, ins), (&a, ins), low], (0, 0), 1.0);
             self.matmul.add(builder, product);
         }
@@ -659,10 +659,10 @@ impl Network<'_> {
             let (a, b) = (self.theta(&adapter.a), self.theta(&adapter.b));
             let (ins, dlow) = (adapter.ins, (&self.work.dlow[index], rank));
             let (sides, first) = ([rows, rank, adapter.outs], (adapter.column, 0));
-            let set = (Form::Nn, Store::Set);
+            let set = (Form::Nn, WriteMode::Set);
             self.matmul
                 .add(builder, self.low_rank(set, sides, [dy, (&b, rank), dlow], first, self.lora_scale()));
-            let add = (Form::Nn, Store::Add);
+            let add = (Form::Nn, WriteMode::Add);
             let product = self.low_rank(add, [rows, ins, rank], [dlow, (&a, ins), (dx, ins)], (0, 0), 1.0);
             self.matmul.add(builder, product);
         }
@@ -678,7 +678,7 @@ impl Network<'_> {
         is_first: bool,
     ) {
         let (rows, rank) = (self.rows(), self.dims.rank());
-        let form = || (Form::Tn, if is_first { Store::Set } else { Store::Add });
+        let form = || (Form::Tn, if is_first { WriteMode::Set } else { WriteMode::Add });
         for (index, adapter) in of(slots, group) {
             let (da, db, ins) = (self.grad(&adapter.a), self.grad(&adapter.b), adapter.ins);
             let (low, dlow) = ((&layer.low[index], rank), (&self.work.dlow[index], rank));

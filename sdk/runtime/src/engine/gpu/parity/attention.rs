@@ -1,6 +1,6 @@
 //! The kernels of attention and of its gradients.
 
-use super::super::attention::{self, Attention, Bands, Pass, agrees, wins};
+use super::super::attention::{self, Attention, AttentionPass, Bands, agrees, wins};
 use super::super::{Gpu, kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise_of, run, words};
 use crate::model::ops::{self, Heads};
@@ -105,7 +105,7 @@ async fn found(
     let none = |len| words(&vec![f32::NAN; len]);
     let per_head = sizes.rows() * sizes.heads.heads;
 
-    let forward = pass(Pass::Forward, vec![words(qkv), none(dy.len()), none(per_head)]).await;
+    let forward = pass(AttentionPass::Forward, vec![words(qkv), none(dy.len()), none(per_head)]).await;
     let (y, lse) = (&forward[1], &forward[2]);
 
     let buffers = [y.clone(), words(dy), none(per_head)];
@@ -113,7 +113,7 @@ async fn found(
     let dots = run(gpu, kernels::ATTENTION_DOTS.with(dots), &[("WG", 64)], &buffers, [2, 1, 1]).await;
 
     let mut buffers = vec![words(qkv), words(dy), lse.clone(), dots[0].clone(), none(qkv.len())];
-    for part in [Pass::Queries, Pass::Keys] {
+    for part in [AttentionPass::Queries, AttentionPass::Keys] {
         buffers = pass(part, buffers).await;
     }
     [floats(y), floats(&buffers[4])]

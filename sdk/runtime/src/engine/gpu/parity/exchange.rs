@@ -32,7 +32,7 @@ fn odd_model() -> ModelSpec {
 type Spec = (Code, u32, ApplyPolicy);
 
 /// The same fragments on the host and on the device.
-struct Pair {
+struct HostDevicePair {
     gpu: Gpu,
     arena: Arena,
     fragments: Arc<Fragments>,
@@ -44,7 +44,7 @@ struct Pair {
     rng: Rng,
 }
 
-impl Pair {
+impl HostDevicePair {
     /// Creates a pair of `model` in chunks of at most `chunk_bytes`, with every fragment loaded.
     async fn new(gpu: &Gpu, model: &ModelSpec, chunk_bytes: u64, count: u16, spec: Spec) -> Self {
         Self::with(gpu, (model, chunk_bytes, count), spec, false).await
@@ -199,7 +199,8 @@ async fn does_what_a_replica_does(gpus: &Gpus) {
             {
                 for host_hat in [false, true] {
                     let spec = (code, block, apply);
-                    let mut pair = Pair::with(gpu, (&odd_model(), ODD_BYTES, 3), spec, host_hat).await;
+                    let mut pair =
+                        HostDevicePair::with(gpu, (&odd_model(), ODD_BYTES, 3), spec, host_hat).await;
                     assert!(pair.arena.chunks().len() > 2);
                     pair.walk(30, tolerance, apply == RESIDUE).await;
                 }
@@ -227,7 +228,7 @@ fn chunks_end_within_a_word() {
 /// There are more bodies than slots. If several of one fragment wait for a slot, the newest is sent.
 async fn bodies_wait_their_turn(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        let mut pair = Pair::new(gpu, &odd_model(), 1 << 20, 7, (Code::Int4, 8, KEEP)).await;
+        let mut pair = HostDevicePair::new(gpu, &odd_model(), 1 << 20, 7, (Code::Int4, 8, KEEP)).await;
         let rounds = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 0), (8, 6), (9, 5), (10, 0)];
         let begun = rounds.map(|(round, p)| {
             pair.train();
@@ -250,28 +251,28 @@ fn refusal<T>(result: Result<T, EngineError>) -> ReplicaError {
 
 async fn refuses_what_a_replica_refuses(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        let pair = &mut Pair::new(gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, RESIDUE)).await;
+        let pair = &mut HostDevicePair::new(gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, RESIDUE)).await;
         let values = pair.noise(P0, 1.0);
         let good = pair.codec.encode(pair.fragments.segments(P0).unwrap(), &values);
         let (mut bad, mut infinite) = (good.clone(), values.clone());
         bad[1] = 0xff;
         infinite[9] = f32::INFINITY;
 
-        let apply = |pair: &mut Pair, p, body: &[u8]| {
+        let apply = |pair: &mut HostDevicePair, p, body: &[u8]| {
             let expected = pair.replica.apply(p, body, &mut pair.theta).unwrap_err();
             assert_eq!(refusal(pair.exchange.apply(p, body)), expected);
         };
         apply(pair, FragmentId(2), &good);
         apply(pair, P0, &good[1..]);
         apply(pair, P0, &bad);
-        let load = |pair: &mut Pair, p, values: &[f32]| {
+        let load = |pair: &mut HostDevicePair, p, values: &[f32]| {
             let expected = pair.replica.load(p, values, true, &mut pair.theta).unwrap_err();
             assert_eq!(refusal(pair.exchange.load(p, values, true)), expected);
         };
         load(pair, FragmentId(2), &values);
         load(pair, P0, &values[1..]);
         load(pair, P0, &infinite);
-        let include = |pair: &mut Pair, p| {
+        let include = |pair: &mut HostDevicePair, p| {
             let expected = pair.replica.include(p, &mut pair.theta).unwrap_err();
             assert_eq!(refusal(pair.exchange.include(p)), expected);
         };
@@ -293,7 +294,7 @@ async fn refuses_what_a_replica_refuses(gpus: &Gpus) {
 /// The first value that is not finite is reported with the body. After another load, the fragment works again.
 async fn what_is_not_finite_is_no_body(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        let mut pair = Pair::new(gpu, &odd_model(), ODD_BYTES, 3, (Code::Int4, 8, RESIDUE)).await;
+        let mut pair = HostDevicePair::new(gpu, &odd_model(), ODD_BYTES, 3, (Code::Int4, 8, RESIDUE)).await;
         let segments = pair.fragments.segments(P0).unwrap().to_vec();
         let last = segments.last().unwrap().range();
         pair.theta[last.start + 3] = f32::NAN;
@@ -315,7 +316,7 @@ async fn what_is_not_finite_is_no_body(gpus: &Gpus) {
 
 async fn a_lost_device_is_an_error(_: &Gpus) {
     let gpu = own_gpu(None).await;
-    let mut pair = Pair::new(&gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, KEEP)).await;
+    let mut pair = HostDevicePair::new(&gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, KEEP)).await;
     pair.encode(1, P0);
     gpu.lose();
     let lost = |result| assert!(matches!(result, Err(EngineError::Lost { .. })), "{result:?}");
@@ -343,7 +344,7 @@ async fn a_body_above_the_limit_is_refused(_: &Gpus) {
 /// Goal: an encoded update stays pending while other changes are applied, until a change includes it.
 async fn an_update_outlasts_other_changes(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        let mut pair = Pair::new(gpu, &odd_model(), ODD_BYTES, 3, (Code::Int4, 8, RESIDUE)).await;
+        let mut pair = HostDevicePair::new(gpu, &odd_model(), ODD_BYTES, 3, (Code::Int4, 8, RESIDUE)).await;
         for p in [P0, FragmentId(2)] {
             pair.train();
             pair.encode(1, p);
@@ -376,7 +377,8 @@ async fn an_update_outlasts_other_changes(gpus: &Gpus) {
 async fn only_bodies_are_read_back(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let mut pair =
-            Pair::new(gpu, &Preset::Small.model(256), 128 << 20, 8, (Code::Int4, 256, RESIDUE)).await;
+            HostDevicePair::new(gpu, &Preset::Small.model(256), 128 << 20, 8, (Code::Int4, 256, RESIDUE))
+                .await;
         assert_eq!(pair.exchange.bytes_read_back(), 0);
         pair.train();
         let ids: Vec<FragmentId> = pair.fragments.ids().collect();

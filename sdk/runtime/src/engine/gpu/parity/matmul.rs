@@ -7,7 +7,7 @@ use half::f16;
 use wgpu::util::DeviceExt;
 
 use super::super::matmul::{
-    Best, Choice, ChoiceError, Form, Matmul, Product, Store, Values, Variant, agrees,
+    Best, Choice, ChoiceError, Form, Matmul, Product, Values, Variant, WriteMode, agrees,
 };
 use super::super::program::{Builder, Slice};
 use super::super::{Gpu, kernels, params};
@@ -141,7 +141,7 @@ async fn check_kept(
         b_values,
         c: c.clone(),
         c_stride: before.stride as u32,
-        store: [Store::Set, Store::Add, Store::Plus(residual.upload(gpu))][store].clone(),
+        store: [WriteMode::Set, WriteMode::Add, WriteMode::Plus(residual.upload(gpu))][store].clone(),
         first: [0, 0],
         scale: 1.0,
     };
