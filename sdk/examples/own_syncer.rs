@@ -155,7 +155,7 @@ fn since(started: Instant) -> Millis {
 }
 
 /// One learner: the core's machine, a vector of parameters, and its copy of the published parameters.
-struct Island {
+struct LocalLearner {
     conn: ConnId,
     core: Learner,
     layout: Layout,
@@ -174,7 +174,7 @@ fn learn(
     messages: &Receiver<Down>,
 ) -> Result<(), String> {
     let (identity, name) = (Identity([number; 32]), format!("learner {number}"));
-    let mut island = Island {
+    let mut island = LocalLearner {
         conn,
         core: Learner::new(LearnerConfig {
             identity,
@@ -213,7 +213,7 @@ fn learn(
     Ok(())
 }
 
-impl Island {
+impl LocalLearner {
     fn now(&self) -> Millis {
         since(self.started)
     }

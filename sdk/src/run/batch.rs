@@ -15,7 +15,7 @@ use archipelago_runtime::engine::{Engine, EngineError, OptimiserState, batch_lik
 
 use super::Basis;
 use super::event::Event;
-use super::session::{Part, Session, take_moments};
+use super::session::{ActiveRun, LearnerSession, take_moments};
 
 /// Maximum step time of a batch chosen for a device, in microseconds, unless a single window takes longer. A requested
 /// fragment is coded only after the current step, so its answer may be this late. A pause or stop by the owner waits as
@@ -117,20 +117,20 @@ impl Halving {
     }
 }
 
-impl<E, B, O> Session<'_, E, B, O>
+impl<E, B, O> LearnerSession<'_, E, B, O>
 where
     E: Engine,
     B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     /// Builds the engine of the run of `welcome`. The previous engine must be gone; only its moments may remain.
-    pub(super) async fn open(&mut self, welcome: &Welcome) -> Result<Part<E>, EngineError> {
+    pub(super) async fn open(&mut self, welcome: &Welcome) -> Result<ActiveRun<E>, EngineError> {
         let (run, spec) = (welcome.run, welcome.spec.clone());
         let mut moments = take_moments(&mut self.salvaged, run, &spec);
         let frozen = self.frozen_weights(&spec);
         if let Some(batch) = self.config.batch.windows() {
             let engine = (self.build)(&with(&spec, batch), Basis { moments, frozen }).await?;
-            return Ok(Part { run, spec, batch, engine });
+            return Ok(ActiveRun { run, spec, batch, engine });
         }
         // A batch that was too large for one engine of a run would be too large for the next.
         let before = self.fitted.filter(|(fitted, _)| *fitted == run).map(|(_, batch)| batch.get());
@@ -153,7 +153,7 @@ where
             };
             if !step_us.is_some_and(|step_us| halving.is_too_slow(step_us)) {
                 self.fitted = Some((run, batch));
-                return Ok(Part { run, spec, batch, engine });
+                return Ok(ActiveRun { run, spec, batch, engine });
             }
             // Rehearsals leave the moments unchanged.
             moments = engine.salvage();
@@ -226,14 +226,14 @@ mod tests {
     use super::*;
 
     /// A device with fixed memory and speed.
-    struct Fake {
+    struct FakeDevice {
         windows_max: u32,
         step_us: u64,
         window_us: u64,
     }
 
     /// Returns the batches tried on `fake` for a run of `most` windows; the last one is accepted.
-    fn tried(most: u32, fake: &Fake) -> Vec<u32> {
+    fn tried(most: u32, fake: &FakeDevice) -> Vec<u32> {
         let mut halving = Halving::from(most, STEP_US_MAX);
         let mut tried = Vec::new();
         loop {
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn halves_until_memory_and_time_suffice() {
         let check = |most, windows_max, step_us, window_us, expected: &[u32]| {
-            assert_eq!(tried(most, &Fake { windows_max, step_us, window_us }), expected);
+            assert_eq!(tried(most, &FakeDevice { windows_max, step_us, window_us }), expected);
         };
         check(8, 8, 0, 250_000, &[8]);
         check(8, 8, 0, 250_001, &[8, 4]);

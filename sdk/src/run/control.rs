@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 
 /// Handle that pauses, throttles and ends a run, from any thread and at any time. Clones control the same run.
 #[derive(Clone, Debug)]
-pub struct Control(Arc<Shared>);
+pub struct Control(Arc<ControlFlags>);
 
 #[derive(Debug)]
-struct Shared {
+struct ControlFlags {
     paused: AtomicBool,
     stopped: AtomicBool,
     hidden: AtomicBool,
@@ -25,7 +25,7 @@ impl Control {
     /// Returns a control without pause or stop, at all of the time.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(ControlFlags {
             paused: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             hidden: AtomicBool::new(false),

@@ -26,15 +26,15 @@ use super::Address;
 const FRAGMENTS_MAX: usize = 4;
 
 /// A finished transfer that was not handled yet.
-enum Ended {
-    Fragment(Wanted, Reply),
+enum FinishedTransfer {
+    Fragment(FragmentDownload, Reply),
     Shard(Reply),
     Frozen(Reply),
     HeldOut(Reply),
 }
 
 /// Result of a transfer.
-pub(super) enum Came {
+pub(super) enum TransferResult {
     /// An input for the member.
     Input(Input),
     /// A part of the frozen weights, or the reason for its failure.
@@ -46,29 +46,29 @@ pub(super) struct Downloads {
     address: Address,
     /// Proof of admission for requests.
     pass: Option<String>,
-    fragments: FuturesUnordered<LocalBoxFuture<'static, (Wanted, Reply)>>,
-    waiting: VecDeque<Wanted>,
+    fragments: FuturesUnordered<LocalBoxFuture<'static, (FragmentDownload, Reply)>>,
+    waiting: VecDeque<FragmentDownload>,
     /// Partial fragments of interrupted transfers.
-    broken: BTreeMap<FragmentId, Begun>,
-    shard: Option<Piece>,
-    frozen: Option<Piece>,
+    broken: BTreeMap<FragmentId, PartialFragment>,
+    shard: Option<PartDownload>,
+    frozen: Option<PartDownload>,
     held_out: Option<LocalBoxFuture<'static, Reply>>,
     /// Received bytes of all bodies.
     count: ByteCount,
 }
 
 #[derive(Debug)]
-struct Wanted {
+struct FragmentDownload {
     run: RunId,
     fragment: FragmentId,
     version: Version,
     body_bytes: u64,
-    begun: Option<Begun>,
+    begun: Option<PartialFragment>,
 }
 
 /// Beginning of one version of a fragment.
 #[derive(Debug)]
-struct Begun {
+struct PartialFragment {
     run: RunId,
     version: Version,
     bytes: Vec<u8>,
@@ -122,13 +122,13 @@ impl Downloads {
     /// rest of that version, if the syncer still has it.
     pub(super) fn fragment(&mut self, run: RunId, fragment: FragmentId, version: Version, len: usize) {
         let body_bytes = (halves::BYTES * len) as u64;
-        self.waiting.push_back(Wanted { run, fragment, version, body_bytes, begun: None });
+        self.waiting.push_back(FragmentDownload { run, fragment, version, body_bytes, begun: None });
         self.start_waiting();
     }
 
     /// Requests `shard`, `body_bytes` long, resuming an interrupted transfer. Any other shard is cancelled.
     pub(super) fn shard(&mut self, run: RunId, shard: u32, body_bytes: u64) {
-        let piece = Piece::new("shard", shard, body_bytes).after(self.shard.take());
+        let piece = PartDownload::new("shard", shard, body_bytes).after(self.shard.take());
         let from = (&self.address, self.pass.as_deref(), &self.count);
         let request = request(from, &shard_path(run, shard), piece.start_byte(), body_bytes, None);
         self.shard = Some(piece.begun(request));
@@ -136,7 +136,8 @@ impl Downloads {
 
     /// Requests a part of the frozen weights, as [`Self::shard`] does for a shard.
     pub(super) fn frozen(&mut self, run: RunId, part: u32, body_bytes: u64) {
-        let piece = Piece::new("part of the frozen weights", part, body_bytes).after(self.frozen.take());
+        let piece =
+            PartDownload::new("part of the frozen weights", part, body_bytes).after(self.frozen.take());
         let from = (&self.address, self.pass.as_deref(), &self.count);
         let request = request(from, &frozen_path(run, part), piece.start_byte(), body_bytes, None);
         self.frozen = Some(piece.begun(request));
@@ -150,13 +151,13 @@ impl Downloads {
     }
 
     /// Returns the result of a finished transfer, if there is one.
-    pub(super) fn try_next(&mut self) -> Option<Came> {
+    pub(super) fn try_next(&mut self) -> Option<TransferResult> {
         self.next().now_or_never()
     }
 
     /// Waits for the end of a transfer, and starts the next one in the queue. Without transfers it waits for ever.
     /// Dropping the future loses nothing.
-    pub(super) async fn next(&mut self) -> Came {
+    pub(super) async fn next(&mut self) -> TransferResult {
         loop {
             let ended = self.ended().await;
             if let Some(came) = self.take(ended) {
@@ -165,7 +166,7 @@ impl Downloads {
         }
     }
 
-    async fn ended(&mut self) -> Ended {
+    async fn ended(&mut self) -> FinishedTransfer {
         let shard = ends(&mut self.shard);
         let frozen = ends(&mut self.frozen);
         let fragment = async {
@@ -182,16 +183,18 @@ impl Downloads {
         };
         let (shard, held_out, fragment, frozen) = (pin!(shard), pin!(held_out), pin!(fragment), pin!(frozen));
         match select(select(shard, held_out), select(fragment, frozen)).await {
-            Either::Left((Either::Left((reply, _)), _)) => Ended::Shard(reply),
-            Either::Left((Either::Right((reply, _)), _)) => Ended::HeldOut(reply),
-            Either::Right((Either::Left(((wanted, reply), _)), _)) => Ended::Fragment(wanted, reply),
-            Either::Right((Either::Right((reply, _)), _)) => Ended::Frozen(reply),
+            Either::Left((Either::Left((reply, _)), _)) => FinishedTransfer::Shard(reply),
+            Either::Left((Either::Right((reply, _)), _)) => FinishedTransfer::HeldOut(reply),
+            Either::Right((Either::Left(((wanted, reply), _)), _)) => {
+                FinishedTransfer::Fragment(wanted, reply)
+            }
+            Either::Right((Either::Right((reply, _)), _)) => FinishedTransfer::Frozen(reply),
         }
     }
 
-    fn take(&mut self, ended: Ended) -> Option<Came> {
-        Some(Came::Input(match ended {
-            Ended::Fragment(wanted, reply) => {
+    fn take(&mut self, ended: FinishedTransfer) -> Option<TransferResult> {
+        Some(TransferResult::Input(match ended {
+            FinishedTransfer::Fragment(wanted, reply) => {
                 let (fragment, body_bytes) = (wanted.fragment, wanted.body_bytes);
                 let taken = wanted.take(reply);
                 let taken = taken.and_then(|begun| begun.complete(body_bytes)).map_err(|(reason, begun)| {
@@ -204,14 +207,14 @@ impl Downloads {
                     Err(reason) => Input::FetchFailed { fragment, reason },
                 }
             }
-            Ended::Shard(reply) => {
+            FinishedTransfer::Shard(reply) => {
                 let (shard, bytes) = came(&mut self.shard, reply)?;
                 Input::Shard { shard, bytes }
             }
-            Ended::Frozen(reply) => {
-                return came(&mut self.frozen, reply).map(|(_, bytes)| Came::Frozen(bytes));
+            FinishedTransfer::Frozen(reply) => {
+                return came(&mut self.frozen, reply).map(|(_, bytes)| TransferResult::Frozen(bytes));
             }
-            Ended::HeldOut(reply) => {
+            FinishedTransfer::HeldOut(reply) => {
                 self.held_out = None;
                 let bytes = match reply {
                     Ok(FetchReply { status: 200, body, .. }) => Ok(body),
@@ -227,12 +230,12 @@ impl Downloads {
         while self.fragments.len() < FRAGMENTS_MAX
             && let Some(mut wanted) = self.waiting.pop_front()
         {
-            let Wanted { run, fragment, version, body_bytes, .. } = wanted;
+            let FragmentDownload { run, fragment, version, body_bytes, .. } = wanted;
             wanted.begun = self.broken.remove(&fragment).filter(|begun| begun.run == run);
             let from = (&self.address, self.pass.as_deref(), &self.count);
             let request = match &wanted.begun {
                 None => request(from, &fragment_path(run, fragment, version), 0, body_bytes, None),
-                Some(Begun { version, bytes, .. }) => {
+                Some(PartialFragment { version, bytes, .. }) => {
                     let path = fragment_path(run, fragment, *version);
                     let tag = fragment_tag(run, fragment, *version);
                     request(from, &path, bytes.len() as u64, body_bytes, Some(tag))
@@ -243,14 +246,14 @@ impl Downloads {
     }
 }
 
-impl Wanted {
+impl FragmentDownload {
     /// Returns the data of the fragment after `reply`, or the reason for its absence and the data to resume from.
-    fn take(self, reply: Reply) -> Result<Begun, (String, Option<Begun>)> {
+    fn take(self, reply: Reply) -> Result<PartialFragment, (String, Option<PartialFragment>)> {
         let run = self.run;
         match reply {
             Ok(FetchReply { status: 206, body, .. }) => Ok(self.joined(body)),
             Ok(FetchReply { status: 200, header, body, .. }) => match version_in(header) {
-                Some(version) => Ok(Begun { run, version, bytes: body }),
+                Some(version) => Ok(PartialFragment { run, version, bytes: body }),
                 None => Err((format!("the answer names no version in {VERSION_HEADER}"), None)),
             },
             // Earlier data remains useful if the syncer is merely busy.
@@ -260,7 +263,7 @@ impl Wanted {
                 let begun = match error {
                     FetchError::Network { status: Some(206), partial, .. } => Some(self.joined(partial)),
                     FetchError::Network { status: Some(200), header, partial, .. } => {
-                        version_in(header).map(|version| Begun { run, version, bytes: partial })
+                        version_in(header).map(|version| PartialFragment { run, version, bytes: partial })
                     }
                     FetchError::Network { .. } => self.begun,
                     FetchError::TooLarge { .. } => None,
@@ -272,15 +275,15 @@ impl Wanted {
     }
 
     /// Appends `more` to the earlier data.
-    fn joined(self, more: Vec<u8>) -> Begun {
+    fn joined(self, more: Vec<u8>) -> PartialFragment {
         let mut begun =
-            self.begun.unwrap_or(Begun { run: self.run, version: self.version, bytes: Vec::new() });
+            self.begun.unwrap_or(PartialFragment { run: self.run, version: self.version, bytes: Vec::new() });
         begun.bytes.extend(more);
         begun
     }
 }
 
-impl Begun {
+impl PartialFragment {
     /// Returns the version and its values, if all `body_bytes` are present.
     fn complete(self, body_bytes: u64) -> Result<(Version, Vec<f32>), (String, Option<Self>)> {
         if self.bytes.len() as u64 == body_bytes {
@@ -295,7 +298,7 @@ fn version_in(header: Option<String>) -> Option<Version> {
 }
 
 /// A shard or a part of the frozen weights: one of each kind is fetched at a time.
-pub(super) struct Piece {
+pub(super) struct PartDownload {
     /// Its kind, for display.
     kind: &'static str,
     index: u32,
@@ -306,7 +309,7 @@ pub(super) struct Piece {
     partial: Vec<u8>,
 }
 
-impl Piece {
+impl PartDownload {
     /// Returns a piece without data.
     pub(super) fn new(kind: &'static str, index: u32, body_bytes: u64) -> Self {
         Self { kind, index, body_bytes, transfer: None, partial: Vec::new() }
@@ -370,7 +373,7 @@ impl Piece {
 }
 
 /// Waits for the end of a piece's transfer. Never completes if there is no transfer.
-pub(super) async fn ends(piece: &mut Option<Piece>) -> Reply {
+pub(super) async fn ends(piece: &mut Option<PartDownload>) -> Reply {
     match piece.as_mut().and_then(|piece| piece.transfer.as_mut()) {
         Some(transfer) => transfer.await,
         None => pending().await,
@@ -378,7 +381,7 @@ pub(super) async fn ends(piece: &mut Option<Piece>) -> Reply {
 }
 
 /// Returns the index and the result of the piece in `slot`. An incomplete piece stays there to be resumed.
-pub(super) fn came(slot: &mut Option<Piece>, reply: Reply) -> Option<(u32, Result<Vec<u8>, String>)> {
+pub(super) fn came(slot: &mut Option<PartDownload>, reply: Reply) -> Option<(u32, Result<Vec<u8>, String>)> {
     let mut held = slot.take()?;
     held.transfer = None;
     let (index, bytes) = (held.index, held.take(reply));

@@ -33,7 +33,7 @@ use super::{Address, Control};
 
 /// Injected faults of a fake syncer, and a record of what it received.
 #[derive(Default)]
-pub(super) struct Script {
+pub(super) struct FaultScript {
     /// Goodbyes in answer to the next greetings, before one is admitted.
     pub(super) goodbyes: Vec<Bye>,
     /// Number of answers with a shard that break off half way.
@@ -66,26 +66,26 @@ pub(super) struct Script {
 
 pub(super) struct FakeSyncer {
     pub(super) address: Address,
-    world: Arc<Mutex<World>>,
+    world: Arc<Mutex<FakeSyncerState>>,
 }
 
-struct World {
+struct FakeSyncerState {
     clock: Clock,
     syncer: Syncer,
     shard: Vec<u8>,
-    desk: Desk,
+    desk: PendingOutputs,
     next_conn: u64,
-    script: Script,
+    script: FaultScript,
 }
 
 /// Messages waiting to be sent on each connection, and jobs waiting to be merged.
 #[derive(Default)]
-struct Desk {
+struct PendingOutputs {
     conns: BTreeMap<ConnId, Vec<Message>>,
     jobs: Vec<MergeJob>,
 }
 
-impl Host for Desk {
+impl Host for PendingOutputs {
     fn send(&mut self, conns: &[ConnId], message: Message) {
         for conn in conns {
             if let Some(messages) = self.conns.get_mut(conn) {
@@ -109,7 +109,7 @@ impl Host for Desk {
 
 impl FakeSyncer {
     /// Listens on a free port of this machine.
-    pub(super) fn start(script: Script) -> Self {
+    pub(super) fn start(script: FaultScript) -> Self {
         let tokens: Vec<u32> = (0..4_000).map(|i| i % 251).collect();
         let shard = encode_shard(&tokens, 2).unwrap();
         let run_spec = match &script.frozen {
@@ -119,8 +119,14 @@ impl FakeSyncer {
         let layout = Layout::of(&run_spec.model).unwrap();
         let theta = vec![0.0; layout.len()];
         let syncer = Syncer::new(RunId(7), run_spec, SyncerConfig::default(), &layout, &theta).unwrap();
-        let world =
-            World { clock: Clock::start(), syncer, shard, desk: Desk::default(), next_conn: 1, script };
+        let world = FakeSyncerState {
+            clock: Clock::start(),
+            syncer,
+            shard,
+            desk: PendingOutputs::default(),
+            next_conn: 1,
+            script,
+        };
         let world = Arc::new(Mutex::new(world));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string().parse().unwrap();
@@ -139,16 +145,16 @@ impl FakeSyncer {
         lock(&self.world).handle(input);
     }
 
-    pub(super) fn script<R>(&self, look: impl FnOnce(&mut Script) -> R) -> R {
+    pub(super) fn script<R>(&self, look: impl FnOnce(&mut FaultScript) -> R) -> R {
         look(&mut lock(&self.world).script)
     }
 }
 
-fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+fn lock(world: &Mutex<FakeSyncerState>) -> MutexGuard<'_, FakeSyncerState> {
     world.lock().expect("a test thread panicked")
 }
 
-fn serve(mut stream: TcpStream, world: &Mutex<World>) {
+fn serve(mut stream: TcpStream, world: &Mutex<FakeSyncerState>) {
     let mut head = [0; 2_048];
     let Ok(count) = stream.peek(&mut head) else { return };
     let text = String::from_utf8_lossy(&head[..count]).into_owned();
@@ -161,7 +167,7 @@ fn serve(mut stream: TcpStream, world: &Mutex<World>) {
         stream.set_read_timeout(Some(Duration::from_millis(1_000))).unwrap();
         let socket = tungstenite::accept_hdr(stream, agree).unwrap();
         socket.get_ref().set_read_timeout(Some(Duration::from_millis(3))).unwrap();
-        World::talk(world, socket);
+        FakeSyncerState::talk(world, socket);
     } else {
         stream.read_exact(&mut head[..count]).unwrap();
         let answer = lock(world).answer(&text);
@@ -170,7 +176,7 @@ fn serve(mut stream: TcpStream, world: &Mutex<World>) {
     }
 }
 
-impl World {
+impl FakeSyncerState {
     fn talk(world: &Mutex<Self>, mut socket: WebSocket<TcpStream>) {
         let conn = {
             let mut world = lock(world);
@@ -391,13 +397,13 @@ pub(super) fn of_adapters(spec: RunSpec, bytes: &[u8]) -> RunSpec {
 /// Step time in milliseconds; at 0 the learner's rate would be meaningless.
 pub(super) const STEP_MS: u64 = 2;
 
-/// Pulls every parameter towards 1.
-pub(super) struct Toy {
+/// Trainer that pulls every parameter towards 1.
+pub(super) struct QuadraticTrainer {
     layout: Layout,
     params: Vec<f32>,
 }
 
-impl Toy {
+impl QuadraticTrainer {
     pub(super) fn new() -> Self {
         Self::of(layout())
     }
@@ -409,7 +415,7 @@ impl Toy {
     }
 }
 
-impl Trainer for Toy {
+impl Trainer for QuadraticTrainer {
     fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -442,7 +448,7 @@ pub(super) const SETTLE_MS: u64 = 5;
 
 /// Behaviour of one engine.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Plan {
+pub(super) enum EngineBehaviour {
     /// The device is lost before the engine is ready.
     Stillborn,
     /// There is not enough memory.
@@ -455,7 +461,7 @@ pub(super) enum Plan {
 #[derive(Default)]
 pub(super) struct Device {
     /// Plans of the next engines; the last one applies to all further engines.
-    pub(super) plans: VecDeque<Plan>,
+    pub(super) plans: VecDeque<EngineBehaviour>,
     /// Moments passed to each engine.
     pub(super) given: Vec<Option<OptimiserState>>,
     /// Batch requested for each engine, including failed ones.
@@ -474,14 +480,14 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn new(plans: &[Plan]) -> Rc<RefCell<Self>> {
+    pub(super) fn new(plans: &[EngineBehaviour]) -> Rc<RefCell<Self>> {
         Rc::new(RefCell::new(Self { plans: plans.iter().copied().collect(), ..Self::default() }))
     }
 }
 
 /// Trains in host memory; only the timing is that of a device.
 pub(super) struct DeviceEngine {
-    host: HostEngine<Toy>,
+    host: HostEngine<QuadraticTrainer>,
     device: Rc<RefCell<Device>>,
     index: usize,
     /// Steps of the initial moments.
@@ -507,11 +513,13 @@ impl DeviceEngine {
         state.given.push(moments);
         state.batches.push(spec.inner.batch);
         let (late_steps, life_steps) = match plan.unwrap() {
-            Plan::Stillborn => return Err(lost()),
-            Plan::Oversized => return Err(EngineError::HostMemory { needed_mib: 2, available_mib: 1 }),
-            Plan::Alive { late_steps, life_steps } => (late_steps, life_steps),
+            EngineBehaviour::Stillborn => return Err(lost()),
+            EngineBehaviour::Oversized => {
+                return Err(EngineError::HostMemory { needed_mib: 2, available_mib: 1 });
+            }
+            EngineBehaviour::Alive { late_steps, life_steps } => (late_steps, life_steps),
         };
-        let host = HostEngine::new(spec, Toy::new())?;
+        let host = HostEngine::new(spec, QuadraticTrainer::new())?;
         state.standing += 1;
         state.steps.push(0);
         let (index, device) = (state.steps.len() - 1, Rc::clone(device));

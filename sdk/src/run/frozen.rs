@@ -14,7 +14,7 @@ use archipelago_runtime::engine::{Engine, EngineError};
 use futures::future::{LocalBoxFuture, ready};
 
 use super::event::Event;
-use super::session::Session;
+use super::session::LearnerSession;
 use super::{Basis, RunError};
 
 /// First and maximum wait before a missing part is requested again, in milliseconds; each wait doubles.
@@ -28,7 +28,7 @@ pub(super) struct Weights {
 }
 
 /// Frozen weights during their download.
-pub(super) struct Gathering {
+pub(super) struct FrozenDownload {
     /// Most recent welcome.
     pub(super) welcome: Box<Welcome>,
     pub(super) frozen: Frozen,
@@ -41,7 +41,7 @@ pub(super) struct Gathering {
     wait_ms: u64,
 }
 
-impl Gathering {
+impl FrozenDownload {
     /// Returns the download of the frozen weights of `welcome`, with no part yet. Fails with a sentence if their length
     /// does not fit the model.
     pub(super) fn new(welcome: &Welcome, frozen: &Frozen) -> Result<Self, String> {
@@ -96,7 +96,7 @@ impl Weights {
     }
 }
 
-impl<E, B, O> Session<'_, E, B, O>
+impl<E, B, O> LearnerSession<'_, E, B, O>
 where
     E: Engine,
     B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
@@ -135,7 +135,7 @@ where
                 self.weights = None;
                 self.downloads.clear_frozen();
                 let gathering =
-                    Gathering::new(welcome, frozen).map_err(|reason| RunError::Frozen { reason })?;
+                    FrozenDownload::new(welcome, frozen).map_err(|reason| RunError::Frozen { reason })?;
                 self.gathering = Some(gathering);
                 if self.config.shelf.take_if(|shelf| !shelf.has_room(frozen.bytes)).is_some() {
                     let reason = format!(
@@ -159,7 +159,7 @@ where
     pub(super) async fn gather(&mut self) -> Result<bool, RunError> {
         let may = self.is_here() && !self.control.is_paused();
         let now_us = self.clock.now_us();
-        let is_due = |gathering: &&mut Gathering| !gathering.is_fetching && gathering.after_us <= now_us;
+        let is_due = |gathering: &&mut FrozenDownload| !gathering.is_fetching && gathering.after_us <= now_us;
         let Some(gathering) = self.gathering.as_mut().filter(is_due).filter(|_| may) else {
             return Ok(false);
         };
@@ -208,7 +208,9 @@ where
 
     /// Builds the engine once all parts are present.
     async fn gathered(&mut self) -> Result<(), RunError> {
-        let Some(Gathering { welcome, frozen, bytes, .. }) = self.gathering.take() else { return Ok(()) };
+        let Some(FrozenDownload { welcome, frozen, bytes, .. }) = self.gathering.take() else {
+            return Ok(());
+        };
         let no_model = |error: ModelError| RunError::Frozen { reason: error.to_string() };
         let model = ModelSpec::of(&welcome.spec.model).map_err(no_model)?;
         let weights = FrozenWeights::from_bytes(&model, frozen.form, bytes);

@@ -14,9 +14,9 @@ const QUEUE_BYTES_MAX: usize = 2 * BODY_BYTES_MAX as usize;
 
 /// Successive connections to one syncer. The member decides when to open and when to drop one.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct SyncerLink {
     address: Address,
-    line: Option<Line>,
+    line: Option<OpenConnection>,
     /// Number of the next chunked message.
     number: u32,
     /// Bytes of past connections.
@@ -26,12 +26,12 @@ pub(super) struct Link {
 }
 
 #[derive(Debug)]
-struct Line {
+struct OpenConnection {
     socket: Socket,
     assembler: Assembler,
 }
 
-impl Link {
+impl SyncerLink {
     /// Returns a link without a connection.
     pub(super) fn new(address: Address) -> Self {
         Self { address, line: None, number: 0, bytes: SocketBytes::default(), absent: None }
@@ -42,7 +42,7 @@ impl Link {
         self.drop_connection();
         let limits = SocketLimits { frame_bytes_max: CHUNK_BYTES as usize, queue_bytes_max: QUEUE_BYTES_MAX };
         let socket = Socket::connect(&self.address.socket_url(), SUBPROTOCOL, limits);
-        self.line = Some(Line { socket, assembler: Assembler::new(BODY_BYTES_MAX) });
+        self.line = Some(OpenConnection { socket, assembler: Assembler::new(BODY_BYTES_MAX) });
     }
 
     /// Returns the next input, if there is one.
@@ -111,7 +111,7 @@ impl Link {
     }
 }
 
-impl Line {
+impl OpenConnection {
     /// Converts a socket event to an input of the member: a message, if the event completes one. Also records a missing
     /// socket.
     fn take(&mut self, event: SocketEvent, absent: &mut Option<String>) -> Input {

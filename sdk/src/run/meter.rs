@@ -8,7 +8,7 @@ const RATE_US: u64 = 10_000_000;
 
 /// Use of a learner's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spent {
+pub(super) enum TimeUse {
     /// Training steps.
     Training,
     /// Messages, and coding and applying parameters.
@@ -43,7 +43,7 @@ pub(super) struct Meter {
 
 impl Meter {
     /// Books the time since the last booking and returns it.
-    pub(super) fn book(&mut self, now_us: u64, on: Spent) -> u64 {
+    pub(super) fn book(&mut self, now_us: u64, on: TimeUse) -> u64 {
         let us = now_us - mem::replace(&mut self.booked_us, now_us);
         self.spend(on, us);
         us
@@ -61,7 +61,7 @@ impl Meter {
     /// counts towards the next step.
     pub(super) fn settled(&mut self, now_us: u64) -> u64 {
         if mem::take(&mut self.unsettled_steps) == 0 {
-            self.book(now_us, Spent::Other);
+            self.book(now_us, TimeUse::Other);
             return 0;
         }
         let us = now_us - mem::replace(&mut self.booked_us, now_us);
@@ -80,18 +80,18 @@ impl Meter {
     }
 
     /// Books a span of time. Before the first step only training counts.
-    fn spend(&mut self, on: Spent, us: u64) {
+    fn spend(&mut self, on: TimeUse, us: u64) {
         match on {
-            Spent::Training => self.train_us += us,
-            Spent::Exchange if self.steps > 0 => self.exchange_us += us,
-            Spent::Starved if self.steps > 0 => self.starved_us += us,
-            Spent::Exchange | Spent::Starved | Spent::Other => {}
+            TimeUse::Training => self.train_us += us,
+            TimeUse::Exchange if self.steps > 0 => self.exchange_us += us,
+            TimeUse::Starved if self.steps > 0 => self.starved_us += us,
+            TimeUse::Exchange | TimeUse::Starved | TimeUse::Other => {}
         }
     }
 
     /// Books a step of `step_us` that ended at `now_us`.
     pub(super) fn step(&mut self, now_us: u64, step_us: u64, tokens: u64, loss: f32) {
-        self.spend(Spent::Training, step_us);
+        self.spend(TimeUse::Training, step_us);
         self.first_step_us.get_or_insert(now_us.saturating_sub(step_us));
         self.steps += 1;
         self.tokens += tokens;
@@ -154,13 +154,13 @@ mod tests {
     #[test]
     fn joining_is_no_exchange() {
         let mut meter = Meter::default();
-        meter.spend(Spent::Exchange, 900);
-        meter.spend(Spent::Starved, 900);
+        meter.spend(TimeUse::Exchange, 900);
+        meter.spend(TimeUse::Starved, 900);
         assert_eq!(meter.sync_ratio(), 0.0);
         meter.step(2_000, 980, 1, 0.5);
-        meter.spend(Spent::Exchange, 15);
-        meter.spend(Spent::Starved, 5);
-        meter.spend(Spent::Other, 500);
+        meter.spend(TimeUse::Exchange, 15);
+        meter.spend(TimeUse::Starved, 5);
+        meter.spend(TimeUse::Other, 500);
         assert!((meter.sync_ratio() - 0.02).abs() < 1e-12);
         assert_eq!((meter.take_loss(), meter.take_loss()), (Some(0.5), None));
     }

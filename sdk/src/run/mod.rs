@@ -27,7 +27,7 @@ use archipelago_core::model::FrozenWeights;
 use archipelago_core::wire::{CloseCode, RunSpec};
 use archipelago_runtime::engine::{Engine, EngineError, OptimiserState};
 
-use session::Session;
+use session::LearnerSession;
 
 pub use address::{Address, AddressError};
 pub use archipelago_runtime::platform::RandomError;
@@ -172,5 +172,5 @@ where
     B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
-    Session::new(config, control, build, observe)?.run().await
+    LearnerSession::new(config, control, build, observe)?.run().await
 }

@@ -15,11 +15,11 @@ use archipelago_runtime::platform::{Clock, random_bytes, sleep, yield_now};
 use futures::future::{Either, select};
 
 use super::batch::STEP_US_MAX;
-use super::downloads::{Came, Downloads};
+use super::downloads::{Downloads, TransferResult};
 use super::event::{Doing, Event, Offline, Report, Tally};
-use super::frozen::{Gathering, Weights};
-use super::link::Link;
-use super::meter::{Meter, Spent};
+use super::frozen::{FrozenDownload, Weights};
+use super::link::SyncerLink;
+use super::meter::{Meter, TimeUse};
 use super::{Basis, Control, RunConfig, RunError};
 
 /// Maximum sleep in microseconds; the owner's settings are checked this often.
@@ -28,20 +28,20 @@ const WAIT_US_MAX: u64 = 100_000;
 const REPORT_US: u64 = 500_000;
 
 /// A member and the resources of this machine.
-pub(super) struct Session<'a, E, B, O> {
+pub(super) struct LearnerSession<'a, E, B, O> {
     pub(super) config: RunConfig,
     pub(super) control: &'a Control,
     pub(super) build: B,
     pub(super) observe: O,
     pub(super) clock: Clock,
     pub(super) member: LearnerDriver,
-    pub(super) part: Option<Part<E>>,
-    pub(super) link: Link,
+    pub(super) part: Option<ActiveRun<E>>,
+    pub(super) link: SyncerLink,
     pub(super) downloads: Downloads,
-    pub(super) salvaged: Option<Salvaged>,
+    pub(super) salvaged: Option<SalvagedMoments>,
     /// Frozen weights of the run, complete or during their download.
     pub(super) weights: Option<Weights>,
-    pub(super) gathering: Option<Gathering>,
+    pub(super) gathering: Option<FrozenDownload>,
     /// Batch chosen for this device, and its run.
     pub(super) fitted: Option<(RunId, NonZeroU32)>,
     /// Maximum step time of a chosen batch, in microseconds.
@@ -67,7 +67,7 @@ struct ControlState {
 }
 
 /// State of the current run.
-pub(super) struct Part<E> {
+pub(super) struct ActiveRun<E> {
     pub(super) run: RunId,
     /// Description of the run.
     pub(super) spec: RunSpec,
@@ -76,7 +76,7 @@ pub(super) struct Part<E> {
     pub(super) engine: E,
 }
 
-impl<'a, E, B, O> Session<'a, E, B, O>
+impl<'a, E, B, O> LearnerSession<'a, E, B, O>
 where
     E: Engine,
     B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
@@ -120,7 +120,7 @@ where
             clock: Clock::start(),
             member,
             part: None,
-            link: Link::new(config.address.clone()),
+            link: SyncerLink::new(config.address.clone()),
             downloads: Downloads::new(config.address.clone()),
             salvaged: None,
             weights: None,
@@ -252,7 +252,7 @@ where
 
     /// Runs one inner step.
     async fn step(&mut self, batch: &Batch) -> Result<(), RunError> {
-        self.book(Spent::Exchange);
+        self.book(TimeUse::Exchange);
         let Some(part) = &mut self.part else { return Ok(()) };
         let stepped = part.engine.step(&batch.tokens, batch.learning_rate).await;
         let now_us = self.clock.now_us();
@@ -281,8 +281,8 @@ where
     /// Waits for the device, then briefly for input, and handles it.
     async fn wait(&mut self) -> Result<(), RunError> {
         self.settle().await?;
-        self.book(Spent::Exchange);
-        let spent = if self.member.is_starved() { Spent::Starved } else { Spent::Other };
+        self.book(TimeUse::Exchange);
+        let spent = if self.member.is_starved() { TimeUse::Starved } else { TimeUse::Other };
         let from_us = self.meter.booked_us();
         let wait_us = self.member.deadline(from_us).map_or(WAIT_US_MAX, |at| at.saturating_sub(from_us));
         let wait_ms = wait_us.min(WAIT_US_MAX).div_ceil(1_000).max(1);
@@ -296,10 +296,10 @@ where
     }
 
     /// Handles input from a transfer or the connection.
-    async fn take(&mut self, came: Came) -> Result<(), RunError> {
+    async fn take(&mut self, came: TransferResult) -> Result<(), RunError> {
         match came {
-            Came::Input(input) => self.handle(input).await,
-            Came::Frozen(part) => {
+            TransferResult::Input(input) => self.handle(input).await,
+            TransferResult::Frozen(part) => {
                 self.came_frozen(part).await;
                 Ok(())
             }
@@ -309,7 +309,7 @@ where
     /// Waits until the device has finished its work. Without a further step, nothing else delivers the bodies that it
     /// codes.
     async fn settle(&mut self) -> Result<(), RunError> {
-        self.book(Spent::Exchange);
+        self.book(TimeUse::Exchange);
         let Some(part) = self.part.as_mut().filter(|part| part.engine.is_busy()) else { return Ok(()) };
         let settled = part.engine.settle().await;
         let us = self.meter.settled(self.clock.now_us());
@@ -319,7 +319,7 @@ where
     }
 
     /// Books the time since the last booking and returns it in microseconds.
-    pub(super) fn book(&mut self, spent: Spent) -> u64 {
+    pub(super) fn book(&mut self, spent: TimeUse) -> u64 {
         self.meter.book(self.clock.now_us(), spent)
     }
 
@@ -344,24 +344,24 @@ where
     }
 }
 
-impl<E: Engine> Part<E> {
+impl<E: Engine> ActiveRun<E> {
     /// Returns the share of the parameters in `fragment`, 0 to 1.
     pub(super) fn share(&self, fragment: FragmentId) -> f64 {
         self.engine.fragments().len(fragment) as f64 / self.engine.layout().len() as f64
     }
 
     /// Returns the state of a lost device; consumes the engine.
-    pub(super) fn salvage(mut self) -> Option<Salvaged> {
+    pub(super) fn salvage(mut self) -> Option<SalvagedMoments> {
         let moments = self.engine.salvage()?;
-        Some(Salvaged { run: self.run, spec: self.spec, moments })
+        Some(SalvagedMoments { run: self.run, spec: self.spec, moments })
     }
 }
 
 /// Returns the next input from the network, if one comes within `wait_ms`.
-async fn comes(link: &mut Link, downloads: &mut Downloads, wait_ms: u64) -> Option<Came> {
+async fn comes(link: &mut SyncerLink, downloads: &mut Downloads, wait_ms: u64) -> Option<TransferResult> {
     let network = async {
         match select(pin!(link.next()), pin!(downloads.next())).await {
-            Either::Left((input, _)) => Came::Input(input),
+            Either::Left((input, _)) => TransferResult::Input(input),
             Either::Right((came, _)) => came,
         }
     };
@@ -371,7 +371,7 @@ async fn comes(link: &mut Link, downloads: &mut Downloads, wait_ms: u64) -> Opti
     }
 }
 
-impl<E, B, O> Session<'_, E, B, O>
+impl<E, B, O> LearnerSession<'_, E, B, O>
 where
     E: Engine,
     B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
@@ -476,7 +476,7 @@ where
 
     /// Carries out an action on the engine.
     fn work(&mut self, output: Output) -> Result<(), RunError> {
-        let Some(Part { engine, .. }) = &mut self.part else { return Ok(()) };
+        let Some(ActiveRun { engine, .. }) = &mut self.part else { return Ok(()) };
         let worked = match output {
             Output::Encode { serial, fragment } => engine.encode(serial, fragment),
             Output::Include { fragment } => engine.include(fragment),
@@ -489,10 +489,10 @@ where
 
     /// Measures the held-out loss for the syncer, if the engine can.
     async fn measure(&mut self, number: u32, windows: &[u32]) -> Result<(), RunError> {
-        self.book(Spent::Exchange);
+        self.book(TimeUse::Exchange);
         let Some(part) = &mut self.part else { return Ok(()) };
         let measured = part.engine.held_out_loss(windows).await;
-        let us = self.book(Spent::Other);
+        let us = self.book(TimeUse::Other);
         self.tell(Input::Worked { us });
         let loss = match measured {
             Ok(loss) => loss,
@@ -532,9 +532,9 @@ where
 
     /// Builds the engine of a run.
     pub(super) async fn raise(&mut self, welcome: &Welcome) -> Result<(), RunError> {
-        self.book(Spent::Exchange);
+        self.book(TimeUse::Exchange);
         let opened = self.open(welcome).await;
-        self.book(Spent::Other);
+        self.book(TimeUse::Other);
         match opened {
             Ok(part) => self.part = Some(part),
             Err(error @ EngineError::Lost { .. }) => return self.fail(error),
@@ -589,7 +589,7 @@ where
             return Err(error.into());
         }
         if device_lost {
-            self.salvaged = self.part.take().and_then(Part::salvage);
+            self.salvaged = self.part.take().and_then(ActiveRun::salvage);
         }
         self.tell(Input::Failed { device_lost, reason: error.to_string() });
         self.lost = Some(error).filter(|_| device_lost);
@@ -598,7 +598,7 @@ where
 }
 
 /// Moments of a run's inner optimiser.
-pub(super) struct Salvaged {
+pub(super) struct SalvagedMoments {
     pub(super) run: RunId,
     pub(super) spec: RunSpec,
     pub(super) moments: OptimiserState,
@@ -606,7 +606,7 @@ pub(super) struct Salvaged {
 
 /// Returns the salvaged moments if they belong to this same run, and drops any others.
 pub(super) fn take_moments(
-    held: &mut Option<Salvaged>,
+    held: &mut Option<SalvagedMoments>,
     run: RunId,
     spec: &RunSpec,
 ) -> Option<OptimiserState> {
@@ -614,7 +614,7 @@ pub(super) fn take_moments(
     (salvaged.run == run && salvaged.spec == *spec).then_some(salvaged.moments)
 }
 
-impl<E: Engine, B, O> Session<'_, E, B, O> {
+impl<E: Engine, B, O> LearnerSession<'_, E, B, O> {
     /// Returns a report; `doing` replaces the activity known to the core.
     pub(super) fn report(&mut self, doing: Option<Doing>) -> Report {
         let now_us = self.clock.now_us();
@@ -675,15 +675,15 @@ impl<E: Engine, B, O> Session<'_, E, B, O> {
 mod tests {
     use super::*;
 
-    fn salvaged(run: u64) -> Option<Salvaged> {
+    fn salvaged(run: u64) -> Option<SalvagedMoments> {
         let shard = archipelago_core::data::encode_shard(&[0; 10], 2).unwrap();
         let moments = OptimiserState::of_adamw(9, vec![1.0], vec![2.0]);
-        Some(Salvaged { run: RunId(run), spec: super::super::fake::spec(&shard), moments })
+        Some(SalvagedMoments { run: RunId(run), spec: super::super::fake::spec(&shard), moments })
     }
 
     #[test]
     fn moments_go_to_the_run_they_came_from() {
-        let Salvaged { run, spec, moments } = salvaged(7).unwrap();
+        let SalvagedMoments { run, spec, moments } = salvaged(7).unwrap();
         let other_spec = RunSpec { seed: spec.seed + 1, ..spec.clone() };
         let mut held = salvaged(7);
         assert_eq!(take_moments(&mut held, run, &spec), Some(moments));

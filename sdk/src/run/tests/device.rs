@@ -6,25 +6,29 @@ use std::rc::Rc;
 use archipelago_core::driver::{Doubling, Waits};
 use archipelago_runtime::engine::EngineError;
 
-use super::super::fake::{Device, DeviceEngine, Plan, SETTLE_MS, STEP_MS};
-use super::super::session::Session;
+use super::super::fake::{Device, DeviceEngine, EngineBehaviour, SETTLE_MS, STEP_MS};
+use super::super::session::LearnerSession;
 use super::*;
 
 const TOKENS_PER_STEP: u64 = 8;
 
-fn alive(late_steps: Option<u64>, life_steps: Option<u64>) -> Plan {
-    Plan::Alive { late_steps, life_steps }
+fn alive(late_steps: Option<u64>, life_steps: Option<u64>) -> EngineBehaviour {
+    EngineBehaviour::Alive { late_steps, life_steps }
 }
 
 /// Outcome of a run on a device with these plans.
-struct Outcome {
+struct DeviceOutcome {
     result: Result<Report, RunError>,
     events: Vec<Event>,
     device: Device,
 }
 
 /// Runs until `enough` returns true; after a loss it reconnects at once.
-fn learn_on(plans: &[Plan], fake: &FakeSyncer, enough: impl Fn(&[Event]) -> bool) -> Outcome {
+fn learn_on(
+    plans: &[EngineBehaviour],
+    fake: &FakeSyncer,
+    enough: impl Fn(&[Event]) -> bool,
+) -> DeviceOutcome {
     steer(&Device::new(plans), &Control::new(), fake, enough)
 }
 
@@ -33,7 +37,7 @@ fn steer(
     control: &Control,
     fake: &FakeSyncer,
     enough: impl Fn(&[Event]) -> bool,
-) -> Outcome {
+) -> DeviceOutcome {
     let mut events = Vec::new();
     let observe = |event: &Event| {
         events.push(event.clone());
@@ -43,10 +47,10 @@ fn steer(
     };
     let build = async |spec: &_, basis: Basis| DeviceEngine::open(device, spec, basis.moments).await;
     let waits = Waits { losses: Doubling { first_ms: 1, longest_ms: 2 }, ..Waits::default() };
-    let session = Session::with(config(&fake.address), waits, control, build, observe).unwrap();
+    let session = LearnerSession::with(config(&fake.address), waits, control, build, observe).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let result = runtime.block_on(session.run());
-    Outcome { result, events, device: device.take() }
+    DeviceOutcome { result, events, device: device.take() }
 }
 
 fn afresh(events: &[Event]) -> usize {
@@ -55,7 +59,7 @@ fn afresh(events: &[Event]) -> usize {
 
 #[test]
 fn bodies_that_come_two_steps_late_are_merged() {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     let outcome = learn_on(&[alive(Some(2), None)], &fake, |events| merged(events) >= 6);
     let report = outcome.result.unwrap();
     assert!(report.updates_merged >= 6 && report.updates_refused == 0, "{report:?}");
@@ -65,7 +69,7 @@ fn bodies_that_come_two_steps_late_are_merged() {
 
 #[test]
 fn while_it_rests_the_device_is_waited_for() {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     let control = Control::new();
     control.set_duty_cycle(0.5).unwrap();
     let device = Device::new(&[alive(None, None)]);
@@ -81,7 +85,7 @@ fn while_it_rests_the_device_is_waited_for() {
 
 #[test]
 fn leaving_takes_along_what_is_being_coded() {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     let control = Control::new();
     let device = Device::new(&[alive(None, None)]);
     device.borrow_mut().leave_at_body = Some(control.clone());
@@ -93,7 +97,7 @@ fn leaving_takes_along_what_is_being_coded() {
 
 #[test]
 fn a_lost_device_is_replaced_and_the_moments_go_on() {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     let plans = [alive(Some(1), Some(40)), alive(Some(1), Some(30)), alive(Some(1), None)];
     let outcome = learn_on(&plans, &fake, |events| {
         afresh(events) == 2 && matches!(events.last(), Some(Event::Receipt { fate: Fate::Merged { .. }, .. }))
@@ -119,7 +123,7 @@ fn a_lost_device_is_replaced_and_the_moments_go_on() {
 
 #[test]
 fn what_was_trained_on_a_lost_device_is_not_claimed() {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     // The first engine delivers no body: it runs without a stop until its first leases end.
     let plans = [alive(None, Some(60)), alive(Some(0), None)];
     let outcome = learn_on(&plans, &fake, |events| merged(events) >= 4);
@@ -137,7 +141,7 @@ fn what_was_trained_on_a_lost_device_is_not_claimed() {
 
 #[test]
 fn losses_with_merges_in_between_are_borne() {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     let device = Device::new(&[alive(Some(0), Some(30))]);
     // Steps that take time leave the syncer's thread room to merge an update of each engine, even on a busy machine.
     device.borrow_mut().window_ms = 2;
@@ -147,8 +151,8 @@ fn losses_with_merges_in_between_are_borne() {
 
 #[test]
 fn losses_without_end_end_the_run() {
-    let fake = FakeSyncer::start(Script::default());
-    let plans = [alive(None, Some(1)), Plan::Stillborn, alive(None, Some(0))];
+    let fake = FakeSyncer::start(FaultScript::default());
+    let plans = [alive(None, Some(1)), EngineBehaviour::Stillborn, alive(None, Some(0))];
     let outcome = learn_on(&plans, &fake, |_| false);
     let lost = matches!(&outcome.result, Err(RunError::Engine(EngineError::Lost { .. })));
     assert!(lost, "{:?}", outcome.result);
@@ -157,8 +161,8 @@ fn losses_without_end_end_the_run() {
 
 #[test]
 fn an_engine_that_cannot_be_built_ends_the_run() {
-    let fake = FakeSyncer::start(Script::default());
-    let outcome = learn_on(&[Plan::Oversized], &fake, |_| false);
+    let fake = FakeSyncer::start(FaultScript::default());
+    let outcome = learn_on(&[EngineBehaviour::Oversized], &fake, |_| false);
     let refused = matches!(&outcome.result, Err(RunError::Build(EngineError::HostMemory { .. })));
     assert!(refused, "{:?}", outcome.result);
 }

@@ -11,8 +11,8 @@ fn weights() -> FrozenWeights {
     FrozenWeights::quantised(&adapters(), &base, FrozenForm::F16).unwrap()
 }
 
-fn syncer(script: Script) -> FakeSyncer {
-    FakeSyncer::start(Script { frozen: Some(weights().bytes().to_vec()), ..script })
+fn syncer(script: FaultScript) -> FakeSyncer {
+    FakeSyncer::start(FaultScript { frozen: Some(weights().bytes().to_vec()), ..script })
 }
 
 /// Number of parts.
@@ -33,7 +33,7 @@ fn take_part(fake: &FakeSyncer, cache: Option<Folder>) -> (Report, Vec<Event>) {
     };
     let build = async |spec: &RunSpec, basis: Basis| {
         assert_eq!(*basis.frozen.expect("the weights are there when an engine is built"), weights());
-        HostEngine::new(spec, Toy::of(Layout::of(&spec.model).unwrap()))
+        HostEngine::new(spec, QuadraticTrainer::of(Layout::of(&spec.model).unwrap()))
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let report = runtime.block_on(run(config, &control, build, observe)).unwrap();
@@ -55,7 +55,7 @@ fn troubles(events: &[Event]) -> Vec<String> {
 
 #[test]
 fn a_second_start_fetches_nothing() {
-    let (fake, place) = (syncer(Script::default()), tempfile::tempdir().unwrap());
+    let (fake, place) = (syncer(FaultScript::default()), tempfile::tempdir().unwrap());
     let cache = || Some(Folder::new(place.path().to_owned(), 1 << 20));
     let all = weights().bytes().len() as u64;
     let (report, events) = take_part(&fake, cache());
@@ -84,7 +84,7 @@ fn a_second_start_fetches_nothing() {
 
 #[test]
 fn parts_that_break_off_are_resumed_and_wrong_ones_fetched_again() {
-    let fake = syncer(Script { broken_parts: 1, ..Script::default() });
+    let fake = syncer(FaultScript { broken_parts: 1, ..FaultScript::default() });
     let (_, events) = take_part(&fake, None);
     assert_eq!(requests(&fake), parts() + 1);
     let resumed = fake.script(|script| {
@@ -93,7 +93,7 @@ fn parts_that_break_off_are_resumed_and_wrong_ones_fetched_again() {
     });
     assert_eq!(resumed, 1, "{events:?}");
 
-    let fake = syncer(Script { wrong_parts: 1, ..Script::default() });
+    let fake = syncer(FaultScript { wrong_parts: 1, ..FaultScript::default() });
     let (_, events) = take_part(&fake, None);
     assert_eq!(requests(&fake), parts() + 1);
     assert!(troubles(&events)[0].contains("part 0 of the frozen weights has a wrong checksum"), "{events:?}");
@@ -102,7 +102,8 @@ fn parts_that_break_off_are_resumed_and_wrong_ones_fetched_again() {
 #[test]
 fn who_waits_for_them_is_told_and_can_stop() {
     // No part ever arrives undamaged.
-    let fake = syncer(Script { broken_parts: u32::MAX, wrong_parts: u32::MAX, ..Script::default() });
+    let fake =
+        syncer(FaultScript { broken_parts: u32::MAX, wrong_parts: u32::MAX, ..FaultScript::default() });
     let (result, events) = learn(config(&fake.address), |events| {
         let waits = |event: &Event| match event {
             Event::Progress(report) => report.frozen_bytes_total > 0,
@@ -123,9 +124,10 @@ fn who_waits_for_them_is_told_and_can_stop() {
 
 #[test]
 fn weights_that_nobody_could_hold_are_no_reason_to_fall() {
-    let fake = FakeSyncer::start(Script { frozen: Some(vec![0; 10]), ..Script::default() });
-    let build =
-        async |_: &RunSpec, _: Basis| -> Result<HostEngine<Toy>, _> { unreachable!("there is no basis") };
+    let fake = FakeSyncer::start(FaultScript { frozen: Some(vec![0; 10]), ..FaultScript::default() });
+    let build = async |_: &RunSpec, _: Basis| -> Result<HostEngine<QuadraticTrainer>, _> {
+        unreachable!("there is no basis")
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let result = runtime.block_on(run(config(&fake.address), &Control::new(), build, |_| {}));
     let error = result.unwrap_err().to_string();
@@ -135,7 +137,7 @@ fn weights_that_nobody_could_hold_are_no_reason_to_fall() {
 
 #[test]
 fn who_knows_no_adapters_leaves_before_anything_is_fetched() {
-    let fake = syncer(Script::default());
+    let fake = syncer(FaultScript::default());
     let config = RunConfig { takes_adapters: false, ..config(&fake.address) };
     let (result, _) = learn(config, |_| false);
     assert!(result.unwrap_err().to_string().contains("`native-learner join`"));

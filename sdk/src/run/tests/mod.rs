@@ -15,9 +15,9 @@ use archipelago_core::wire::{
 use archipelago_runtime::engine::{EngineError, HostEngine};
 use futures::future::LocalBoxFuture;
 
-use super::fake::{Device, DeviceEngine, FakeSyncer, Plan, Script, Toy};
-use super::link::Link;
-use super::session::Session;
+use super::fake::{Device, DeviceEngine, EngineBehaviour, FakeSyncer, FaultScript, QuadraticTrainer};
+use super::link::SyncerLink;
+use super::session::LearnerSession;
 use super::{
     Address, Basis, BatchChoice, Control, Event, Folder, Key, Report, RunConfig, RunError, SignError, Signer,
     WeightCache, run,
@@ -62,7 +62,7 @@ fn steer(config: RunConfig, owner: impl Fn(&[Event], &Control)) -> (Result<Repor
     let result = runtime.block_on(run(
         config,
         &control,
-        async |spec, _| Ok(HostEngine::new(spec, Toy::new())?),
+        async |spec, _| Ok(HostEngine::new(spec, QuadraticTrainer::new())?),
         observe,
     ));
     (result, events.into_inner())
@@ -82,7 +82,7 @@ fn count(events: &[Event], wanted: fn(&Event) -> bool) -> usize {
 
 #[test]
 fn trains_merges_and_leaves_politely() {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     let (result, _) = learn(config(&fake.address), |events| merged(events) >= 6);
     let report = result.unwrap();
     assert!(report.updates_merged >= 6 && report.updates_refused == 0, "{report:?}");
@@ -94,7 +94,7 @@ fn trains_merges_and_leaves_politely() {
 
 #[test]
 fn an_invite_is_shown_to_the_syncer_and_nowhere_else() {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     let address = fake.address.clone().with_invite("open-sesame").unwrap();
     let (result, events) = learn(config(&address), |events| merged(events) >= 1);
     assert!(result.is_ok(), "{result:?}");
@@ -111,7 +111,7 @@ fn an_invite_is_shown_to_the_syncer_and_nowhere_else() {
 
 #[test]
 fn a_new_process_is_told_what_the_ones_before_did() {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     let told = |events: &[Event]| {
         events.iter().find_map(|event| match event {
             Event::Welcomed { tokens_trained, tokens_merged, .. } => Some((*tokens_trained, *tokens_merged)),
@@ -126,7 +126,7 @@ fn a_new_process_is_told_what_the_ones_before_did() {
 
 #[test]
 fn comes_back_as_the_same_learner() {
-    let fake = FakeSyncer::start(Script { cut_after_receipts: Some(3), ..Script::default() });
+    let fake = FakeSyncer::start(FaultScript { cut_after_receipts: Some(3), ..FaultScript::default() });
     let (result, events) = learn(config(&fake.address), |events| {
         merged(events) >= 8 && count(events, |event| matches!(event, Event::Disconnected { .. })) >= 2
     });
@@ -145,7 +145,7 @@ fn final_goodbyes_end_the_run() {
     let codes =
         [CloseCode::Version, CloseCode::Layout, CloseCode::Banned, CloseCode::Replaced, CloseCode::Invite];
     for code in codes {
-        let fake = FakeSyncer::start(Script { goodbyes: vec![bye(code)], ..Script::default() });
+        let fake = FakeSyncer::start(FaultScript { goodbyes: vec![bye(code)], ..FaultScript::default() });
         let (result, _) = learn(config(&fake.address), |_| false);
         let refused = matches!(&result, Err(RunError::Refused { code: found, .. }) if *found == code);
         assert!(refused, "{code:?}: {result:?}");
@@ -155,7 +155,7 @@ fn final_goodbyes_end_the_run() {
 /// Goal: the learner signs the challenge of each connection.
 #[test]
 fn signs_the_challenge_of_each_connection() {
-    let fake = FakeSyncer::start(Script { cut_after_receipts: Some(2), ..Script::default() });
+    let fake = FakeSyncer::start(FaultScript { cut_after_receipts: Some(2), ..FaultScript::default() });
     // A run is welcomed once; reconnections show in the greetings.
     let (result, _) = learn(config(&fake.address), |_| fake.script(|script| script.hellos.len()) >= 3);
     assert!(result.is_ok(), "{result:?}");
@@ -171,8 +171,8 @@ fn signs_the_challenge_of_each_connection() {
 #[test]
 fn a_key_that_does_not_sign_is_told_of() {
     #[derive(Debug)]
-    struct Dumb;
-    impl Signer for Dumb {
+    struct SilentEngine;
+    impl Signer for SilentEngine {
         fn identity(&self) -> Identity {
             Identity([1; 32])
         }
@@ -180,8 +180,8 @@ fn a_key_that_does_not_sign_is_told_of() {
             Box::pin(std::future::ready(Err(SignError { reason: "it is locked".into() })))
         }
     }
-    let fake = FakeSyncer::start(Script::default());
-    let config = RunConfig { contact_ms_max: 1_500, ..RunConfig::new(fake.address.clone(), Dumb) };
+    let fake = FakeSyncer::start(FaultScript::default());
+    let config = RunConfig { contact_ms_max: 1_500, ..RunConfig::new(fake.address.clone(), SilentEngine) };
     let (result, _) = learn(config, |_| false);
     assert!(
         matches!(&result, Err(RunError::Unreachable { reason, .. }) if reason.contains("it is locked")),
@@ -192,15 +192,17 @@ fn a_key_that_does_not_sign_is_told_of() {
 
 #[test]
 fn the_end_of_the_run_is_no_error() {
-    let fake = FakeSyncer::start(Script { goodbyes: vec![bye(CloseCode::Done)], ..Script::default() });
+    let fake =
+        FakeSyncer::start(FaultScript { goodbyes: vec![bye(CloseCode::Done)], ..FaultScript::default() });
     let (result, _) = learn(config(&fake.address), |_| false);
     assert_eq!(result.unwrap().steps, 0);
 }
 
 #[test]
 fn a_goodbye_is_read_though_the_connection_ended_before_something_was_sent() {
-    let fake = FakeSyncer::start(Script { goodbyes: vec![bye(CloseCode::Done)], ..Script::default() });
-    let mut link = Link::new(fake.address.clone());
+    let fake =
+        FakeSyncer::start(FaultScript { goodbyes: vec![bye(CloseCode::Done)], ..FaultScript::default() });
+    let mut link = SyncerLink::new(fake.address.clone());
     link.connect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     assert!(matches!(runtime.block_on(link.next()), Input::Opened));
@@ -239,7 +241,7 @@ fn a_goodbye_is_read_though_the_connection_ended_before_something_was_sent() {
 #[test]
 fn other_goodbyes_bring_it_back_and_another_run_makes_it_new() {
     let goodbyes = [CloseCode::Full, CloseCode::Restart, CloseCode::WrongRun].map(bye).to_vec();
-    let fake = FakeSyncer::start(Script { goodbyes, ..Script::default() });
+    let fake = FakeSyncer::start(FaultScript { goodbyes, ..FaultScript::default() });
     let (result, events) = learn(config(&fake.address), |events| merged(events) >= 1);
     assert!(result.is_ok(), "{result:?}");
     assert_eq!(count(&events, |event| matches!(event, Event::Afresh { .. })), 1);
@@ -248,7 +250,7 @@ fn other_goodbyes_bring_it_back_and_another_run_makes_it_new() {
 
 #[test]
 fn a_shard_that_broke_off_is_resumed() {
-    let fake = FakeSyncer::start(Script { broken_shards: 2, ..Script::default() });
+    let fake = FakeSyncer::start(FaultScript { broken_shards: 2, ..FaultScript::default() });
     let (result, events) = learn(config(&fake.address), |events| merged(events) >= 1);
     assert!(result.is_ok(), "{result:?}");
     assert_eq!(count(&events, |event| matches!(event, Event::Trouble { .. })), 2);
@@ -263,7 +265,7 @@ fn a_shard_that_broke_off_is_resumed() {
 
 #[test]
 fn fragments_that_broke_off_are_resumed() {
-    let fake = FakeSyncer::start(Script { broken_fragments: 2, busy: 1, ..Script::default() });
+    let fake = FakeSyncer::start(FaultScript { broken_fragments: 2, busy: 1, ..FaultScript::default() });
     let (result, events) = learn(config(&fake.address), |events| merged(events) >= 1);
     assert!(result.is_ok(), "{result:?}");
     assert_eq!(count(&events, |event| matches!(event, Event::Trouble { .. })), 3);
@@ -282,11 +284,11 @@ fn fragments_that_broke_off_are_resumed() {
 fn a_peer_that_speaks_otherwise_is_left() {
     let mut other_version = archipelago_core::wire::encode(&Message::Bye(bye(CloseCode::Done)));
     other_version[4] = 9;
-    let fake = FakeSyncer::start(Script { garbage: Some(other_version), ..Script::default() });
+    let fake = FakeSyncer::start(FaultScript { garbage: Some(other_version), ..FaultScript::default() });
     let (result, _) = learn(config(&fake.address), |_| false);
     assert!(matches!(&result, Err(RunError::Refused { code: CloseCode::Version, .. })), "{result:?}");
 
-    let fake = FakeSyncer::start(Script { garbage: Some(b"hello".to_vec()), ..Script::default() });
+    let fake = FakeSyncer::start(FaultScript { garbage: Some(b"hello".to_vec()), ..FaultScript::default() });
     let (result, events) = learn(config(&fake.address), |events| merged(events) >= 1);
     assert!(result.is_ok(), "{result:?}");
     assert_eq!(count(&events, |event| matches!(event, Event::Disconnected { .. })), 1);
@@ -329,10 +331,10 @@ const STEP_US_MAX: u64 = 45_000;
 /// Time of a slow device for one window, in milliseconds. Two windows exceed the maximum.
 const WINDOW_MS: u64 = 30;
 
-const ALIVE: Plan = Plan::Alive { late_steps: Some(0), life_steps: None };
+const ALIVE: EngineBehaviour = EngineBehaviour::Alive { late_steps: Some(0), life_steps: None };
 
 /// Outcome of a run on a device.
-struct Outcome {
+struct BatchOutcome {
     result: Result<Report, RunError>,
     events: Vec<Event>,
     device: Device,
@@ -343,11 +345,11 @@ struct Outcome {
 /// Runs until some updates are merged and `enough` returns true.
 fn learn_in_batches(
     batch: BatchChoice,
-    plans: &[Plan],
+    plans: &[EngineBehaviour],
     window_ms: u64,
     enough: impl Fn(&[Event]) -> bool,
-) -> Outcome {
-    let (fake, control) = (FakeSyncer::start(Script::default()), Control::new());
+) -> BatchOutcome {
+    let (fake, control) = (FakeSyncer::start(FaultScript::default()), Control::new());
     let device: Rc<RefCell<Device>> = Device::new(plans);
     device.borrow_mut().window_ms = window_ms;
     let mut events = Vec::new();
@@ -360,12 +362,12 @@ fn learn_in_batches(
     let build = async |spec: &_, basis: Basis| DeviceEngine::open(&device, spec, basis.moments).await;
     let waits = Waits { losses: Doubling { first_ms: 1, longest_ms: 2 }, ..Waits::default() };
     let config = RunConfig { batch, ..config(&fake.address) };
-    let mut session = Session::with(config, waits, &control, build, observe).unwrap();
+    let mut session = LearnerSession::with(config, waits, &control, build, observe).unwrap();
     session.step_us_max = STEP_US_MAX;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let result = runtime.block_on(session.run());
     let told = fake.script(|script| script.batches.clone());
-    Outcome { result, events, device: device.take(), told }
+    BatchOutcome { result, events, device: device.take(), told }
 }
 
 /// Batches reported to the owner.
@@ -413,17 +415,17 @@ fn a_batch_that_is_given_is_taken_untried() {
     assert_eq!((&outcome.device.batches[..], &outcome.told[..]), (&[3][..], &[3][..]));
     assert_eq!((outcome.device.rehearsals, report.tokens_trained), (0, 12 * report.steps));
     let given = BatchChoice::given(3).unwrap();
-    let outcome = learn_in_batches(given, &[Plan::Oversized], 0, |_| true);
+    let outcome = learn_in_batches(given, &[EngineBehaviour::Oversized], 0, |_| true);
     let refused = matches!(&outcome.result, Err(RunError::Build(EngineError::HostMemory { .. })));
     assert!(refused && outcome.device.batches == [3], "{:?}", outcome.result);
 }
 
 #[test]
 fn too_little_memory_halves_the_batch() {
-    let outcome = learn_in_batches(BatchChoice::AUTO, &[Plan::Oversized, ALIVE], 0, |_| true);
+    let outcome = learn_in_batches(BatchChoice::AUTO, &[EngineBehaviour::Oversized, ALIVE], 0, |_| true);
     assert!(outcome.result.is_ok(), "{:?}", outcome.result);
     assert_eq!((&outcome.device.batches[..], &outcome.told[..]), (&[2, 1][..], &[1][..]));
-    let outcome = learn_in_batches(BatchChoice::AUTO, &[Plan::Oversized], 0, |_| true);
+    let outcome = learn_in_batches(BatchChoice::AUTO, &[EngineBehaviour::Oversized], 0, |_| true);
     let refused = matches!(&outcome.result, Err(RunError::Build(EngineError::HostMemory { .. })));
     assert!(refused && outcome.device.batches == [2, 1], "{:?}", outcome.result);
 }
@@ -431,7 +433,7 @@ fn too_little_memory_halves_the_batch() {
 /// Goal: the batch found for a device is not searched again after a loss, and the moments are kept.
 #[test]
 fn the_next_engine_begins_with_the_batch_that_fitted() {
-    let dies = Plan::Alive { late_steps: Some(0), life_steps: Some(5) };
+    let dies = EngineBehaviour::Alive { late_steps: Some(0), life_steps: Some(5) };
     let outcome = learn_in_batches(BatchChoice::AUTO, &[ALIVE, dies, ALIVE], WINDOW_MS, |events| {
         shown(events).len() == 2
     });
@@ -452,7 +454,7 @@ fn reports(events: &[Event]) -> impl Iterator<Item = &Report> {
 
 #[test]
 fn rests_as_the_owner_of_the_run_has_it() {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     let share = Share::new(0.25).unwrap();
     let asked = Cell::new(false);
     let (result, events) = learn(config(&fake.address), |events| {
@@ -469,7 +471,7 @@ fn rests_as_the_owner_of_the_run_has_it() {
 
 #[test]
 fn computes_for_a_quarter_of_the_time_if_that_is_its_share() {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     let asked = Cell::new(false);
     let slowed = |events: &[Event]| -> Vec<(u64, u64)> {
         let slowed = reports(events).filter(|report| report.share < 1.0);
@@ -490,7 +492,7 @@ fn computes_for_a_quarter_of_the_time_if_that_is_its_share() {
 
 /// Makes a learner owe more rest than the test lasts, then calls `relieve`. Returns true if it trained again.
 fn trains_again_after(relieve: impl Fn(&FakeSyncer, &Control)) -> bool {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     let (stage, steps) = (Cell::new(0), Cell::new(0));
     let (result, _) = steer(config(&fake.address), |events, control| {
         let Some(Event::Progress(report)) = events.last() else { return };
@@ -530,7 +532,7 @@ fn a_pace_raised_while_it_was_away_ends_the_rest_owed_before() {
 
 #[test]
 fn stays_away_for_as_long_as_it_is_told_and_no_longer() {
-    let fake = FakeSyncer::start(Script::default());
+    let fake = FakeSyncer::start(FaultScript::default());
     let (asked, before) = (Cell::new(false), Cell::new(0));
     let (result, events) = learn(config(&fake.address), |events| {
         if merged(events) >= 1 && !asked.replace(true) {
@@ -559,7 +561,7 @@ fn stays_away_for_as_long_as_it_is_told_and_no_longer() {
 #[test]
 fn a_newcomer_that_is_told_to_wait_is_not_without_contact() {
     let goodbye = Bye { wait_ms: 1_000, ..bye(CloseCode::Dropped) };
-    let fake = FakeSyncer::start(Script { goodbyes: vec![goodbye], ..Script::default() });
+    let fake = FakeSyncer::start(FaultScript { goodbyes: vec![goodbye], ..FaultScript::default() });
     let patience = RunConfig { contact_ms_max: 300, ..config(&fake.address) };
     let (result, _) = learn(patience, |events| merged(events) >= 1);
     assert!(result.is_ok(), "{result:?}");
@@ -568,7 +570,7 @@ fn a_newcomer_that_is_told_to_wait_is_not_without_contact() {
 
 /// Runs a learner with a patience of `first_ms` whose syncer falls silent once, and returns its events.
 fn with_patience(first_ms: u64, hurries: bool) -> Vec<Event> {
-    let fake = FakeSyncer::start(Script { mute_after_receipts: Some(3), ..Script::default() });
+    let fake = FakeSyncer::start(FaultScript { mute_after_receipts: Some(3), ..FaultScript::default() });
     let (control, events) = (Control::new(), RefCell::new(Vec::new()));
     let merged_then = Cell::new(None);
     let observe = |event: &Event| {
@@ -581,10 +583,10 @@ fn with_patience(first_ms: u64, hurries: bool) -> Vec<Event> {
         }
     };
     let config = RunConfig { run_ms_max: Some(20_000), ..config(&fake.address) };
-    let build = async |spec: &_, _| Ok(HostEngine::new(spec, Toy::new())?);
+    let build = async |spec: &_, _| Ok(HostEngine::new(spec, QuadraticTrainer::new())?);
     let patience = Doubling { first_ms, longest_ms: 60_000 };
     let waits = Waits { patience, ..Waits::default() };
-    let session = Session::with(config, waits, &control, build, observe).unwrap();
+    let session = LearnerSession::with(config, waits, &control, build, observe).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(session.run()).unwrap();
     assert!(
