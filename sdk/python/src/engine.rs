@@ -1,4 +1,4 @@
-//! Engine without a model of its own: it queues operations on the program's tensors at the desk.
+//! Engine without a model of its own: it queues operations on the program's tensors in the program bridge.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU16;
@@ -10,17 +10,17 @@ use archipelago::learner::{Codec, Replica, ReplicaError};
 use archipelago::model::{ApplyPolicy, Fragments, Layout, RunSpec};
 use archipelago::wire::{FragmentId, Serial};
 
-use crate::desk::Desk;
-use crate::fault::Fault;
-use crate::tensors::Fit;
+use crate::bridge::ProgramBridge;
+use crate::fault::ProgramError;
+use crate::tensors::ParameterMap;
 
 /// Codes fragments that the program copied out, and sends changes to it.
 ///
 /// Each change of the exchange is `θ = kept · θ + values` on a fragment for any policy of the run. Thus only the
 /// program needs θ: the values are the replica's result for a θ of 0.
-pub struct DeskEngine {
-    desk: Arc<Desk>,
-    fit: Fit,
+pub struct BridgeEngine {
+    bridge: Arc<ProgramBridge>,
+    fit: ParameterMap,
     fragments: Arc<Fragments>,
     replica: Replica,
     apply: ApplyPolicy,
@@ -32,14 +32,14 @@ pub struct DeskEngine {
     /// Parameters for the replica, `[len]`; only one fragment at a time has valid contents.
     flat: Vec<f32>,
     /// Requested copies, and the work that waits for each of them.
-    awaited: BTreeMap<FragmentId, Awaited>,
+    awaited: BTreeMap<FragmentId, PendingCopy>,
     loaded: BTreeSet<FragmentId>,
     encoded: VecDeque<Encoded>,
     steps_begun: u64,
 }
 
 /// A copy that the program has not returned yet.
-struct Awaited {
+struct PendingCopy {
     id: u64,
     serial: Serial,
     later: VecDeque<Work>,
@@ -53,16 +53,16 @@ enum Work {
     Load { values: Vec<f32>, keep: bool },
 }
 
-impl DeskEngine {
-    /// Returns an engine for the run of `spec`, and clears the desk for it. `describe` names the program's device, and
+impl BridgeEngine {
+    /// Returns an engine for the run of `spec`, and clears `bridge` for it. `describe` names the program's device, and
     /// `measures` is true if the program can measure a loss.
     ///
     /// # Errors
     /// [`EngineError::Codec`] and [`EngineError::NoFragments`].
     pub fn new(
         spec: &RunSpec,
-        fit: Fit,
-        desk: Arc<Desk>,
+        fit: ParameterMap,
+        bridge: Arc<ProgramBridge>,
         describe: String,
         measures: bool,
     ) -> Result<Self, EngineError> {
@@ -70,7 +70,7 @@ impl DeskEngine {
         let codec = Codec::new(&spec.exchange)?;
         let fragments = Arc::new(Fragments::plan(&fit.layout, count));
         let replica = Replica::new(Arc::clone(&fragments), codec, spec.exchange.apply);
-        desk.clear();
+        bridge.clear();
         Ok(Self {
             flat: vec![0.0; fit.layout.len()],
             window: spec.model.context as usize + 1,
@@ -79,7 +79,7 @@ impl DeskEngine {
             loaded: BTreeSet::new(),
             encoded: VecDeque::new(),
             steps_begun: 0,
-            desk,
+            bridge,
             fit,
             fragments,
             replica,
@@ -100,8 +100,8 @@ impl DeskEngine {
     fn act(&mut self, fragment: FragmentId, work: Work) -> Result<(), EngineError> {
         let places = self.fit.places(&self.fragments, fragment);
         if let Work::Encode(serial) = work {
-            let id = self.desk.read(places);
-            self.awaited.insert(fragment, Awaited { id, serial, later: VecDeque::new() });
+            let id = self.bridge.read(places);
+            self.awaited.insert(fragment, PendingCopy { id, serial, later: VecDeque::new() });
             return Ok(());
         }
         let zeros = vec![0.0; self.fragments.len(fragment)];
@@ -121,9 +121,9 @@ impl DeskEngine {
                 if keep { self.kept() } else { 0.0 }
             }
         };
-        self.desk.change(kept, self.fragments.gather(fragment, &self.flat), places);
+        self.bridge.change(kept, self.fragments.gather(fragment, &self.flat), places);
         if self.loaded.len() == usize::from(self.fragments.count()) {
-            self.desk.loaded();
+            self.bridge.loaded();
         }
         Ok(())
     }
@@ -139,10 +139,12 @@ impl DeskEngine {
 
     /// Codes the values that the program copied out.
     fn collect(&mut self) -> Result<(), EngineError> {
-        while let Some(copied) = self.desk.take_copy()? {
+        while let Some(copied) = self.bridge.take_copy()? {
             let found = self.awaited.iter().find(|(_, awaited)| awaited.id == copied.id);
             let Some(fragment) = found.map(|(fragment, _)| *fragment) else { continue };
-            let Some(Awaited { serial, mut later, .. }) = self.awaited.remove(&fragment) else { continue };
+            let Some(PendingCopy { serial, mut later, .. }) = self.awaited.remove(&fragment) else {
+                continue;
+            };
             if copied.values.len() != self.fragments.len(fragment) {
                 let (expected, actual) = (self.fragments.len(fragment), copied.values.len());
                 return Err(ReplicaError::Length { expected, actual }.into());
@@ -169,13 +171,13 @@ impl DeskEngine {
     fn tell(&self, error: ReplicaError) -> EngineError {
         if let ReplicaError::NotFinite { fragment, index } = error {
             let name = self.fit.name(&self.fragments, fragment, index);
-            self.desk.tell(Fault::NotFinite { what: format!("a value of tensor {name}") });
+            self.bridge.tell(ProgramError::NotFinite { what: format!("a value of tensor {name}") });
         }
         error.into()
     }
 }
 
-impl Exchange for DeskEngine {
+impl Exchange for BridgeEngine {
     fn layout(&self) -> &Layout {
         &self.fit.layout
     }
@@ -206,7 +208,7 @@ impl Exchange for DeskEngine {
     }
 }
 
-impl Engine for DeskEngine {
+impl Engine for BridgeEngine {
     fn exchange(&self) -> &dyn Exchange {
         self
     }
@@ -223,41 +225,41 @@ impl Engine for DeskEngine {
     /// program has trained on them, so the result is that of earlier steps.
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
         let windows = (tokens.len() / self.window) as u32;
-        while !self.desk.is_leaving() && !self.desk.offer(tokens, windows, lr)? {
+        while !self.bridge.is_leaving() && !self.bridge.offer(tokens, windows, lr)? {
             // No other work can be done meanwhile.
             self.collect()?;
-            self.desk.changed().await;
+            self.bridge.changed().await;
         }
         self.steps_begun += 1;
         loop {
-            let (done, loss, tokens) = self.desk.take_steps()?;
-            if done > 0 || self.steps_begun > 1 || self.desk.is_leaving() {
+            let (done, loss, tokens) = self.bridge.take_steps()?;
+            if done > 0 || self.steps_begun > 1 || self.bridge.is_leaving() {
                 return Ok(StepStats { loss, grad_norm: 0.0, tokens });
             }
-            self.desk.changed().await;
+            self.bridge.changed().await;
         }
     }
 
     /// The program measures between two steps, so this takes as long as the current step and the measurement.
     async fn held_out_loss(&mut self, windows: &[u32]) -> Result<Option<f32>, EngineError> {
-        if !self.measures || self.desk.is_leaving() {
+        if !self.measures || self.bridge.is_leaving() {
             return Ok(None);
         }
         let count = (windows.len() / self.window) as u32;
-        let id = self.desk.ask(self.replica.hat().to_vec(), self.fit.whole(), windows, count);
+        let id = self.bridge.ask(self.replica.hat().to_vec(), self.fit.whole(), windows, count);
         loop {
-            if let Some(loss) = self.desk.take_measured(id)? {
+            if let Some(loss) = self.bridge.take_measured(id)? {
                 return Ok(loss);
             }
             self.collect()?;
-            self.desk.changed().await;
+            self.bridge.changed().await;
         }
     }
 
     async fn settle(&mut self) -> Result<(), EngineError> {
         self.collect()?;
         while self.is_busy() {
-            self.desk.changed().await;
+            self.bridge.changed().await;
             self.collect()?;
         }
         Ok(())
@@ -280,28 +282,28 @@ mod tests {
     use futures::executor::block_on;
 
     use super::*;
-    use crate::desk::{Next, Order};
-    use crate::tensors::{Place, Shaped};
+    use crate::bridge::{NextItem, Order};
+    use crate::tensors::{TensorShape, TensorSlice};
 
     /// Change of each parameter by a step.
     const STEP: f32 = 0.0625;
 
     /// A program with its tensors, in an order of its own.
-    struct Program(Vec<Vec<f32>>);
+    struct TestProgram(Vec<Vec<f32>>);
 
-    /// Ends the program's work, even if a test fails.
-    struct Over<'a>(&'a Desk);
+    /// Guard that ends the program's work, even if a test fails.
+    struct BridgeCloser<'a>(&'a ProgramBridge);
 
-    impl Drop for Over<'_> {
+    impl Drop for BridgeCloser<'_> {
         fn drop(&mut self) {
-            self.0.end(Err(Fault::Failed("over".into())));
+            self.0.end(Err(ProgramError::Failed("over".into())));
         }
     }
 
     /// The same parameters in the order of the layout.
-    struct Toy(Layout, Vec<f32>);
+    struct TestTrainer(Layout, Vec<f32>);
 
-    impl Trainer for Toy {
+    impl Trainer for TestTrainer {
         fn layout(&self) -> &Layout {
             &self.0
         }
@@ -324,42 +326,42 @@ mod tests {
         }
     }
 
-    impl Program {
-        /// Carries out orders at `desk` until the learner's loop is over.
-        fn work(&mut self, desk: &Desk) {
+    impl TestProgram {
+        /// Carries out the orders in `bridge` until the learner's loop is over.
+        fn work(&mut self, bridge: &ProgramBridge) {
             loop {
-                match desk.next(Duration::from_secs(1)) {
-                    Ok(Next::Order(order)) => self.act(desk, order),
-                    Ok(Next::Nothing) => {}
-                    Ok(Next::Over) | Err(_) => return,
+                match bridge.next(Duration::from_secs(1)) {
+                    Ok(NextItem::Order(order)) => self.act(bridge, order),
+                    Ok(NextItem::Nothing) => {}
+                    Ok(NextItem::Over) | Err(_) => return,
                 }
             }
         }
 
-        fn act(&mut self, desk: &Desk, order: Order) {
+        fn act(&mut self, bridge: &ProgramBridge, order: Order) {
             match order {
                 Order::Step(batch) => {
-                    // As in `Toy`, where the tensor `b` comes first in the layout.
+                    // As in `TestTrainer`, where the tensor `b` comes first in the layout.
                     let of_b = self.0[1].len();
                     for (tensor, offset) in [(1, 0), (0, of_b)] {
                         let values = self.0[tensor].iter_mut().enumerate();
                         values.for_each(|(index, value)| *value += STEP * ((index + offset) % 3) as f32);
                     }
-                    desk.done(batch.id, 1.0, None).unwrap();
+                    bridge.done(batch.id, 1.0, None).unwrap();
                 }
                 Order::Read { id, places } => {
-                    let part = |place: &Place| &self.0[place.tensor][place.start..place.stop];
-                    desk.give(id, places.iter().flat_map(part).copied().collect());
+                    let part = |place: &TensorSlice| &self.0[place.tensor][place.start..place.stop];
+                    bridge.give(id, places.iter().flat_map(part).copied().collect());
                 }
                 Order::Measure(task) => {
                     let whole: Vec<_> = task.places.iter().map(|place| (place.tensor, place.stop)).collect();
                     assert_eq!(whole, [(1, self.0[1].len()), (0, self.0[0].len())], "whole, as laid out");
                     let (sum, len) = (task.values.iter().sum::<f32>(), task.values.len() as f32);
-                    desk.measured(task.id, Some(sum / len + task.windows as f32));
+                    bridge.measured(task.id, Some(sum / len + task.windows as f32));
                 }
                 Order::Change { kept, values, places } => {
                     let mut values = values.into_iter();
-                    for Place { tensor, start, stop } in places {
+                    for TensorSlice { tensor, start, stop } in places {
                         let part = &mut self.0[tensor][start..stop];
                         part.iter_mut()
                             .zip(&mut values)
@@ -381,8 +383,8 @@ mod tests {
         RunSpec { model, inner, exchange, data, seed: 1, frozen: None }
     }
 
-    fn fit() -> Fit {
-        let shaped = |name: &str, shape: &[u64]| Shaped { name: name.into(), shape: shape.into() };
+    fn fit() -> ParameterMap {
+        let shaped = |name: &str, shape: &[u64]| TensorShape { name: name.into(), shape: shape.into() };
         let tensors = [shaped("w", &[6, 4]), shaped("b", &[5])];
         let of_the_run = |name: &str, rows, cols| {
             let merge = MergeClass::Radial;
@@ -392,12 +394,12 @@ mod tests {
             tensors: vec![of_the_run("b", 1, 5), of_the_run("w", 6, 4)],
             ..Preset::Tiny.model(256).into()
         };
-        Fit::new(&tensors, &run).unwrap()
+        ParameterMap::new(&tensors, &run).unwrap()
     }
 
-    fn at_desk(apply: ApplyPolicy) -> (DeskEngine, Arc<Desk>) {
-        let desk = Arc::new(Desk::default());
-        (DeskEngine::new(&spec(apply), fit(), Arc::clone(&desk), "toy".into(), true).unwrap(), desk)
+    fn at_bridge(apply: ApplyPolicy) -> (BridgeEngine, Arc<ProgramBridge>) {
+        let bridge = Arc::new(ProgramBridge::default());
+        (BridgeEngine::new(&spec(apply), fit(), Arc::clone(&bridge), "toy".into(), true).unwrap(), bridge)
     }
 
     /// Plays the life of an engine, and returns the bodies that it coded.
@@ -448,16 +450,16 @@ mod tests {
         for apply in policies {
             let layout = fit().layout;
             let mut host =
-                HostEngine::new(&spec(apply), Toy(layout.clone(), vec![0.0; layout.len()])).unwrap();
+                HostEngine::new(&spec(apply), TestTrainer(layout.clone(), vec![0.0; layout.len()])).unwrap();
             let expected = block_on(life(&mut host, apply));
-            let (mut engine, desk) = at_desk(apply);
-            let mut program = Program(vec![vec![9.0; 24], vec![9.0; 5]]);
+            let (mut engine, bridge) = at_bridge(apply);
+            let mut program = TestProgram(vec![vec![9.0; 24], vec![9.0; 5]]);
             let found = thread::scope(|scope| {
-                scope.spawn(|| program.work(&desk));
-                let _over = Over(&desk);
+                scope.spawn(|| program.work(&bridge));
+                let _over = BridgeCloser(&bridge);
                 let found = block_on(life(&mut engine, apply));
                 // The last change is done soon, and then no order is left.
-                while !desk.is_loaded() {
+                while !bridge.is_loaded() {
                     thread::yield_now();
                 }
                 found
@@ -473,17 +475,19 @@ mod tests {
 
     #[test]
     fn a_batch_lies_ready_while_the_program_trains() {
-        let (mut engine, desk) = at_desk(ApplyPolicy::Overwrite);
+        let (mut engine, bridge) = at_bridge(ApplyPolicy::Overwrite);
         let wait = Duration::from_secs(5);
         thread::scope(|scope| {
             let program = scope.spawn(|| {
                 let mut trained = Vec::new();
                 while trained.len() < 3 {
-                    let Ok(Next::Order(Order::Step(batch))) = desk.next(wait) else { panic!("no batch") };
+                    let Ok(NextItem::Order(Order::Step(batch))) = bridge.next(wait) else {
+                        panic!("no batch")
+                    };
                     assert_eq!((batch.windows, batch.tokens.len()), (2, 130));
-                    assert_eq!(desk.next(Duration::ZERO), Ok(Next::Nothing), "one at a time");
+                    assert_eq!(bridge.next(Duration::ZERO), Ok(NextItem::Nothing), "one at a time");
                     trained.push(batch.id);
-                    desk.done(batch.id, 0.5, None).unwrap();
+                    bridge.done(batch.id, 0.5, None).unwrap();
                 }
                 trained
             });
@@ -498,12 +502,14 @@ mod tests {
 
     #[test]
     fn where_nothing_is_learnt_there_is_no_loss() {
-        let (_, desk) = at_desk(ApplyPolicy::Overwrite);
+        let (_, bridge) = at_bridge(ApplyPolicy::Overwrite);
         let mut given = [7 | token::GIVEN; 130];
         let step = |tokens: &[u32], loss| {
-            assert!(desk.offer(tokens, 2, 1e-3).unwrap());
-            let Ok(Next::Order(Order::Step(batch))) = desk.next(Duration::ZERO) else { panic!("no batch") };
-            desk.done(batch.id, loss, None).map(|()| desk.take_steps().unwrap())
+            assert!(bridge.offer(tokens, 2, 1e-3).unwrap());
+            let Ok(NextItem::Order(Order::Step(batch))) = bridge.next(Duration::ZERO) else {
+                panic!("no batch")
+            };
+            bridge.done(batch.id, loss, None).map(|()| bridge.take_steps().unwrap())
         };
         assert_eq!(step(&[7; 130], 0.5), Ok((1, 0.5, 128)));
         // All tokens read count, and the loss is that of the previous step.
@@ -512,16 +518,16 @@ mod tests {
         given[65] = 7;
         assert_eq!(step(&given, f32::NAN), Ok((3, 0.5, 128)));
         given[66] = 7;
-        assert!(matches!(step(&given, f32::NAN), Err(Fault::NotFinite { .. })));
+        assert!(matches!(step(&given, f32::NAN), Err(ProgramError::NotFinite { .. })));
     }
 
     #[test]
     fn what_is_measured_is_what_the_run_has() {
-        let (mut engine, desk) = at_desk(ApplyPolicy::Keep { residue: true });
-        let mut program = Program(vec![vec![9.0; 24], vec![9.0; 5]]);
+        let (mut engine, bridge) = at_bridge(ApplyPolicy::Keep { residue: true });
+        let mut program = TestProgram(vec![vec![9.0; 24], vec![9.0; 5]]);
         let found = thread::scope(|scope| {
-            scope.spawn(|| program.work(&desk));
-            let _over = Over(&desk);
+            scope.spawn(|| program.work(&bridge));
+            let _over = BridgeCloser(&bridge);
             block_on(async {
                 let fragments = Arc::clone(Engine::fragments(&engine));
                 for fragment in fragments.ids() {
@@ -539,46 +545,46 @@ mod tests {
 
     #[test]
     fn who_blew_up_measures_nothing() {
-        let (mut engine, desk) = at_desk(ApplyPolicy::Overwrite);
-        assert!(desk.offer(&[0; 65], 1, 1e-3).unwrap());
-        let Ok(Next::Order(Order::Step(batch))) = desk.next(Duration::ZERO) else { panic!("no batch") };
-        desk.done(batch.id, f32::INFINITY, None).unwrap_err();
+        let (mut engine, bridge) = at_bridge(ApplyPolicy::Overwrite);
+        assert!(bridge.offer(&[0; 65], 1, 1e-3).unwrap());
+        let Ok(NextItem::Order(Order::Step(batch))) = bridge.next(Duration::ZERO) else { panic!("no batch") };
+        bridge.done(batch.id, f32::INFINITY, None).unwrap_err();
         assert!(matches!(block_on(engine.held_out_loss(&[7; 65])), Err(EngineError::NotFinite { .. })));
     }
 
     #[test]
     fn what_is_not_finite_is_named_and_never_sent() {
-        let (mut engine, desk) = at_desk(ApplyPolicy::Keep { residue: true });
+        let (mut engine, bridge) = at_bridge(ApplyPolicy::Keep { residue: true });
         Engine::encode(&mut engine, Serial(1), FragmentId(0)).unwrap();
-        let Ok(Next::Order(Order::Read { id, places })) = desk.next(Duration::ZERO) else {
+        let Ok(NextItem::Order(Order::Read { id, places })) = bridge.next(Duration::ZERO) else {
             panic!("no copy asked for")
         };
         let len = places.iter().map(|place| place.stop - place.start).sum();
         let mut values = vec![0.0; len];
         values[0] = f32::NAN;
-        desk.give(id, values);
+        bridge.give(id, values);
         assert!(matches!(
             Engine::encoded(&mut engine),
             Err(EngineError::Exchange(ReplicaError::NotFinite { .. }))
         ));
-        let fault = desk.next(Duration::ZERO).unwrap_err().to_string();
+        let fault = bridge.next(Duration::ZERO).unwrap_err().to_string();
         assert!(fault.starts_with("a value of tensor ") && fault.contains("reset the optimiser"), "{fault}");
 
-        assert!(desk.offer(&[0; 65], 1, 1e-3).unwrap());
-        let Ok(Next::Order(Order::Step(batch))) = desk.next(Duration::ZERO) else { panic!("no batch") };
-        assert!(matches!(desk.done(batch.id, f32::INFINITY, None), Err(Fault::NotFinite { .. })));
-        assert!(matches!(desk.offer(&[0; 65], 1, 1e-3), Err(EngineError::NotFinite { .. })));
+        assert!(bridge.offer(&[0; 65], 1, 1e-3).unwrap());
+        let Ok(NextItem::Order(Order::Step(batch))) = bridge.next(Duration::ZERO) else { panic!("no batch") };
+        assert!(matches!(bridge.done(batch.id, f32::INFINITY, None), Err(ProgramError::NotFinite { .. })));
+        assert!(matches!(bridge.offer(&[0; 65], 1, 1e-3), Err(EngineError::NotFinite { .. })));
         // A new engine starts from scratch, and a step of the old one is ignored.
-        desk.clear();
-        assert_eq!(desk.done(batch.id, f32::NAN, None), Ok(()));
-        assert!(desk.offer(&[0; 65], 1, 1e-3).unwrap());
+        bridge.clear();
+        assert_eq!(bridge.done(batch.id, f32::NAN, None), Ok(()));
+        assert!(bridge.offer(&[0; 65], 1, 1e-3).unwrap());
     }
 
     #[test]
     fn whoever_lets_go_ends_the_loop() {
-        let (mut engine, desk) = at_desk(ApplyPolicy::Overwrite);
+        let (mut engine, bridge) = at_bridge(ApplyPolicy::Overwrite);
         Engine::encode(&mut engine, Serial(1), FragmentId(0)).unwrap();
-        desk.let_go();
+        bridge.let_go();
         assert!(block_on(engine.settle()).is_err() && block_on(engine.step(&[0; 65], 1e-3)).is_err());
     }
 }

@@ -9,18 +9,18 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::desk::{Batch, Next, Order, Task};
-use crate::fault::Fault;
-use crate::file::{Filled, WriteError, write};
-use crate::learner::{Running, Settings, StartError};
-use crate::tensors::{Place, Shaped};
+use crate::bridge::{Batch, NextItem, Order, Task};
+use crate::fault::ProgramError;
+use crate::file::{TensorValues, WriteError, write};
+use crate::learner::{LearnerHandle, LearnerSettings, StartError};
+use crate::tensors::{TensorShape, TensorSlice};
 
 /// A part of a tensor: index of the tensor, first value, and end.
-type Part = (usize, usize, usize);
+type TensorRange = (usize, usize, usize);
 
-/// A learner's loop and its desk.
+/// A learner's loop and its bridge.
 #[pyclass(frozen, module = "archipelago._native")]
-struct Link(Running);
+struct Link(LearnerHandle);
 
 #[pymethods]
 impl Link {
@@ -37,9 +37,9 @@ impl Link {
         contact_s: f64,
         measures: bool,
     ) -> PyResult<Self> {
-        let settings = Settings {
+        let settings = LearnerSettings {
             url,
-            tensors: tensors.into_iter().map(|(name, shape)| Shaped { name, shape }).collect(),
+            tensors: tensors.into_iter().map(|(name, shape)| TensorShape { name, shape }).collect(),
             name,
             device,
             measures,
@@ -47,28 +47,28 @@ impl Link {
             batch,
             contact_ms_max: (contact_s.max(0.0) * 1e3) as u64,
         };
-        Ok(Self(Running::start(settings).map_err(refused)?))
+        Ok(Self(LearnerHandle::start(settings).map_err(refused)?))
     }
 
     /// Returns the next item, waiting at most `wait_s` seconds: a tuple whose first element names its kind.
     fn next<'py>(&self, py: Python<'py>, wait_s: f64) -> PyResult<Bound<'py, PyTuple>> {
         let wait = Duration::from_secs_f64(wait_s.clamp(0.0, 60.0));
-        match py.detach(|| self.0.desk.next(wait)) {
+        match py.detach(|| self.0.bridge.next(wait)) {
             Err(fault) => told(py, &fault),
-            Ok(Next::Nothing) => ("nothing",).into_pyobject(py),
-            Ok(Next::Over) => ("over",).into_pyobject(py),
-            Ok(Next::Order(Order::Step(Batch { id, tokens, windows, learning_rate }))) => {
+            Ok(NextItem::Nothing) => ("nothing",).into_pyobject(py),
+            Ok(NextItem::Over) => ("over",).into_pyobject(py),
+            Ok(NextItem::Order(Order::Step(Batch { id, tokens, windows, learning_rate }))) => {
                 let bytes: Vec<u8> = tokens.into_iter().flat_map(u32::to_le_bytes).collect();
                 ("step", id, PyBytes::new(py, &bytes), windows, learning_rate).into_pyobject(py)
             }
-            Ok(Next::Order(Order::Read { id, places })) => ("read", id, parts(&places)).into_pyobject(py),
-            Ok(Next::Order(Order::Measure(Task { id, values, places, tokens, windows }))) => {
+            Ok(NextItem::Order(Order::Read { id, places })) => ("read", id, parts(&places)).into_pyobject(py),
+            Ok(NextItem::Order(Order::Measure(Task { id, values, places, tokens, windows }))) => {
                 let values: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
                 let tokens: Vec<u8> = tokens.into_iter().flat_map(u32::to_le_bytes).collect();
                 let (values, tokens) = (PyBytes::new(py, &values), PyBytes::new(py, &tokens));
                 ("measure", id, values, parts(&places), tokens, windows).into_pyobject(py)
             }
-            Ok(Next::Order(Order::Change { kept, values, places })) => {
+            Ok(NextItem::Order(Order::Change { kept, values, places })) => {
                 let bytes = PyBytes::new_with(py, 4 * values.len(), |bytes| {
                     bytes
                         .as_chunks_mut()
@@ -91,7 +91,7 @@ impl Link {
         loss: f32,
         tokens: Option<u64>,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        self.0.desk.done(id, loss, tokens).err().map(|fault| told(py, &fault)).transpose()
+        self.0.bridge.done(id, loss, tokens).err().map(|fault| told(py, &fault)).transpose()
     }
 
     /// Delivers the floats requested under `id`, one buffer for each part.
@@ -103,40 +103,40 @@ impl Link {
             part.copy_to_slice(py, head)?;
             rest = tail;
         }
-        self.0.desk.give(id, values);
+        self.0.bridge.give(id, values);
         Ok(())
     }
 
     /// Delivers the loss requested under `id`, or None if it cannot be measured.
     fn measured(&self, id: u64, loss: Option<f32>) {
-        self.0.desk.measured(id, loss);
+        self.0.bridge.measured(id, loss);
     }
 
     /// Returns true if all parameters of the run are loaded.
     fn is_loaded(&self) -> bool {
-        self.0.desk.is_loaded()
+        self.0.bridge.is_loaded()
     }
 
     /// Returns the log entries since the last call, each with a flag for warnings.
     fn notes(&self) -> Vec<(bool, String)> {
-        self.0.desk.take_notes().into_iter().map(|note| (note.is_warning, note.text)).collect()
+        self.0.bridge.take_notes().into_iter().map(|note| (note.is_warning, note.text)).collect()
     }
 
     /// Returns the last report as JSON.
     fn report(&self) -> Option<String> {
-        self.0.desk.report().and_then(|report| serde_json::to_string(&report).ok())
+        self.0.bridge.report().and_then(|report| serde_json::to_string(&report).ok())
     }
 
     /// Stops training, and leaves politely.
     fn leave(&self) {
-        self.0.desk.leave();
+        self.0.bridge.leave();
         self.0.control.stop();
     }
 
     /// Stops all work at once.
     fn let_go(&self) {
         self.0.control.stop();
-        self.0.desk.let_go();
+        self.0.bridge.let_go();
     }
 }
 
@@ -151,7 +151,7 @@ fn write_params(
     let mut filled = Vec::new();
     for (name, shape, values) in tensors {
         let bytes = values.to_vec(py)?.into_iter().flat_map(f32::to_le_bytes).collect();
-        filled.push(Filled { shaped: Shaped { name, shape }, bytes });
+        filled.push(TensorValues { shaped: TensorShape { name, shape }, bytes });
     }
     write(&path, &filled, &mean.into_iter().collect()).map_err(|error| match error {
         WriteError::Mean { .. } => PyValueError::new_err(error.to_string()),
@@ -159,18 +159,18 @@ fn write_params(
     })
 }
 
-fn parts(places: &[Place]) -> Vec<Part> {
+fn parts(places: &[TensorSlice]) -> Vec<TensorRange> {
     places.iter().map(|place| (place.tensor, place.start, place.stop)).collect()
 }
 
 /// Converts a fault to a tuple: its kind and a sentence.
-fn told<'py>(py: Python<'py>, fault: &Fault) -> PyResult<Bound<'py, PyTuple>> {
+fn told<'py>(py: Python<'py>, fault: &ProgramError) -> PyResult<Bound<'py, PyTuple>> {
     let kind = match fault {
-        Fault::NotFinite { .. } => "not finite",
-        Fault::Unreachable(_) => "unreachable",
-        Fault::Layout(_) => "layout",
-        Fault::Refused(_) => "refused",
-        Fault::Failed(_) => "failed",
+        ProgramError::NotFinite { .. } => "not finite",
+        ProgramError::Unreachable(_) => "unreachable",
+        ProgramError::Layout(_) => "layout",
+        ProgramError::Refused(_) => "refused",
+        ProgramError::Failed(_) => "failed",
     };
     ("fault", kind, fault.to_string()).into_pyobject(py)
 }

@@ -6,7 +6,7 @@ use archipelago_runtime::engine::EngineError;
 
 /// Reason for an error in the program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum ProgramError {
     /// A value is infinite or NaN. The learner continues with the run's parameters.
     #[error(
         "{what} is not finite; nothing of it was sent, and the parameters are reset to those of the run: reset the \
@@ -30,7 +30,7 @@ pub enum Fault {
     Failed(String),
 }
 
-impl From<RunError> for Fault {
+impl From<RunError> for ProgramError {
     fn from(error: RunError) -> Self {
         let text = error.to_string();
         match error {

@@ -6,13 +6,13 @@ use std::path::Path;
 use safetensors::tensor::{SafeTensorError, TensorView};
 use safetensors::{Dtype, serialize_to_file};
 
-use crate::tensors::{Shaped, matrix, unwrapped};
+use crate::tensors::{TensorShape, matrix, unwrapped};
 
 /// A tensor with its values as 32-bit little-endian floats.
 #[derive(Clone, Debug)]
-pub struct Filled {
+pub struct TensorValues {
     /// Its name and shape.
-    pub shaped: Shaped,
+    pub shaped: TensorShape,
     /// Its values, row-major.
     pub bytes: Vec<u8>,
 }
@@ -37,7 +37,7 @@ pub enum WriteError {
 ///
 /// # Errors
 /// Each variant of [`WriteError`].
-pub fn write(path: &Path, tensors: &[Filled], mean: &BTreeSet<String>) -> Result<(), WriteError> {
+pub fn write(path: &Path, tensors: &[TensorValues], mean: &BTreeSet<String>) -> Result<(), WriteError> {
     let bare: BTreeSet<String> = tensors.iter().map(|tensor| unwrapped(&tensor.shaped.name)).collect();
     let is_unique = bare.len() == tensors.len();
     let written = |name: &str| if is_unique { unwrapped(name) } else { name.to_owned() };
@@ -46,7 +46,7 @@ pub fn write(path: &Path, tensors: &[Filled], mean: &BTreeSet<String>) -> Result
         return Err(WriteError::Mean { name: name.clone() });
     }
     let mut views = Vec::new();
-    for Filled { shaped, bytes } in tensors {
+    for TensorValues { shaped, bytes } in tensors {
         let [rows, cols] = matrix(&shaped.shape).map(|size| size as usize);
         let sizes = if rows == 1 { vec![cols] } else { vec![rows, cols] };
         views.push((written(&shaped.name), TensorView::new(Dtype::F32, sizes, bytes)?));
@@ -61,9 +61,9 @@ mod tests {
 
     use super::*;
 
-    fn filled(name: &str, shape: &[u64]) -> Filled {
+    fn filled(name: &str, shape: &[u64]) -> TensorValues {
         let len = 4 * shape.iter().product::<u64>() as usize;
-        Filled { shaped: Shaped { name: name.into(), shape: shape.into() }, bytes: vec![0; len] }
+        TensorValues { shaped: TensorShape { name: name.into(), shape: shape.into() }, bytes: vec![0; len] }
     }
 
     #[test]

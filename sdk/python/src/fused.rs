@@ -3,7 +3,7 @@
 
 /// One of the run's matrices within a tensor of another name and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct FusedMatrix {
     /// Name of the whole tensor.
     pub whole: String,
     /// Shape of the whole tensor.
@@ -12,7 +12,7 @@ pub struct Part {
     pub start: usize,
 }
 
-impl Part {
+impl FusedMatrix {
     /// Returns the position of the run's matrix `name`, `[rows, cols]`, in a model whose layers have `experts`. Returns
     /// `None` if the matrix is neither fused nor renamed.
     ///

@@ -11,18 +11,18 @@ use archipelago::run::{
 };
 use archipelago_runtime::engine::EngineError;
 
-use crate::desk::Desk;
-use crate::engine::DeskEngine;
-use crate::fault::Fault;
-use crate::tensors::{Fit, Shaped};
+use crate::bridge::ProgramBridge;
+use crate::engine::BridgeEngine;
+use crate::fault::ProgramError;
+use crate::tensors::{ParameterMap, TensorShape};
 
 /// Settings of a learner from the program.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct LearnerSettings {
     /// Address of the syncer, or a link to the run.
     pub url: String,
     /// Trained tensors, in the program's own order.
-    pub tensors: Vec<Shaped>,
+    pub tensors: Vec<TensorShape>,
     /// Display name.
     pub name: String,
     /// Device, for display.
@@ -56,30 +56,30 @@ pub enum StartError {
 
 /// A running learner. Dropping it ends the learner.
 #[derive(Debug)]
-pub struct Running {
-    /// Its desk.
-    pub desk: Arc<Desk>,
+pub struct LearnerHandle {
+    /// Its bridge.
+    pub bridge: Arc<ProgramBridge>,
     /// Its control.
     pub control: Control,
 }
 
-impl Running {
-    /// Starts a learner with `settings`, which reports at the desk.
+impl LearnerHandle {
+    /// Starts a learner with `settings`, which reports to the bridge.
     ///
     /// # Errors
     /// Each variant of [`StartError`].
-    pub fn start(settings: Settings) -> Result<Self, StartError> {
+    pub fn start(settings: LearnerSettings) -> Result<Self, StartError> {
         let address: Address = settings.url.parse()?;
         let batch = settings.batch.map_or(Ok(BatchChoice::AUTO), BatchChoice::given)?;
         let identity = match &settings.identity {
             Some(file) => IdentityLock::in_file(file)?,
             None => IdentityLock::in_folder(&default_folder(|name| std::env::var(name).ok())?, &address)?,
         };
-        let (desk, control) = (Arc::new(Desk::default()), Control::new());
-        let running = Self { desk: Arc::clone(&desk), control: control.clone() };
+        let (bridge, control) = (Arc::new(ProgramBridge::default()), Control::new());
+        let running = Self { bridge: Arc::clone(&bridge), control: control.clone() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("archipelago".to_owned()).spawn(move || {
-            let ends = Ends(Arc::clone(&desk));
+            let ends = EndReporter(Arc::clone(&bridge));
             let key = identity.key.clone();
             let config = RunConfig {
                 name: settings.name.clone(),
@@ -88,8 +88,8 @@ impl Running {
                 batch,
                 ..RunConfig::new(address, key)
             };
-            let build = async |spec: &RunSpec, _basis| engine(spec, &settings, &desk);
-            let end = runtime.block_on(run(config, &control, build, |event| desk.hear(event)));
+            let build = async |spec: &RunSpec, _basis| engine(spec, &settings, &bridge);
+            let end = runtime.block_on(run(config, &control, build, |event| bridge.hear(event)));
             // Once the end is known, the program may start the same learner again.
             drop(identity);
             ends.with(end);
@@ -99,32 +99,38 @@ impl Running {
 }
 
 /// Requests a polite end without waiting for it.
-impl Drop for Running {
+impl Drop for LearnerHandle {
     fn drop(&mut self) {
         self.control.stop();
-        self.desk.let_go();
+        self.bridge.let_go();
     }
 }
 
-fn engine(spec: &RunSpec, settings: &Settings, desk: &Arc<Desk>) -> Result<DeskEngine, EngineError> {
-    let fit = Fit::new(&settings.tensors, &spec.model);
+fn engine(
+    spec: &RunSpec,
+    settings: &LearnerSettings,
+    bridge: &Arc<ProgramBridge>,
+) -> Result<BridgeEngine, EngineError> {
+    let fit = ParameterMap::new(&settings.tensors, &spec.model);
     let fit = fit.map_err(|error| EngineError::Unfit(error.to_string()))?;
-    DeskEngine::new(spec, fit, Arc::clone(desk), settings.device.clone(), settings.measures)
+    BridgeEngine::new(spec, fit, Arc::clone(bridge), settings.device.clone(), settings.measures)
 }
 
-/// Reports the end to the program, even after a panic.
-struct Ends(Arc<Desk>);
+/// Guard that reports the end to the program, even after a panic.
+struct EndReporter(Arc<ProgramBridge>);
 
-impl Ends {
+impl EndReporter {
     fn with(&self, end: Result<Report, RunError>) {
-        self.0.end(end.map_err(Fault::from));
+        self.0.end(end.map_err(ProgramError::from));
     }
 }
 
-impl Drop for Ends {
+impl Drop for EndReporter {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.end(Err(Fault::Failed("the learner's loop ended because of an internal error".into())));
+            self.0.end(Err(ProgramError::Failed(
+                "the learner's loop ended because of an internal error".into(),
+            )));
         }
     }
 }

@@ -5,14 +5,14 @@ use std::ops::Range;
 use archipelago::model::{Fragments, Layout, LayoutError, Model, Tensor};
 use archipelago::wire::FragmentId;
 
-use crate::fused::Part;
+use crate::fused::FusedMatrix;
 
 /// Maximum number of names in one sentence; the others are counted.
 const NAMED_MAX: usize = 3;
 
 /// A tensor of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shaped {
+pub struct TensorShape {
     /// Its name, unique within the program.
     pub name: String,
     /// Its sizes, outermost first.
@@ -47,7 +47,7 @@ pub enum FitError {
 
 /// A part of one of the program's tensors, flat and row-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TensorSlice {
     /// Which tensor, in the program's order.
     pub tensor: usize,
     /// Its first value.
@@ -58,37 +58,37 @@ pub struct Place {
 
 /// Start of one of the run's tensors.
 #[derive(Clone, Copy, Debug)]
-struct Spot {
+struct TensorStart {
     /// Index of the program's tensor, in the program's order.
     tensor: usize,
     /// Index of the first value, row-major.
     start: usize,
 }
 
-impl Spot {
+impl TensorStart {
     /// Returns a range of the values that begin here.
-    fn place(self, range: Range<usize>) -> Place {
-        Place { tensor: self.tensor, start: self.start + range.start, stop: self.start + range.end }
+    fn place(self, range: Range<usize>) -> TensorSlice {
+        TensorSlice { tensor: self.tensor, start: self.start + range.start, stop: self.start + range.end }
     }
 }
 
 /// Positions of a run's parameters in a program's tensors.
 #[derive(Clone, Debug)]
-pub struct Fit {
+pub struct ParameterMap {
     /// The run's layout.
     pub layout: Layout,
     /// Start of each tensor of the layout, in its order.
-    spots: Vec<Spot>,
+    spots: Vec<TensorStart>,
 }
 
-impl Fit {
+impl ParameterMap {
     /// Maps `tensors` to a run of `model`. A name may carry the prefixes of PyTorch's wrappers ([`unwrapped`]). In a
     /// model with experts, the tensors may be those of `transformers`, which holds all experts of a layer in two
-    /// tensors ([`Part`]). A tensor with more than two sizes is one of the run's matrices ([`matrix`]).
+    /// tensors ([`FusedMatrix`]). A tensor with more than two sizes is one of the run's matrices ([`matrix`]).
     ///
     /// # Errors
     /// Each variant of [`FitError`].
-    pub fn new(tensors: &[Shaped], model: &Model) -> Result<Self, FitError> {
+    pub fn new(tensors: &[TensorShape], model: &Model) -> Result<Self, FitError> {
         let layout = Layout::new(model.tensors.clone())?;
         let experts = model.experts.map_or(0, |experts| experts.count.into());
         let (mut missing, mut misshapen, mut spots) = (Vec::new(), None, Vec::new());
@@ -98,12 +98,12 @@ impl Fit {
                 continue;
             };
             if !fits {
-                let Shaped { name, shape } = tensors[spot.tensor].clone();
+                let TensorShape { name, shape } = tensors[spot.tensor].clone();
                 misshapen.get_or_insert(FitError::Shape { name, found: shape, wanted });
             }
             spots.push(spot);
         }
-        let is_used = |at: usize| spots.iter().any(|spot: &Spot| spot.tensor == at);
+        let is_used = |at: usize| spots.iter().any(|spot: &TensorStart| spot.tensor == at);
         let unknown = tensors.iter().enumerate().filter(|(at, _)| !is_used(*at));
         let unknown: Vec<String> = unknown.map(|(_, tensor)| tensor.name.clone()).collect();
         if !missing.is_empty() || !unknown.is_empty() {
@@ -114,14 +114,14 @@ impl Fit {
 
     /// Returns the positions of all values, in the order of the layout.
     #[must_use]
-    pub fn whole(&self) -> Vec<Place> {
+    pub fn whole(&self) -> Vec<TensorSlice> {
         let tensors = self.layout.tensors().iter().zip(&self.spots);
         tensors.map(|(of, spot)| spot.place(0..of.len() as usize)).collect()
     }
 
     /// Returns the positions of the values of `fragment`, in its order.
     #[must_use]
-    pub fn places(&self, fragments: &Fragments, fragment: FragmentId) -> Vec<Place> {
+    pub fn places(&self, fragments: &Fragments, fragment: FragmentId) -> Vec<TensorSlice> {
         let starts: Vec<usize> = self.layout.offsets().map(|(start, _)| start as usize).collect();
         let segments = fragments.segments(fragment).unwrap_or_default();
         let place = |range: Range<usize>| {
@@ -151,7 +151,7 @@ impl Fit {
 
 /// Finds the run's tensor `wanted` among `tensors`: its start, whether the shapes agree, and the run's shape. An exact
 /// name has priority over one that differs by wrappers.
-fn find(tensors: &[Shaped], wanted: &Tensor, experts: u64) -> Option<(Spot, bool, Vec<u64>)> {
+fn find(tensors: &[TensorShape], wanted: &Tensor, experts: u64) -> Option<(TensorStart, bool, Vec<u64>)> {
     let Tensor { name, rows, cols, .. } = wanted;
     let position = |name: &str| {
         let bare = unwrapped(name);
@@ -161,11 +161,11 @@ fn find(tensors: &[Shaped], wanted: &Tensor, experts: u64) -> Option<(Spot, bool
     if let Some(tensor) = position(name) {
         let sizes = [u64::from(*rows), u64::from(*cols)];
         let fits = matrix(&tensors[tensor].shape) == sizes;
-        return Some((Spot { tensor, start: 0 }, fits, sizes[usize::from(*rows == 1)..].to_vec()));
+        return Some((TensorStart { tensor, start: 0 }, fits, sizes[usize::from(*rows == 1)..].to_vec()));
     }
-    let Part { whole, shape, start } = Part::of(name, *rows, *cols, experts)?;
+    let FusedMatrix { whole, shape, start } = FusedMatrix::of(name, *rows, *cols, experts)?;
     let tensor = position(&whole)?;
-    Some((Spot { tensor, start }, tensors[tensor].shape == shape, shape))
+    Some((TensorStart { tensor, start }, tensors[tensor].shape == shape, shape))
 }
 
 /// Components that `torch.compile`, FSDP and activation checkpointing insert anywhere in the names of parameters.
@@ -226,12 +226,12 @@ mod tests {
 
     use super::*;
 
-    fn shaped(name: &str, shape: &[u64]) -> Shaped {
-        Shaped { name: name.into(), shape: shape.into() }
+    fn shaped(name: &str, shape: &[u64]) -> TensorShape {
+        TensorShape { name: name.into(), shape: shape.into() }
     }
 
     /// Tensors of the built-in decoder in a program: in another order, and vectors with one size.
-    fn decoder() -> Vec<Shaped> {
+    fn decoder() -> Vec<TensorShape> {
         let layout = layout(&Preset::Tiny.model(256)).unwrap();
         let of = |tensor: &Tensor| {
             let sizes = [u64::from(tensor.rows), u64::from(tensor.cols)];
@@ -240,8 +240,8 @@ mod tests {
         layout.tensors().iter().rev().map(of).collect()
     }
 
-    fn fit(tensors: &[Shaped]) -> Result<Fit, FitError> {
-        Fit::new(tensors, &Preset::Tiny.model(256).into())
+    fn fit(tensors: &[TensorShape]) -> Result<ParameterMap, FitError> {
+        ParameterMap::new(tensors, &Preset::Tiny.model(256).into())
     }
 
     /// Returns a custom model, which the syncer cannot evaluate, of tensors given by name, rows and columns.
@@ -265,16 +265,16 @@ mod tests {
     fn tensors_lie_in_the_order_of_the_run() {
         let tensors = [shaped("w", &[4, 3, 2]), shaped("b", &[5]), shaped("s", &[])];
         let model = own(&[("b", 1, 5), ("s", 1, 1), ("w", 4, 6)]);
-        let fit = Fit::new(&tensors, &model).unwrap();
+        let fit = ParameterMap::new(&tensors, &model).unwrap();
         assert_eq!(fit.layout.tensors(), model.tensors);
 
         let fragments = Fragments::plan(&fit.layout, NonZeroU16::new(3).unwrap());
-        let mut seen: Vec<Place> = fragments.ids().flat_map(|id| fit.places(&fragments, id)).collect();
+        let mut seen: Vec<TensorSlice> = fragments.ids().flat_map(|id| fit.places(&fragments, id)).collect();
         seen.sort_by_key(|place| (place.tensor, place.start));
         let of = |tensor| seen.iter().filter(move |place| place.tensor == tensor);
         assert_eq!(of(0).map(|place| place.stop - place.start).sum::<usize>(), 24);
         assert!(of(0).count() > 1, "a large tensor is cut at rows: {seen:?}");
-        assert_eq!(of(1).collect::<Vec<_>>(), [&Place { tensor: 1, start: 0, stop: 5 }]);
+        assert_eq!(of(1).collect::<Vec<_>>(), [&TensorSlice { tensor: 1, start: 0, stop: 5 }]);
         assert_eq!(of(2).count(), 1);
         for id in fragments.ids() {
             let mut index = 0;
@@ -296,9 +296,9 @@ mod tests {
     }
 
     /// Tensors of a Mixtral in `transformers`.
-    fn mixtral(model: &ModelSpec) -> Vec<Shaped> {
+    fn mixtral(model: &ModelSpec) -> Vec<TensorShape> {
         let (c, f, experts) = (model.d_model.into(), model.d_ff.into(), 4);
-        let mut tensors: Vec<Shaped> = Vec::new();
+        let mut tensors: Vec<TensorShape> = Vec::new();
         for Tensor { name, rows, cols, .. } in layout(model).unwrap().tensors() {
             let Some((stem, rest)) = name.split_once(".block_sparse_moe.") else {
                 let sizes = [u64::from(*rows), u64::from(*cols)];
@@ -319,7 +319,7 @@ mod tests {
         let experts = Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 0.0 });
         let spec = ModelSpec { experts, ..Preset::Tiny.model(256) };
         let tensors = mixtral(&spec);
-        let fit = |tensors: &[Shaped]| Fit::new(tensors, &spec.into());
+        let fit = |tensors: &[TensorShape]| ParameterMap::new(tensors, &spec.into());
         let found = fit(&tensors).unwrap();
         let fragments = Fragments::plan(&found.layout, NonZeroU16::new(5).unwrap());
         // Each value is in one fragment, at one position.
@@ -328,7 +328,7 @@ mod tests {
                 .iter()
                 .map(|tensor| vec![false; tensor.shape.iter().product::<u64>() as usize])
                 .collect();
-            for Place { tensor, start, stop } in places {
+            for TensorSlice { tensor, start, stop } in places {
                 let part = &mut seen[tensor][start..stop];
                 assert!(!part.contains(&true));
                 part.fill(true);
@@ -360,13 +360,13 @@ mod tests {
         assert!(matches!(fit(&wrong), Err(FitError::Names { missing, .. }) if missing.len() == 4));
         // A dense model lacks these tensors.
         let extra = [decoder(), vec![tensors[at].clone()]].concat();
-        let error = Fit::new(&extra, &Preset::Tiny.model(256).into()).unwrap_err();
+        let error = ParameterMap::new(&extra, &Preset::Tiny.model(256).into()).unwrap_err();
         assert_eq!(error, FitError::Names { missing: vec![], unknown: vec![tensors[at].name.clone()] });
     }
 
     #[test]
     fn mismatches_name_the_tensors_and_the_remedy() {
-        let check = |tensors: &[Shaped], part: &str| {
+        let check = |tensors: &[TensorShape], part: &str| {
             let error = fit(tensors).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         };
@@ -383,7 +383,7 @@ mod tests {
         wide[0].shape = vec![7];
         check(&wide, "tensor model.norm.weight is [7], but [");
         check(&[], "pass every parameter of the model");
-        let error = Fit::new(&[shaped("w", &[2])], &own(&[("w", 2, 0)])).unwrap_err();
+        let error = ParameterMap::new(&[shaped("w", &[2])], &own(&[("w", 2, 0)])).unwrap_err();
         assert!(error.to_string().contains("tensor w has no values"), "{error}");
     }
 
@@ -392,8 +392,8 @@ mod tests {
         for prefix in
             ["_orig_mod.", "module.", "module._orig_mod.", "_fsdp_wrapped_module.", "module.module."]
         {
-            let wrapped = |tensor: &Shaped| shaped(&format!("{prefix}{}", tensor.name), &tensor.shape);
-            let wrapped: Vec<Shaped> = decoder().iter().map(wrapped).collect();
+            let wrapped = |tensor: &TensorShape| shaped(&format!("{prefix}{}", tensor.name), &tensor.shape);
+            let wrapped: Vec<TensorShape> = decoder().iter().map(wrapped).collect();
             assert_eq!(fit(&wrapped).unwrap().layout, fit(&decoder()).unwrap().layout, "{prefix}");
         }
         assert_eq!(unwrapped("layers.0._checkpoint_wrapped_module.w"), "layers.0.w");
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(unwrapped("module"), "module");
         // The run's own names look wrapped, and the model has a submodule with that name.
         let model = own(&[("module.w", 1, 2), ("w", 1, 3)]);
-        let fit = Fit::new(&[shaped("w", &[3]), shaped("module.w", &[2])], &model).unwrap();
+        let fit = ParameterMap::new(&[shaped("w", &[3]), shaped("module.w", &[2])], &model).unwrap();
         assert_eq!(fit.spots.iter().map(|spot| spot.tensor).collect::<Vec<_>>(), [1, 0]);
     }
 }

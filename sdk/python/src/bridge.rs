@@ -13,8 +13,8 @@ use archipelago::run::{Event, Report};
 use archipelago_runtime::engine::EngineError;
 use tokio::sync::Notify;
 
-use crate::fault::Fault;
-use crate::tensors::Place;
+use crate::fault::ProgramError;
+use crate::tensors::TensorSlice;
 
 /// Order for the program.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,12 +23,12 @@ pub enum Order {
     Step(Batch),
     /// Copy these values out, in 32 bits, and return them under this id.
     Read {
-        /// Id for [`Desk::give`].
+        /// Id for [`ProgramBridge::give`].
         id: u64,
         /// Positions of the values.
-        places: Vec<Place>,
+        places: Vec<TensorSlice>,
     },
-    /// Measure the loss of these values on these windows, and return it with [`Desk::measured`].
+    /// Measure the loss of these values on these windows, and return it with [`ProgramBridge::measured`].
     Measure(Task),
     /// Apply `θ = kept · θ + values` at these places.
     Change {
@@ -37,14 +37,14 @@ pub enum Order {
         /// Added values, as many as the places have.
         values: Vec<f32>,
         /// Positions of the values.
-        places: Vec<Place>,
+        places: Vec<TensorSlice>,
     },
 }
 
 /// A batch of tokens for training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// Id for [`Desk::done`].
+    /// Id for [`ProgramBridge::done`].
     pub id: u64,
     /// Tokens, `[windows, context + 1]`, row-major, with given ones marked as in [`token`].
     pub tokens: Vec<u32>,
@@ -56,7 +56,7 @@ pub struct Batch {
 
 /// Values that the program copied out.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Copied {
+pub struct TensorCopy {
     /// Id of the order.
     pub id: u64,
     /// The values, in the order of the places.
@@ -65,7 +65,7 @@ pub struct Copied {
 
 /// Next item for the program.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Next {
+pub enum NextItem {
     /// An order, removed from the queue.
     Order(Order),
     /// No order yet, or none before the current step is done.
@@ -76,19 +76,19 @@ pub enum Next {
 
 /// Shared state of the loop and the program.
 #[derive(Debug, Default)]
-pub struct Desk {
-    state: Mutex<State>,
+pub struct ProgramBridge {
+    state: Mutex<BridgeState>,
     for_program: Condvar,
     for_loop: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BridgeState {
     orders: VecDeque<Order>,
     id_next: u64,
     /// Batch that the program trains on.
-    running: Option<Running>,
-    copies: VecDeque<Copied>,
+    running: Option<ActiveBatch>,
+    copies: VecDeque<TensorCopy>,
     /// Last measurement of the program, and the id of its order.
     measured: Option<(u64, Option<f32>)>,
     /// Finished steps of the current engine, their tokens that the loop has not taken yet, and the last loss.
@@ -98,13 +98,13 @@ struct State {
     /// Loss that reported a divergence; kept until the next engine.
     blown_up: Option<f32>,
     /// Fault to report at the program's next call.
-    fault: Option<Fault>,
+    fault: Option<ProgramError>,
     is_loaded: bool,
     notes: VecDeque<Note>,
     /// Reason for the lost connection, kept until the next attempt; empty after the end of the run.
     lost: Option<String>,
     report: Option<Report>,
-    over: Option<Result<(), Fault>>,
+    over: Option<Result<(), ProgramError>>,
     /// Whether the program is leaving and no longer trains.
     leaving: bool,
     /// Whether the program is gone and carries out no orders.
@@ -113,7 +113,7 @@ struct State {
 
 /// A batch that the program trains on.
 #[derive(Debug)]
-struct Running {
+struct ActiveBatch {
     id: u64,
     /// Tokens to train on, including given ones.
     planned: u64,
@@ -121,7 +121,7 @@ struct Running {
     learns: bool,
 }
 
-impl Running {
+impl ActiveBatch {
     fn of(batch: &Batch) -> Self {
         let planned = batch.tokens.len() as u64 - u64::from(batch.windows);
         let window = batch.tokens.len().checked_div(batch.windows as usize).unwrap_or_default();
@@ -130,8 +130,8 @@ impl Running {
     }
 }
 
-impl Desk {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl ProgramBridge {
+    fn state(&self) -> MutexGuard<'_, BridgeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -140,8 +140,8 @@ impl Desk {
     /// Returns the next order, waiting at most `wait`. A batch is returned only while no other one is being trained on.
     ///
     /// # Errors
-    /// [`Fault`]: the fault since the last call. The end of the loop is reported at every call.
-    pub fn next(&self, wait: Duration) -> Result<Next, Fault> {
+    /// [`ProgramError`]: the fault since the last call. The end of the loop is reported at every call.
+    pub fn next(&self, wait: Duration) -> Result<NextItem, ProgramError> {
         let (mut state, _) = self
             .for_program
             .wait_timeout_while(self.state(), wait, |state| !state.has_news())
@@ -150,26 +150,26 @@ impl Desk {
             return Err(fault);
         }
         match &state.over {
-            Some(Ok(())) => return Ok(Next::Over),
+            Some(Ok(())) => return Ok(NextItem::Over),
             Some(Err(fault)) => return Err(fault.clone()),
             None => {}
         }
         if !state.has_news() {
-            return Ok(Next::Nothing);
+            return Ok(NextItem::Nothing);
         }
         let order = loop {
             match state.orders.pop_front() {
                 Some(Order::Step(_)) if state.leaving => self.for_loop.notify_one(),
                 Some(order) => break order,
-                None => return Ok(Next::Nothing),
+                None => return Ok(NextItem::Nothing),
             }
         };
         if let Order::Step(batch) = &order {
-            state.running = Some(Running::of(batch));
+            state.running = Some(ActiveBatch::of(batch));
             // The queue has room for the next batch.
             self.for_loop.notify_one();
         }
-        Ok(Next::Order(order))
+        Ok(NextItem::Order(order))
     }
 
     /// Reports the end of the step on the batch `id`, with its mean loss in nats per token. `tokens` are the trained
@@ -177,8 +177,8 @@ impl Desk {
     /// tokens, its mean loss is NaN, and the loss of the previous step is kept.
     ///
     /// # Errors
-    /// [`Fault`]: the fault since the last call, or a loss that is not finite.
-    pub fn done(&self, id: u64, loss: f32, tokens: Option<u64>) -> Result<(), Fault> {
+    /// [`ProgramError`]: the fault since the last call, or a loss that is not finite.
+    pub fn done(&self, id: u64, loss: f32, tokens: Option<u64>) -> Result<(), ProgramError> {
         let mut state = self.state();
         if let Some(fault) = state.fault.take() {
             return Err(fault);
@@ -189,7 +189,7 @@ impl Desk {
             state.orders.clear();
             state.blown_up = Some(loss);
             self.for_loop.notify_one();
-            return Err(Fault::NotFinite { what: format!("the loss, {loss},") });
+            return Err(ProgramError::NotFinite { what: format!("the loss, {loss},") });
         }
         state.steps += 1;
         state.tokens = state.tokens.saturating_add(tokens.unwrap_or(batch.planned));
@@ -203,7 +203,7 @@ impl Desk {
 
     /// Delivers the values requested under `id`.
     pub fn give(&self, id: u64, values: Vec<f32>) {
-        self.state().copies.push_back(Copied { id, values });
+        self.state().copies.push_back(TensorCopy { id, values });
         self.for_loop.notify_one();
     }
 
@@ -256,7 +256,7 @@ impl Desk {
     }
 
     /// Requests a copy, and returns its id.
-    pub fn read(&self, places: Vec<Place>) -> u64 {
+    pub fn read(&self, places: Vec<TensorSlice>) -> u64 {
         let mut state = self.state();
         let id = state.id();
         state.orders.push_back(Order::Read { id, places });
@@ -266,7 +266,7 @@ impl Desk {
 
     /// Requests a change. If the last queued order is a change at the same places, both are combined. Most changes of a
     /// fragment are such a pair: its own update is subtracted and the merged one added.
-    pub fn change(&self, kept: f32, values: Vec<f32>, places: Vec<Place>) {
+    pub fn change(&self, kept: f32, values: Vec<f32>, places: Vec<TensorSlice>) {
         let mut state = self.state();
         match state.orders.back_mut() {
             Some(Order::Change { kept: before, values: sum, places: same }) if *same == places => {
@@ -314,14 +314,14 @@ impl Desk {
     ///
     /// # Errors
     /// [`EngineError::Thread`]: the program is gone.
-    pub fn take_copy(&self) -> Result<Option<Copied>, EngineError> {
+    pub fn take_copy(&self) -> Result<Option<TensorCopy>, EngineError> {
         let mut state = self.state();
         state.check_here()?;
         Ok(state.copies.pop_front())
     }
 
     /// Reports a fault at the program's next call, and drops all work of the current engine.
-    pub fn tell(&self, fault: Fault) {
+    pub fn tell(&self, fault: ProgramError) {
         let mut state = self.state();
         state.orders.clear();
         state.running = None;
@@ -330,14 +330,14 @@ impl Desk {
     }
 
     /// Records the end of the loop.
-    pub fn end(&self, end: Result<Report, Fault>) {
+    pub fn end(&self, end: Result<Report, ProgramError>) {
         let mut state = self.state();
         state.over = Some(end.map(|report| state.report = Some(report)));
         self.for_program.notify_all();
     }
 }
 
-impl State {
+impl BridgeState {
     fn id(&mut self) -> u64 {
         self.id_next += 1;
         self.id_next
@@ -371,19 +371,19 @@ impl State {
 /// Parameters to measure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
-    /// Id for [`Desk::measured`].
+    /// Id for [`ProgramBridge::measured`].
     pub id: u64,
     /// Parameters, as many as the places have.
     pub values: Vec<f32>,
     /// Positions of the parameters.
-    pub places: Vec<Place>,
+    pub places: Vec<TensorSlice>,
     /// Tokens, `[windows, context + 1]`, row-major.
     pub tokens: Vec<u32>,
     /// Number of windows.
     pub windows: u32,
 }
 
-impl Desk {
+impl ProgramBridge {
     /// Delivers the loss requested under `id`, in nats per token, or `None` if it could not be measured.
     pub fn measured(&self, id: u64, loss: Option<f32>) {
         self.state().measured = Some((id, loss));
@@ -391,7 +391,7 @@ impl Desk {
     }
 
     /// Requests the loss of `values` at `places` on `windows` windows, and returns its id.
-    pub fn ask(&self, values: Vec<f32>, places: Vec<Place>, tokens: &[u32], windows: u32) -> u64 {
+    pub fn ask(&self, values: Vec<f32>, places: Vec<TensorSlice>, tokens: &[u32], windows: u32) -> u64 {
         let mut state = self.state();
         let id = state.id();
         let task = Task { id, values, places, tokens: tokens.to_vec(), windows };
@@ -423,7 +423,7 @@ pub struct Note {
     pub text: String,
 }
 
-impl Desk {
+impl ProgramBridge {
     /// Returns the notes since the last call.
     #[must_use]
     pub fn take_notes(&self) -> Vec<Note> {
