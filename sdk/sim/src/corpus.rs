@@ -18,7 +18,7 @@ const HELD_OUT_WINDOWS_MAX: usize = 1_280;
 const HELD_OUT_BATCH: usize = 32;
 /// Windows that a reader leases at a time, in batches.
 const LEASE_BATCHES: u32 = 16;
-/// The only reader of a [`Reader`]'s leases.
+/// The only reader of a [`WindowReader`]'s leases.
 const SINGLE: LearnerId = LearnerId(1);
 
 /// The reason why a text cannot be used.
@@ -156,12 +156,12 @@ fn windows<'a>(model: &ModelSpec, text: &'a [u32]) -> Result<Vec<&'a [u32]>, Cor
 
 /// Reader of a run's windows, in the order in which its syncer would lease them.
 #[derive(Debug)]
-pub struct Reader {
+pub struct WindowReader {
     feed: Feed,
     pool: LeasePool,
 }
 
-impl Reader {
+impl WindowReader {
     /// Creates a reader of the run's data, from the beginning.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use super::Cluster;
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Broken {
+pub enum InvariantViolation {
     /// An acknowledged record is missing from the tape, or replaced by another.
     #[error("record {0} was acknowledged but is not on the tape")]
     Lost(u64),
@@ -46,46 +46,46 @@ impl Cluster {
     ///
     /// # Errors
     /// The first thing that is broken.
-    pub fn check(&self) -> Result<(), Broken> {
+    pub fn check(&self) -> Result<(), InvariantViolation> {
         if self.tape.is_broken {
-            return Err(Broken::Tape);
+            return Err(InvariantViolation::Tape);
         }
         if let Some(round) = self.told_early {
-            return Err(Broken::Early(round));
+            return Err(InvariantViolation::Early(round));
         }
         let tape = self.tape.committed();
         let is_there = |(seq, record): &(&u64, &Record)| tape.get(**seq as usize - 1) == Some(*record);
         if let Some((seq, _)) = self.acknowledged.iter().find(|entry| !is_there(entry)) {
-            return Err(Broken::Lost(*seq));
+            return Err(InvariantViolation::Lost(*seq));
         }
         if let Some(at) = tape.iter().position(|record| *record == Record::Finished)
             && at + 1 < tape.len()
         {
-            return Err(Broken::After(at as u64 + 2));
+            return Err(InvariantViolation::After(at as u64 + 2));
         }
         self.check_receipts(tape)?;
         self.check_merges(tape)
     }
 
-    fn check_receipts(&self, tape: &[Record]) -> Result<(), Broken> {
+    fn check_receipts(&self, tape: &[Record]) -> Result<(), InvariantViolation> {
         for learner in &self.learners {
             for (&serial, &merged) in &learner.told {
                 let Some((round, _)) = learner.sent.get(&serial) else {
-                    return Err(Broken::Untrue(learner.id, serial));
+                    return Err(InvariantViolation::Untrue(learner.id, serial));
                 };
                 // A merged update is on the tape, in the record with the round's number.
                 let record = tape.get(round.0 as usize - 1);
                 let said =
                     record.map(|record| record.has_merged(learner.id, serial).then_some(Version(round.0)));
                 if learner.is_confused || said != Some(merged) {
-                    return Err(Broken::Untrue(learner.id, serial));
+                    return Err(InvariantViolation::Untrue(learner.id, serial));
                 }
             }
         }
         Ok(())
     }
 
-    fn check_merges(&self, tape: &[Record]) -> Result<(), Broken> {
+    fn check_merges(&self, tape: &[Record]) -> Result<(), InvariantViolation> {
         let mut before = Version(0);
         let mut merged = BTreeSet::new();
         let (fragments, initial) = (&self.run.fragments, std::slice::from_ref(&self.run.initial));
@@ -96,21 +96,21 @@ impl Cluster {
             let Record::Merged { merge, state } = record else { continue };
             let MergeEntry { round, base, version, parts, .. } = &**merge;
             if (*base, *version, *round) != (before, Version(seq), Round(seq)) {
-                return Err(Broken::Chain(seq));
+                return Err(InvariantViolation::Chain(seq));
             }
             before = *version;
             let mut bodies = Vec::new();
             for part in parts {
                 let sent = self.learners.iter().find(|learner| learner.id == part.learner);
                 let Some((sent_for, body)) = sent.and_then(|learner| learner.sent.get(&part.serial)) else {
-                    return Err(Broken::Stranger(part.learner, part.serial));
+                    return Err(InvariantViolation::Stranger(part.learner, part.serial));
                 };
                 if sent_for != round || !merged.insert((part.learner, part.serial)) {
-                    return Err(Broken::Twice(part.learner, part.serial));
+                    return Err(InvariantViolation::Twice(part.learner, part.serial));
                 }
                 bodies.push(body.clone());
             }
-            let diverged = Broken::Diverged(*round);
+            let diverged = InvariantViolation::Diverged(*round);
             let Some(alone) = &mut alone else { return Err(diverged) };
             let mut bodies = bodies.into_iter();
             let followed =

@@ -27,9 +27,9 @@ use archipelago_core::wire::{
 };
 
 use crate::world::{Queue, Rng};
-use service::{Awaited, Service, Tape};
+use service::{PendingAppend, ReplicatedTape, Service};
 
-pub use check::Broken;
+pub use check::InvariantViolation;
 
 /// Time between two ticks of the machines, in milliseconds.
 const TICK_MS: u64 = 100;
@@ -38,7 +38,7 @@ const LEASE_MS: u64 = 3_000;
 
 /// Faults of the transport.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Weather {
+pub struct TransportFaults {
     /// Share of lost messages, on the bus and to or from a service.
     pub loss: f64,
     /// Share of messages on the bus that arrive twice.
@@ -66,7 +66,7 @@ struct Process<T, I> {
 }
 
 #[derive(Debug)]
-enum Happening {
+enum ClusterEvent {
     Tick,
     FragmentLeader(usize, u32, LeaderInput),
     Gateway(usize, u32, GatewayInput),
@@ -77,7 +77,7 @@ enum Happening {
     /// A replica has copied the leader's log.
     Copied(usize),
     /// An appended record is checked for its commit.
-    Await(usize, u32, Awaited),
+    Await(usize, u32, PendingAppend),
     Elect,
     Restart,
     /// A learner gets a request from its gateway, on this connection.
@@ -88,7 +88,7 @@ enum Happening {
     Connect(usize),
     /// A gateway notices that a learner's connection is gone.
     Left(usize, u32, usize, u32),
-    Fault(Fault),
+    Fault(ClusterFault),
 }
 
 /// A run on several machines, in virtual time. One seed and one sequence of calls lead to one history.
@@ -96,13 +96,13 @@ enum Happening {
 pub struct Cluster {
     now: Millis,
     rng: Rng,
-    weather: Weather,
-    queue: Queue<Happening>,
-    run: Run,
+    weather: TransportFaults,
+    queue: Queue<ClusterEvent>,
+    run: RunConstants,
     owners: Vec<Process<FragmentLeader, LeaderInput>>,
     gateways: Vec<Process<Gateway, GatewayInput>>,
-    learners: Vec<Learner>,
-    tape: Tape,
+    learners: Vec<ClusterLearner>,
+    tape: ReplicatedTape,
     /// Blobs that can be loaded.
     blobs: BTreeMap<u64, Arc<Vec<u8>>>,
     /// All blobs ever stored, so that deleted ones can still be checked.
@@ -123,7 +123,7 @@ impl Cluster {
     /// # Panics
     /// Never, for any numbers.
     #[must_use]
-    pub fn new(seed: u64, gateways: usize, learners: u32, weather: Weather) -> Self {
+    pub fn new(seed: u64, gateways: usize, learners: u32, weather: TransportFaults) -> Self {
         let run = run(seed);
         let orders = AdminCommands::none(&run.owner.rounds, run.owner.cohort_max);
         let mut cluster = Self {
@@ -134,8 +134,8 @@ impl Cluster {
             run,
             owners: Vec::new(),
             gateways: Vec::new(),
-            learners: (1..=learners).map(|id| Learner::new(LearnerId(id))).collect(),
-            tape: Tape::default(),
+            learners: (1..=learners).map(|id| ClusterLearner::new(LearnerId(id))).collect(),
+            tape: ReplicatedTape::default(),
             blobs: BTreeMap::new(),
             archive: BTreeMap::new(),
             orders,
@@ -153,8 +153,8 @@ impl Cluster {
             cluster.gateways.push(process(machine));
         }
         cluster.tape.elect();
-        (0..learners as usize).for_each(|learner| cluster.plan_in(0, Happening::Connect(learner)));
-        cluster.plan_in(0, Happening::Tick);
+        (0..learners as usize).for_each(|learner| cluster.plan_in(0, ClusterEvent::Connect(learner)));
+        cluster.plan_in(0, ClusterEvent::Tick);
         cluster
     }
 
@@ -185,46 +185,46 @@ impl Cluster {
         self.tape.committed()
     }
 
-    fn happen(&mut self, what: Happening) {
+    fn happen(&mut self, what: ClusterEvent) {
         match what {
-            Happening::Tick => self.tick(),
-            Happening::FragmentLeader(at, life, input) => self.owner_hears(at, life, input),
-            Happening::Gateway(at, life, input) => self.gateway_hears(at, life, input),
-            Happening::LeaderOutput(at, life, order) => self.serve(at, life, order),
-            Happening::Read(at, life, after) => {
+            ClusterEvent::Tick => self.tick(),
+            ClusterEvent::FragmentLeader(at, life, input) => self.owner_hears(at, life, input),
+            ClusterEvent::Gateway(at, life, input) => self.gateway_hears(at, life, input),
+            ClusterEvent::LeaderOutput(at, life, order) => self.serve(at, life, order),
+            ClusterEvent::Read(at, life, after) => {
                 if let Some(records) = self.tape.read(after) {
                     self.answer_gateway(at, life, GatewayInput::Records(after, records));
                 }
             }
-            Happening::Copied(replica) => self.tape.copy(replica),
-            Happening::Await(at, life, awaited) => self.look_after(at, life, awaited),
-            Happening::Elect => self.tape.elect(),
-            Happening::Restart => self.tape.restart(),
-            Happening::Asked(at, epoch, round) => {
+            ClusterEvent::Copied(replica) => self.tape.copy(replica),
+            ClusterEvent::Await(at, life, awaited) => self.look_after(at, life, awaited),
+            ClusterEvent::Elect => self.tape.elect(),
+            ClusterEvent::Restart => self.tape.restart(),
+            ClusterEvent::Asked(at, epoch, round) => {
                 let learner = &self.learners[at];
                 if learner.epoch == epoch && learner.unsettled.is_none() {
                     let ms = self.rng.between(5, 150);
-                    self.plan_in(ms, Happening::Trained(at, epoch, round));
+                    self.plan_in(ms, ClusterEvent::Trained(at, epoch, round));
                 }
             }
-            Happening::Trained(at, epoch, round) => self.hand_in(at, epoch, round),
-            Happening::Receipt(at, epoch, serial, merged) => {
+            ClusterEvent::Trained(at, epoch, round) => self.hand_in(at, epoch, round),
+            ClusterEvent::Receipt(at, epoch, serial, merged) => {
                 let learner = &mut self.learners[at];
                 if learner.epoch == epoch {
                     learner.hear(serial, merged);
                 }
             }
-            Happening::Connect(at) => self.connect(at),
-            Happening::Left(gateway, life, at, epoch) => {
+            ClusterEvent::Connect(at) => self.connect(at),
+            ClusterEvent::Left(gateway, life, at, epoch) => {
                 let input = GatewayInput::Left(self.learners[at].id, conn(epoch));
                 self.gateway_hears(gateway, life, input);
             }
-            Happening::Fault(fault) => self.strike(fault),
+            ClusterEvent::Fault(fault) => self.strike(fault),
         }
     }
 
     fn tick(&mut self) {
-        self.plan_in(TICK_MS, Happening::Tick);
+        self.plan_in(TICK_MS, ClusterEvent::Tick);
         for at in 0..self.owners.len() {
             let life = self.owners[at].life;
             self.owner_hears(at, life, LeaderInput::Ordered(self.orders));
@@ -248,7 +248,7 @@ impl Cluster {
         while let Some(order) = self.owners[at].machine.poll() {
             match order {
                 LeaderOutput::Tell(notice) => self.broadcast(at, &notice),
-                order => self.ship(Service::FragmentLeader(at), Happening::LeaderOutput(at, life, order)),
+                order => self.ship(Service::FragmentLeader(at), ClusterEvent::LeaderOutput(at, life, order)),
             }
         }
     }
@@ -262,25 +262,27 @@ impl Cluster {
         while let Some(order) = self.gateways[at].machine.poll() {
             match order {
                 GatewayOutput::Ask(learner, conn, round) => {
-                    self.tell_learner(learner, conn, |at, epoch| Happening::Asked(at, epoch, round))
+                    self.tell_learner(learner, conn, |at, epoch| ClusterEvent::Asked(at, epoch, round))
                 }
                 GatewayOutput::Receipt(learner, conn, serial, merged) => {
                     self.tell_learner(learner, conn, |at, epoch| {
-                        Happening::Receipt(at, epoch, serial, merged)
+                        ClusterEvent::Receipt(at, epoch, serial, merged)
                     })
                 }
                 GatewayOutput::Refused(learner, conn, serial, _) => {
-                    self.tell_learner(learner, conn, |at, epoch| Happening::Receipt(at, epoch, serial, None))
+                    self.tell_learner(learner, conn, |at, epoch| {
+                        ClusterEvent::Receipt(at, epoch, serial, None)
+                    })
                 }
                 GatewayOutput::Reply(reply) => {
                     for owner in 0..self.owners.len() {
                         let life = self.owners[owner].life;
                         let input = LeaderInput::Reply(carried(&reply));
-                        self.ship_between(at, owner, Happening::FragmentLeader(owner, life, input));
+                        self.ship_between(at, owner, ClusterEvent::FragmentLeader(owner, life, input));
                     }
                 }
                 GatewayOutput::Read(after) => {
-                    self.ship(Service::Gateway(at), Happening::Read(at, life, after))
+                    self.ship(Service::Gateway(at), ClusterEvent::Read(at, life, after))
                 }
                 // Learners in this simulation use only receipts.
                 GatewayOutput::Seen(..) => {}
@@ -296,12 +298,17 @@ impl Cluster {
         }
         for at in 0..self.gateways.len() {
             let (life, input) = (self.gateways[at].life, GatewayInput::Notice(carried(notice)));
-            self.ship_between(at, owner, Happening::Gateway(at, life, input));
+            self.ship_between(at, owner, ClusterEvent::Gateway(at, life, input));
         }
     }
 
     /// Sends a message to a learner over a connection. It has no effect if the connection is gone on arrival.
-    fn tell_learner(&mut self, learner: LearnerId, conn: ConnId, what: impl FnOnce(usize, u32) -> Happening) {
+    fn tell_learner(
+        &mut self,
+        learner: LearnerId,
+        conn: ConnId,
+        what: impl FnOnce(usize, u32) -> ClusterEvent,
+    ) {
         let (index, epoch) = (learner.0 as usize - 1, conn.0 as u32);
         let ms = self.rng.between(1, 40);
         let at = self.learners[index].hears.after(Millis(self.now.0 + ms));
@@ -313,7 +320,7 @@ impl Cluster {
         if let Some(gateway) = self.learners[at].gateway {
             let (life, ms) = (self.gateways[gateway].life, self.rng.between(1, 40));
             let at = self.learners[at].says.after(Millis(self.now.0 + ms));
-            self.queue.plan(at, Happening::Gateway(gateway, life, input));
+            self.queue.plan(at, ClusterEvent::Gateway(gateway, life, input));
         }
     }
 
@@ -325,7 +332,7 @@ impl Cluster {
         let (id, epoch, unsettled) = (learner.id, learner.epoch, learner.unsettled);
         if let Some(before) = before {
             let (life, ms) = (self.gateways[before].life, self.rng.between(1, 500));
-            self.plan_in(ms, Happening::Left(before, life, at, epoch - 1));
+            self.plan_in(ms, ClusterEvent::Left(before, life, at, epoch - 1));
         }
         self.learner_says(at, GatewayInput::Came(id, conn(epoch), unsettled));
     }
@@ -357,7 +364,7 @@ impl Cluster {
         Gateway::new(GatewayTerms { gateway, segments, codec: self.run.codec })
     }
 
-    fn plan_in(&mut self, ms: u64, what: Happening) {
+    fn plan_in(&mut self, ms: u64, what: ClusterEvent) {
         self.queue.plan(Millis(self.now.0 + ms), what);
     }
 }
@@ -397,9 +404,9 @@ impl<T, I> Process<T, I> {
 
 /// A channel that preserves order.
 #[derive(Clone, Copy, Debug, Default)]
-struct Line(Millis);
+struct OrderedChannel(Millis);
 
-impl Line {
+impl OrderedChannel {
     /// Returns the arrival time of an item due at `at`, behind everything already on the channel.
     fn after(&mut self, at: Millis) -> Millis {
         self.0 = self.0.max(at);
@@ -409,15 +416,15 @@ impl Line {
 
 /// A learner of a cluster.
 #[derive(Debug)]
-struct Learner {
+struct ClusterLearner {
     id: LearnerId,
     /// The gateway that it is connected to.
     gateway: Option<usize>,
     /// Number of its current connection.
     epoch: u32,
     /// Channel from the learner, and the channel to it. Both preserve order.
-    says: Line,
-    hears: Line,
+    says: OrderedChannel,
+    hears: OrderedChannel,
     /// Its update without a known fate.
     unsettled: Option<UnresolvedUpdate>,
     serial: u64,
@@ -429,14 +436,14 @@ struct Learner {
     is_confused: bool,
 }
 
-impl Learner {
+impl ClusterLearner {
     fn new(id: LearnerId) -> Self {
         Self {
             id,
             gateway: None,
             epoch: 0,
-            says: Line::default(),
-            hears: Line::default(),
+            says: OrderedChannel::default(),
+            hears: OrderedChannel::default(),
             unsettled: None,
             serial: 0,
             sent: BTreeMap::new(),
@@ -479,7 +486,7 @@ const STANDING: SenderInfo = SenderInfo {
 
 /// The constants of a run.
 #[derive(Debug)]
-struct Run {
+struct RunConstants {
     fragments: Arc<Fragments>,
     codec: Codec,
     verifier: Verifier,
@@ -490,7 +497,7 @@ struct Run {
 }
 
 /// Creates a run of one fragment, with a tensor whose directions cancel out when learners disagree.
-fn run(seed: u64) -> Run {
+fn run(seed: u64) -> RunConstants {
     let tensor = |name: &str, rows, cols, merge| Tensor { name: name.to_owned(), rows, cols, merge };
     let tensors = vec![
         tensor("matrix", 4, 40, MergeClass::Radial),
@@ -537,12 +544,12 @@ fn run(seed: u64) -> Run {
     };
     let verifier = Verifier::new(Arc::clone(&fragments), codec);
     let initial = FragmentState::new(theta);
-    Run { fragments, codec, verifier, owner, initial, segments: Arc::new(segments) }
+    RunConstants { fragments, codec, verifier, owner, initial, segments: Arc::new(segments) }
 }
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ClusterFault {
     /// Restarts an owner process without its state.
     KillOwner(usize),
     /// Pauses an owner for this many milliseconds; it resumes without noticing.
@@ -565,7 +572,7 @@ pub enum Fault {
 
 impl Cluster {
     /// Injects `fault` now.
-    pub fn inject(&mut self, fault: Fault) {
+    pub fn inject(&mut self, fault: ClusterFault) {
         self.strike(fault);
     }
 
@@ -573,7 +580,7 @@ impl Cluster {
     pub fn storm(&mut self, count: u64, ms: u64) {
         for _ in 0..count {
             let (at, fault) = (self.rng.below(ms), self.any_fault());
-            self.plan_in(at, Happening::Fault(fault));
+            self.plan_in(at, ClusterEvent::Fault(fault));
         }
     }
 
@@ -589,34 +596,34 @@ impl Cluster {
         }
     }
 
-    fn any_fault(&mut self) -> Fault {
+    fn any_fault(&mut self) -> ClusterFault {
         let owner = self.rng.below(self.owners.len() as u64) as usize;
         let gateway = self.rng.below(self.gateways.len() as u64) as usize;
         let ms = self.rng.between(50, 6_000);
         match self.rng.below(12) {
-            0 => Fault::KillOwner(owner),
-            1 | 2 => Fault::PauseOwner(owner, ms),
-            3 => Fault::CutOwner(owner, ms),
-            4 => Fault::LateOwner(owner, 2 * ms),
-            5 => Fault::KillGateway(gateway),
-            6 => Fault::PauseGateway(gateway, ms),
-            7 => Fault::CutGateway(gateway, ms),
-            8 | 9 => Fault::KillLeader(ms),
-            _ => Fault::Move(self.rng.below(self.learners.len() as u64) as usize),
+            0 => ClusterFault::KillOwner(owner),
+            1 | 2 => ClusterFault::PauseOwner(owner, ms),
+            3 => ClusterFault::CutOwner(owner, ms),
+            4 => ClusterFault::LateOwner(owner, 2 * ms),
+            5 => ClusterFault::KillGateway(gateway),
+            6 => ClusterFault::PauseGateway(gateway, ms),
+            7 => ClusterFault::CutGateway(gateway, ms),
+            8 | 9 => ClusterFault::KillLeader(ms),
+            _ => ClusterFault::Move(self.rng.below(self.learners.len() as u64) as usize),
         }
     }
 
-    fn strike(&mut self, fault: Fault) {
+    fn strike(&mut self, fault: ClusterFault) {
         let after = |ms| Millis(self.now.0 + ms);
         match fault {
-            Fault::KillOwner(at) => {
+            ClusterFault::KillOwner(at) => {
                 let machine = self.owner();
                 self.owners[at].begin_anew(machine);
             }
-            Fault::PauseOwner(at, ms) => self.owners[at].paused = after(ms),
-            Fault::CutOwner(at, ms) => self.owners[at].apart = after(ms),
-            Fault::LateOwner(at, ms) => self.owners[at].late_ms = ms,
-            Fault::KillGateway(at) => {
+            ClusterFault::PauseOwner(at, ms) => self.owners[at].paused = after(ms),
+            ClusterFault::CutOwner(at, ms) => self.owners[at].apart = after(ms),
+            ClusterFault::LateOwner(at, ms) => self.owners[at].late_ms = ms,
+            ClusterFault::KillGateway(at) => {
                 let machine = self.gateway(at);
                 self.gateways[at].begin_anew(machine);
                 for learner in 0..self.learners.len() {
@@ -625,21 +632,21 @@ impl Cluster {
                     }
                 }
             }
-            Fault::PauseGateway(at, ms) => self.gateways[at].paused = after(ms),
-            Fault::CutGateway(at, ms) => self.gateways[at].apart = after(ms),
-            Fault::KillLeader(ms) => {
+            ClusterFault::PauseGateway(at, ms) => self.gateways[at].paused = after(ms),
+            ClusterFault::CutGateway(at, ms) => self.gateways[at].apart = after(ms),
+            ClusterFault::KillLeader(ms) => {
                 let other = self.rng.below(3) as usize;
                 self.tape.crash(other);
                 let elect = self.rng.between(300, 3_000);
-                self.plan_in(elect, Happening::Elect);
-                self.plan_in(ms, Happening::Restart);
+                self.plan_in(elect, ClusterEvent::Elect);
+                self.plan_in(ms, ClusterEvent::Restart);
             }
-            Fault::Move(at) => self.drop_learner(at),
+            ClusterFault::Move(at) => self.drop_learner(at),
         }
     }
 
     fn drop_learner(&mut self, at: usize) {
         let ms = self.rng.between(10, 1_000);
-        self.plan_in(ms, Happening::Connect(at));
+        self.plan_in(ms, ClusterEvent::Connect(at));
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use archipelago_core::cluster::{GatewayInput, LeaderInput, LeaderOutput, Record};
 use archipelago_core::wire::Millis;
 
-use super::{Cluster, Happening, LEASE_MS, carried};
+use super::{Cluster, ClusterEvent, LEASE_MS, carried};
 
 /// An appended record that is not committed yet.
 #[derive(Debug)]
-pub(super) struct Awaited {
+pub(super) struct PendingAppend {
     turn: u64,
     seq: u64,
     view: u64,
@@ -25,7 +25,7 @@ pub(super) enum Service {
 
 impl Cluster {
     /// Sends a message to or from a service, unless it is lost. The machines repeat unanswered requests.
-    pub(super) fn ship(&mut self, who: Service, what: Happening) {
+    pub(super) fn ship(&mut self, who: Service, what: ClusterEvent) {
         let apart = match who {
             Service::FragmentLeader(at) => self.owners[at].apart,
             Service::Gateway(at) => self.gateways[at].apart,
@@ -37,16 +37,16 @@ impl Cluster {
     }
 
     /// Sends a message over the bus.
-    pub(super) fn ship_between(&mut self, gateway: usize, owner: usize, what: Happening) {
+    pub(super) fn ship_between(&mut self, gateway: usize, owner: usize, what: ClusterEvent) {
         if self.gateways[gateway].apart > self.now || self.owners[owner].apart > self.now {
             return;
         }
         if self.rng.chance(self.weather.twice) {
             let again = match &what {
-                Happening::FragmentLeader(at, life, input) => {
-                    Happening::FragmentLeader(*at, *life, input.clone())
+                ClusterEvent::FragmentLeader(at, life, input) => {
+                    ClusterEvent::FragmentLeader(*at, *life, input.clone())
                 }
-                Happening::Gateway(at, life, input) => Happening::Gateway(*at, *life, input.clone()),
+                ClusterEvent::Gateway(at, life, input) => ClusterEvent::Gateway(*at, *life, input.clone()),
                 _ => return,
             };
             let ms = self.rng.between(1, 3 * self.weather.delay_ms);
@@ -63,11 +63,11 @@ impl Cluster {
         match order {
             LeaderOutput::Append { turn, expect, record } => match self.tape.append(expect, carried(&record))
             {
-                Taken::Silence => {}
-                Taken::Refused => self.answer_owner(at, life, LeaderInput::Refused),
-                Taken::At(seq, view) => {
+                AppendReply::Silence => {}
+                AppendReply::Refused => self.answer_owner(at, life, LeaderInput::Refused),
+                AppendReply::At(seq, view) => {
                     self.copy_to_all();
-                    self.look_after(at, life, Awaited { turn, seq, view, record });
+                    self.look_after(at, life, PendingAppend { turn, seq, view, record });
                 }
             },
             LeaderOutput::Read(after) => {
@@ -95,13 +95,13 @@ impl Cluster {
     }
 
     /// Acknowledges a record once it is committed; never, if its view has ended.
-    pub(super) fn look_after(&mut self, at: usize, life: u32, awaited: Awaited) {
-        let Awaited { turn, seq, view, .. } = awaited;
+    pub(super) fn look_after(&mut self, at: usize, life: u32, awaited: PendingAppend) {
+        let PendingAppend { turn, seq, view, .. } = awaited;
         if self.tape.has(seq, view) {
             self.acknowledged.insert(seq, awaited.record);
             self.answer_owner(at, life, LeaderInput::Appended { turn, seq });
         } else if self.tape.is_of(view) {
-            self.plan_in(5, Happening::Await(at, life, awaited));
+            self.plan_in(5, ClusterEvent::Await(at, life, awaited));
         }
     }
 
@@ -109,7 +109,7 @@ impl Cluster {
     pub(super) fn copy_to_all(&mut self) {
         for replica in 0..REPLICAS {
             let ms = self.rng.between(1, self.weather.disk_ms);
-            self.plan_in(ms, Happening::Copied(replica));
+            self.plan_in(ms, ClusterEvent::Copied(replica));
         }
     }
 
@@ -132,11 +132,11 @@ impl Cluster {
     }
 
     pub(super) fn answer_owner(&mut self, at: usize, life: u32, input: LeaderInput) {
-        self.ship(Service::FragmentLeader(at), Happening::FragmentLeader(at, life, input));
+        self.ship(Service::FragmentLeader(at), ClusterEvent::FragmentLeader(at, life, input));
     }
 
     pub(super) fn answer_gateway(&mut self, at: usize, life: u32, input: GatewayInput) {
-        self.ship(Service::Gateway(at), Happening::Gateway(at, life, input));
+        self.ship(Service::Gateway(at), ClusterEvent::Gateway(at, life, input));
     }
 }
 
@@ -158,7 +158,7 @@ struct Replica {
 /// view. The next leader is the replica with the newest view and the longest log of it, among two that are up
 /// (Viewstamped Replication, Liskov and Cowling 2012). Each committed record is on one of any two replicas.
 #[derive(Debug, Default)]
-pub(super) struct Tape {
+pub(super) struct ReplicatedTape {
     replicas: [Replica; REPLICAS],
     leader: Option<usize>,
     view: u64,
@@ -170,7 +170,7 @@ pub(super) struct Tape {
 
 /// A leader's answer to an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum AppendReply {
     /// There is no leader.
     Silence,
     /// The last record has another number.
@@ -179,15 +179,15 @@ pub(super) enum Taken {
     At(u64, u64),
 }
 
-impl Tape {
-    pub(super) fn append(&mut self, expect: u64, record: Record) -> Taken {
-        let Some(leader) = self.leader else { return Taken::Silence };
+impl ReplicatedTape {
+    pub(super) fn append(&mut self, expect: u64, record: Record) -> AppendReply {
+        let Some(leader) = self.leader else { return AppendReply::Silence };
         let log = &mut self.replicas[leader].log;
         if log.len() as u64 != expect {
-            return Taken::Refused;
+            return AppendReply::Refused;
         }
         log.push(record);
-        Taken::At(expect + 1, self.view)
+        AppendReply::At(expect + 1, self.view)
     }
 
     /// Returns true if the record appended with this number in this view is committed.
@@ -266,21 +266,21 @@ mod tests {
 
     #[test]
     fn what_is_on_two_replicas_stays_and_what_is_on_one_may_go() {
-        let mut tape = Tape::default();
-        assert_eq!(tape.append(0, record(1)), Taken::Silence);
+        let mut tape = ReplicatedTape::default();
+        assert_eq!(tape.append(0, record(1)), AppendReply::Silence);
         tape.elect();
-        assert_eq!(tape.append(0, record(1)), Taken::At(1, 1));
+        assert_eq!(tape.append(0, record(1)), AppendReply::At(1, 1));
         assert!(!tape.has(1, 1));
         let first = tape.leader.unwrap();
         tape.copy((first + 1) % 3);
         assert!(tape.has(1, 1) && tape.committed() == [record(1)]);
-        assert_eq!(tape.append(0, record(9)), Taken::Refused);
-        assert_eq!(tape.append(1, record(2)), Taken::At(2, 1));
+        assert_eq!(tape.append(0, record(9)), AppendReply::Refused);
+        assert_eq!(tape.append(1, record(2)), AppendReply::At(2, 1));
         tape.crash(0);
         assert_eq!(tape.read(0), None);
         tape.elect();
         assert_eq!(tape.read(0).unwrap(), [record(1)]);
-        assert_eq!(tape.append(1, record(3)), Taken::At(2, 2), "what only the first one had is gone");
+        assert_eq!(tape.append(1, record(3)), AppendReply::At(2, 2), "what only the first one had is gone");
         tape.restart();
         tape.copy(first);
         assert_eq!((tape.committed(), tape.is_broken), (&[record(1), record(3)][..], false));

@@ -8,7 +8,7 @@ use archipelago_core::wire::Refusal;
 
 use super::*;
 
-const MILD: Weather = Weather { loss: 0.0, twice: 0.0, delay_ms: 20, disk_ms: 10 };
+const MILD: TransportFaults = TransportFaults { loss: 0.0, twice: 0.0, delay_ms: 20, disk_ms: 10 };
 
 /// Storms in one run of the tests.
 const SEEDS: u64 = 60;
@@ -22,9 +22,9 @@ fn seeds(count: u64) -> Range<u64> {
     range.expect("seeds are FROM..UNTIL")
 }
 
-fn weather(seed: u64) -> Weather {
+fn weather(seed: u64) -> TransportFaults {
     let mut rng = Rng::stream(seed, 0xc3);
-    Weather {
+    TransportFaults {
         loss: 0.1 * rng.unit(),
         twice: 0.2 * rng.unit(),
         delay_ms: rng.between(5, 200),
@@ -103,7 +103,7 @@ fn a_run_that_is_held_rests() {
     cluster.run_for(5_000);
     let before = cluster.versions();
     let (first, ..) = cluster.lease.unwrap();
-    cluster.inject(Fault::KillOwner(first));
+    cluster.inject(ClusterFault::KillOwner(first));
     cluster.run_for(20_000);
     let held = cluster.versions();
     cluster.order(|orders| orders.is_held = false);
@@ -167,7 +167,7 @@ fn the_last_round_has_everybody_in_it() {
     assert_eq!(merge.parts.len(), 7);
     let records = cluster.records().len();
     let (first, ..) = cluster.lease.unwrap();
-    cluster.inject(Fault::KillOwner(first));
+    cluster.inject(ClusterFault::KillOwner(first));
     cluster.run_for(20_000);
     assert_eq!(cluster.records().len(), records, "nobody takes over what is over");
 }
@@ -231,9 +231,9 @@ fn a_stale_owner_is_refused() {
         took.collect::<Vec<_>>()
     };
     assert_eq!(took(&cluster).len(), 1);
-    cluster.inject(Fault::LateOwner(first, 60_000));
+    cluster.inject(ClusterFault::LateOwner(first, 60_000));
     cluster.run_for(500);
-    cluster.inject(Fault::PauseOwner(first, 6_000));
+    cluster.inject(ClusterFault::PauseOwner(first, 6_000));
     cluster.run_for(20_000);
     cluster.check().unwrap();
     let owners = took(&cluster);
@@ -250,7 +250,7 @@ fn a_gateway_that_is_gone_for_good_is_not_waited_for() {
     let before = cluster.versions();
     cluster.run_for(20_000);
     let usual = cluster.versions() - before;
-    cluster.inject(Fault::PauseGateway(0, 1_000_000));
+    cluster.inject(ClusterFault::PauseGateway(0, 1_000_000));
     cluster.run_for(10_000);
     let before = cluster.versions();
     cluster.run_for(20_000);

@@ -63,7 +63,7 @@ impl Setting {
 
 /// Planned actions and changes of a lesson, by time; equal times keep the order of planning.
 #[derive(Default)]
-pub(super) struct Plan(Vec<(u32, Due)>);
+pub(super) struct LessonSchedule(Vec<(u32, Due)>);
 
 /// A planned action or change.
 #[derive(Clone, Copy)]
@@ -72,7 +72,7 @@ pub(super) enum Due {
     Set(Setting),
 }
 
-impl Plan {
+impl LessonSchedule {
     /// Plans `due` for `at_ms`.
     pub(super) fn add(&mut self, at_ms: u32, due: Due) {
         let place = self.0.partition_point(|&(planned_ms, _)| planned_ms <= at_ms);

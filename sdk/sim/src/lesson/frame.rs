@@ -349,7 +349,7 @@ const GLIMPSE: usize = 32;
 const CODE_MAX: f32 = 7.0;
 
 /// Converter from events and traces to marks; it also keeps counts.
-pub(super) struct Teller {
+pub(super) struct FrameBuilder {
     codec: Codec,
     fragments: Fragments,
     /// Weights of rounds that are not merged yet: updates are settled before the merge is reported.
@@ -362,7 +362,7 @@ pub(super) struct Teller {
     pub(super) late: u64,
 }
 
-impl Teller {
+impl FrameBuilder {
     pub(super) fn new(run: &RunSpec, layout: &Layout) -> Self {
         let count = NonZeroU16::new(run.exchange.fragments).expect("checked");
         Self {
@@ -514,13 +514,14 @@ fn number(round: Option<Round>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::super::LessonSpec;
-    use super::super::stage::Stage;
+    use super::super::stage::LessonSetup;
     use super::*;
 
     #[test]
     fn a_glimpse_is_made_of_codes_wherever_the_largest_of_the_block_lies() {
-        let (run, layout) = (Stage::new(LessonSpec::default()).unwrap().run_spec(), Stage::layout());
-        let teller = Teller::new(&run, &layout);
+        let (run, layout) =
+            (LessonSetup::new(LessonSpec::default()).unwrap().run_spec(), LessonSetup::layout());
+        let teller = FrameBuilder::new(&run, &layout);
         let fragment = FragmentId(0);
         let segments = teller.fragments.segments(fragment).unwrap();
         let codes: Vec<i8> = (0..GLIMPSE as i8).map(|i| i % 7 - 3).collect();

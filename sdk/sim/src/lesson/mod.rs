@@ -27,9 +27,9 @@ mod twin;
 use archipelago_core::bytes::hex;
 
 use crate::world::{Attack, Fault, LinkSpec, MachineStatus, Poison, World};
-use change::{Due, Plan};
-use frame::Teller;
-use stage::{LIE_TIMES, MEASURE_MS, Stage};
+use change::{Due, LessonSchedule};
+use frame::FrameBuilder;
+use stage::{LIE_TIMES, LessonSetup, MEASURE_MS};
 
 pub use change::{Change, Setting};
 pub use frame::{Frame, Island, IslandState, Mark, ParcelKind, Share, Totals, TwinFrame, TwinMark};
@@ -38,9 +38,9 @@ pub use twin::Twin;
 
 /// A run of a few islands in virtual time.
 pub struct Lesson {
-    stage: Stage,
+    stage: LessonSetup,
     world: World,
-    teller: Teller,
+    teller: FrameBuilder,
     /// Θ at the last measurement, `[len]`.
     theta: Vec<f32>,
     /// Last measured loss.
@@ -51,7 +51,7 @@ pub struct Lesson {
     /// One-way latency of each island, in milliseconds.
     latency_ms: Vec<u64>,
     /// Planned actions and changes.
-    plan: Plan,
+    plan: LessonSchedule,
     marks: Vec<Mark>,
 }
 
@@ -61,20 +61,20 @@ impl Lesson {
     /// # Errors
     /// [`LessonError::Range`]: a number is out of the range that its field names.
     pub fn new(spec: LessonSpec) -> Result<Self, LessonError> {
-        let stage = Stage::new(spec)?;
+        let stage = LessonSetup::new(spec)?;
         let inner = stage.inner;
         let make = move |_| -> Box<dyn archipelago_runtime::engine::Trainer> {
-            Box::new(Stage::trainer(&inner, inner.batch))
+            Box::new(LessonSetup::trainer(&inner, inner.batch))
         };
         let seed = spec.seed.into();
-        let world = World::new(seed, stage.world(), Stage::layout(), Box::new(make));
+        let world = World::new(seed, stage.world(), LessonSetup::layout(), Box::new(make));
         let mut world = world.expect("the ranges leave nothing that cannot be run");
         world.trace();
         // Islands that take part from the beginning run in the first frame.
         world.run_for(0);
         let islands = spec.islands as usize;
         let mut lesson = Self {
-            teller: Teller::new(&stage.run_spec(), &Stage::layout()),
+            teller: FrameBuilder::new(&stage.run_spec(), &LessonSetup::layout()),
             theta: stage.theta.clone(),
             stage,
             world,
@@ -83,7 +83,7 @@ impl Lesson {
             poison: vec![None; islands],
             slow: vec![1.0; islands],
             latency_ms: vec![spec.latency_ms.into(); islands],
-            plan: Plan::default(),
+            plan: LessonSchedule::default(),
             marks: Vec::new(),
         };
         lesson.measure();

@@ -42,7 +42,7 @@ pub(super) const LIE_TIMES: i32 = -5;
 pub(super) const BLOCK: u32 = 64;
 
 /// The parts that a lesson and its twin share.
-pub(super) struct Stage {
+pub(super) struct LessonSetup {
     pub(super) spec: LessonSpec,
     pub(super) inner: InnerSpec,
     pub(super) corpus: Corpus,
@@ -58,7 +58,7 @@ pub(super) struct Stage {
     changed_ms: u64,
 }
 
-impl Stage {
+impl LessonSetup {
     /// # Errors
     /// [`LessonError::Range`].
     pub(super) fn new(spec: LessonSpec) -> Result<Self, LessonError> {

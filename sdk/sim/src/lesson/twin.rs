@@ -6,10 +6,10 @@ use archipelago_runtime::engine::cpu::CpuTrainer;
 use archipelago_runtime::engine::{OptimiserState, Trainer};
 use sha2::{Digest, Sha256};
 
-use super::change::{Due, Plan};
-use super::stage::{LIE_TIMES, MEASURE_MS, Stage};
+use super::change::{Due, LessonSchedule};
+use super::stage::{LIE_TIMES, LessonSetup, MEASURE_MS};
 use super::{Action, Change, Deed, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep, TwinFrame, TwinMark};
-use crate::corpus::Reader;
+use crate::corpus::WindowReader;
 use crate::world::Rng;
 
 /// Bytes of a value in an all-reduce: synchronous training exchanges uncoded gradients.
@@ -30,17 +30,17 @@ const FORGED: usize = 64;
 /// `2 · latency + 2 (M − 1) / M · bytes / bandwidth`, with the largest latency. All islands begin by fetching the
 /// parameters. An island that starts later, or again, stops all others while it fetches parameters and moments.
 pub struct Twin {
-    stage: Stage,
+    stage: LessonSetup,
     trainer: CpuTrainer,
-    reader: Reader,
+    reader: WindowReader,
     /// Random numbers for each island's steps.
     rngs: Vec<Rng>,
-    islands: Vec<State>,
+    islands: Vec<IslandCondition>,
     /// Number of islands that must fetch the state before the next step.
     fetching: u64,
     now_ms: u64,
-    doing: Doing,
-    plan: Plan,
+    doing: Activity,
+    plan: LessonSchedule,
     steps: u64,
     tokens: u64,
     bytes: u64,
@@ -51,7 +51,7 @@ pub struct Twin {
 }
 
 #[derive(Clone, Copy)]
-enum Doing {
+enum Activity {
     /// The next activity is to be decided now.
     Between,
     /// A step; the gradient is ready at the first time, and the step is over at the second.
@@ -68,17 +68,17 @@ impl Twin {
     /// # Errors
     /// [`LessonError::Range`]: a number is out of the range that its field names.
     pub fn new(spec: LessonSpec) -> Result<Self, LessonError> {
-        let stage = Stage::new(spec)?;
+        let stage = LessonSetup::new(spec)?;
         let mut twin = Self {
-            trainer: Stage::trainer(&stage.inner, stage.inner.batch),
-            reader: Reader::new(&stage.run_spec()).expect("a corpus with windows"),
+            trainer: LessonSetup::trainer(&stage.inner, stage.inner.batch),
+            reader: WindowReader::new(&stage.run_spec()).expect("a corpus with windows"),
             rngs: (0..spec.islands).map(|i| Rng::stream(spec.seed.into(), 0x2_0000 + u64::from(i))).collect(),
-            islands: vec![State::at(spec.latency_ms.into()); spec.islands as usize],
+            islands: vec![IslandCondition::at(spec.latency_ms.into()); spec.islands as usize],
             stage,
             fetching: 0,
             now_ms: 0,
-            doing: Doing::Between,
-            plan: Plan::default(),
+            doing: Activity::Between,
+            plan: LessonSchedule::default(),
             steps: 0,
             tokens: 0,
             bytes: 0,
@@ -138,7 +138,7 @@ impl Twin {
     /// Returns the present state, and the events since the last frame.
     pub fn frame(&mut self) -> TwinFrame {
         let mut marks = std::mem::take(&mut self.marks);
-        if let Doing::Stall { island, from_ms } = self.doing {
+        if let Activity::Stall { island, from_ms } = self.doing {
             marks.push(TwinMark::Stall { island, from_ms, until_ms: None });
         }
         let possible = self.stage.possible_tokens(self.now_ms);
@@ -221,7 +221,7 @@ impl Twin {
 
     /// Chooses the common activity from the present state of the islands.
     fn decide(&mut self) {
-        if let Doing::Stall { from_ms, .. } = self.doing
+        if let Activity::Stall { from_ms, .. } = self.doing
             && self.reform_ms(from_ms) <= self.now_ms
         {
             self.leave_behind();
@@ -229,22 +229,22 @@ impl Twin {
         let missing = self.missing().next();
         match (self.doing, missing) {
             // The progress of the step is lost with the island.
-            (Doing::Step { .. } | Doing::Loading { .. } | Doing::Between, Some(island)) => {
-                self.doing = Doing::Stall { island, from_ms: self.now_ms };
+            (Activity::Step { .. } | Activity::Loading { .. } | Activity::Between, Some(island)) => {
+                self.doing = Activity::Stall { island, from_ms: self.now_ms };
             }
-            (Doing::Stall { island, from_ms }, None) => {
+            (Activity::Stall { island, from_ms }, None) => {
                 self.marks.push(TwinMark::Stall { island, from_ms, until_ms: Some(self.now_ms) });
-                self.doing = Doing::Between;
+                self.doing = Activity::Between;
             }
             _ => {}
         }
-        if let Doing::Loading { until_ms } = self.doing
+        if let Activity::Loading { until_ms } = self.doing
             && until_ms <= self.now_ms
         {
-            self.doing = Doing::Between;
+            self.doing = Activity::Between;
             self.fetching = 0;
         }
-        if matches!(self.doing, Doing::Between) {
+        if matches!(self.doing, Activity::Between) {
             self.gather();
             self.doing = if self.fetching > 0 { self.loading() } else { self.step() };
         }
@@ -271,7 +271,7 @@ impl Twin {
     /// Rebuilds the trainer for the batches of all present islands; parameters and moments stay.
     fn rebuild(&mut self) {
         let batch = self.stage.inner.batch * self.members();
-        let mut trainer = Stage::trainer(&self.stage.inner, batch);
+        let mut trainer = LessonSetup::trainer(&self.stage.inner, batch);
         trainer.params_mut().copy_from_slice(self.trainer.params());
         if let Some(moments) = self.trainer.moments() {
             trainer.resume(&moments).expect("moments of this model");
@@ -295,16 +295,16 @@ impl Twin {
         self.trainer.params().len() as u64
     }
 
-    fn loading(&mut self) -> Doing {
+    fn loading(&mut self) -> Activity {
         // Before the first step, all moments are 0.
         let state_values = if self.steps == 0 { 1 } else { STATE_VALUES };
         let bytes = state_values * VALUE_BYTES * self.values();
         self.bytes += self.fetching * bytes;
         let ms = 2 * self.latency_ms() + self.transfer_ms(bytes);
-        Doing::Loading { until_ms: self.now_ms + ms.max(1) }
+        Activity::Loading { until_ms: self.now_ms + ms.max(1) }
     }
 
-    fn step(&mut self) -> Doing {
+    fn step(&mut self) -> Activity {
         let spec = self.stage.spec;
         let mut longest_ms = 1;
         for (i, (island, rng)) in (0..).zip(self.islands.iter().zip(&mut self.rngs)) {
@@ -314,7 +314,7 @@ impl Twin {
             }
         }
         let computed_ms = self.now_ms + longest_ms;
-        Doing::Step { from_ms: self.now_ms, computed_ms, until_ms: computed_ms + self.exchange_ms() }
+        Activity::Step { from_ms: self.now_ms, computed_ms, until_ms: computed_ms + self.exchange_ms() }
     }
 
     /// Returns the time of an all-reduce over the islands' links, in milliseconds.
@@ -341,20 +341,20 @@ impl Twin {
     fn next_ms(&self) -> u64 {
         let acts_ms = self.plan.next_ms().unwrap_or(u64::MAX);
         let doing_ms = match self.doing {
-            Doing::Step { until_ms, .. } | Doing::Loading { until_ms } => until_ms,
-            Doing::Stall { from_ms, .. } => self.reform_ms(from_ms),
-            Doing::Between => u64::MAX,
+            Activity::Step { until_ms, .. } | Activity::Loading { until_ms } => until_ms,
+            Activity::Stall { from_ms, .. } => self.reform_ms(from_ms),
+            Activity::Between => u64::MAX,
         };
         acts_ms.min(doing_ms).min(self.measured_ms + MEASURE_MS)
     }
 
     /// Completes the current step if its time has come.
     fn end_step(&mut self) {
-        let Doing::Step { from_ms, computed_ms, until_ms } = self.doing else { return };
+        let Activity::Step { from_ms, computed_ms, until_ms } = self.doing else { return };
         if until_ms > self.now_ms {
             return;
         }
-        self.doing = Doing::Between;
+        self.doing = Activity::Between;
         self.bytes += self.exchange_bytes();
         self.marks.push(TwinMark::Step { from_ms, computed_ms, until_ms });
         let windows = self.stage.inner.batch * self.members();
@@ -391,7 +391,7 @@ impl Twin {
 
 /// Faults of an island, and its participation.
 #[derive(Clone, Copy)]
-struct State {
+struct IslandCondition {
     /// Whether it takes part; it may have died since. An elastic run drops missing islands.
     here: bool,
     dead: bool,
@@ -403,7 +403,7 @@ struct State {
     latency_ms: u64,
 }
 
-impl State {
+impl IslandCondition {
     /// Creates an island that has not started, at this latency.
     fn at(latency_ms: u64) -> Self {
         Self { here: false, dead: false, cut: false, poisoned: false, lies: false, slow: 1.0, latency_ms }
@@ -445,7 +445,7 @@ impl Twin {
         let its_tokens = batch.len() / members as usize;
         let (loss, grad) = self.trainer.loss_and_grad(batch).expect("a batch of this model");
         let mut sum = grad.to_vec();
-        let mut alone = Stage::trainer(&self.stage.inner, self.stage.inner.batch);
+        let mut alone = LessonSetup::trainer(&self.stage.inner, self.stage.inner.batch);
         alone.params_mut().copy_from_slice(self.trainer.params());
         let here = self.islands.iter().filter(|island| island.here);
         for (island, tokens) in here.zip(batch.chunks(its_tokens)) {
@@ -460,7 +460,7 @@ impl Twin {
         let moments = self.trainer.moments().expect("it trains with AdamW");
         let [m, v] = moments.adamw(sum.len()).expect("moments of this model");
         let mut adamw = AdamW { m: m.to_vec(), v: v.to_vec(), steps: moments.steps };
-        adamw.step(&Stage::layout(), &self.stage.inner, lr, self.trainer.params_mut(), &sum);
+        adamw.step(&LessonSetup::layout(), &self.stage.inner, lr, self.trainer.params_mut(), &sum);
         let moments = OptimiserState::of_adamw(adamw.steps, adamw.m, adamw.v);
         self.trainer.resume(&moments).expect("moments of this model");
         loss

@@ -203,7 +203,7 @@ impl Cluster {
     /// Those of [`Self::simulate`].
     pub fn stops(&self, seed: u64, hours: f64) -> Result<Vec<Stops>, ClusterError> {
         self.check(hours)?;
-        let stops = |(_, learner): (u64, Learner<'_>)| Stops {
+        let stops = |(_, learner): (u64, SimulatedLearner<'_>)| Stops {
             trained_s: learner.trained_s,
             stopped_s: learner.stopped,
         };
@@ -211,12 +211,12 @@ impl Cluster {
     }
 
     /// Returns the chips of each learner, with its simulation.
-    fn learners(&self, seed: u64, end_s: f64) -> impl Iterator<Item = (u64, Learner<'_>)> {
+    fn learners(&self, seed: u64, end_s: f64) -> impl Iterator<Item = (u64, SimulatedLearner<'_>)> {
         let (each, more) = (self.chips / u64::from(self.learners), self.chips % u64::from(self.learners));
         (0..u64::from(self.learners)).map(move |learner| {
             let chips = each + u64::from(learner < more);
             let rng = Rng::stream(seed, learner);
-            let mut learner = Learner::new(chips, self.elastic, &self.constants, rng);
+            let mut learner = SimulatedLearner::new(chips, self.elastic, &self.constants, rng);
             learner.run(end_s);
             (chips, learner)
         })
@@ -282,7 +282,7 @@ fn both(a: &[(f64, f64)], b: &[(f64, f64)]) -> Vec<(f64, f64)> {
 }
 
 /// One learner, simulated from stop to stop.
-struct Learner<'a> {
+struct SimulatedLearner<'a> {
     /// Seconds of training, weighted by the share of participating chips and their speed.
     trained_s: f64,
     /// Seconds weighted by the share of absent chips.
@@ -303,7 +303,7 @@ struct Learner<'a> {
     rng: Rng,
 }
 
-impl<'a> Learner<'a> {
+impl<'a> SimulatedLearner<'a> {
     fn new(chips: u64, elastic: bool, constants: &'a Constants, mut rng: Rng) -> Self {
         let slices = chips.div_ceil(constants.slice_chips.into());
         // A slice keeps its speed; a possible absence of the slowest one is neglected.

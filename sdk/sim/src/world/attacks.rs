@@ -287,7 +287,7 @@ mod tests {
     const STEPS: u32 = 10;
 
     /// One fragment of two segments, in blocks of 16 values of four bits.
-    struct Forge {
+    struct ForgeryCase {
         run: RunSpec,
         fragments: Fragments,
         codec: Codec,
@@ -295,7 +295,7 @@ mod tests {
         memory: Memory,
     }
 
-    impl Forge {
+    impl ForgeryCase {
         fn new() -> Self {
             let tensor =
                 |len: &u32| Tensor { name: format!("{len}"), rows: 1, cols: *len, merge: MergeClass::Radial };
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn times_scales_and_turns() {
-        let mut forge = Forge::new();
+        let mut forge = ForgeryCase::new();
         let honest = forge.honest(1, 0.01);
         let [first, second] = forge.values(&honest);
         let turned = forge.forge(Attack::Times(-1), &honest);
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn reaches_goes_to_the_edge_and_the_other_way() {
-        let mut forge = Forge::new();
+        let mut forge = ForgeryCase::new();
         let honest = forge.honest(1, 0.01);
         let forged = forge.forge(Attack::Reaches, &honest);
         let [first, second] = forge.norms(&forged);
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn noise_is_as_long_and_of_no_direction() {
-        let mut forge = Forge::new();
+        let mut forge = ForgeryCase::new();
         let honest = forge.honest(1, 0.01);
         let noise = forge.forge(Attack::Noise, &honest);
         assert!(near(forge.norms(&noise), forge.norms(&honest)));
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn claims_is_noise_of_steps_without_number() {
-        let mut forge = Forge::new();
+        let mut forge = ForgeryCase::new();
         let honest = forge.honest(1, 0.01);
         let forged = forge.forge(Attack::Claims, &honest);
         assert!(near(forge.norms(&forged), forge.norms(&honest)));
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn stale_sends_the_last_of_its_first_again() {
-        let mut forge = Forge::new();
+        let mut forge = ForgeryCase::new();
         let updates: Vec<Update> = (0..8).map(|seed| forge.honest(seed, 0.01)).collect();
         for (i, update) in updates.iter().enumerate() {
             assert_eq!(forge.forge(Attack::Stale, update).body, updates[i.min(FRESH - 1)].body, "{i}");
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn copies_sends_what_another_sent() {
-        let mut forge = Forge::new();
+        let mut forge = ForgeryCase::new();
         let (own, other) = (forge.honest(1, 0.01), forge.honest(2, 0.01));
         assert_eq!(forge.forge(Attack::Copies, &own).body, own.body, "nobody was heard yet");
         forge.overheard.insert(FragmentId(0), other.body.clone());
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn sandbags_has_the_right_norm() {
-        let mut forge = Forge::new();
+        let mut forge = ForgeryCase::new();
         let (own, other) = (forge.honest(1, 0.001), forge.honest(2, 0.01));
         forge.overheard.insert(FragmentId(0), other.body.clone());
         let forged = forge.forge(Attack::Sandbags, &own);
@@ -459,7 +459,7 @@ mod tests {
 
     #[test]
     fn drifts_leans_where_the_others_do() {
-        let mut forge = Forge::new();
+        let mut forge = ForgeryCase::new();
         let (one, other) = (forge.honest(1, 0.01), forge.honest(2, 0.01));
         assert!(forge.cosines(&one, &other).iter().all(|cosine| cosine.abs() < 0.15));
         let (bent, also) = (forge.forge(Attack::Drifts, &one), forge.forge(Attack::Drifts, &other));
@@ -472,7 +472,7 @@ mod tests {
 
     #[test]
     fn scales_touches_one_scale_of_each_segment() {
-        let mut forge = Forge::new();
+        let mut forge = ForgeryCase::new();
         let honest = forge.honest(1, 0.01);
         let forged = forge.forge(Attack::Scales, &honest);
         let changed: Vec<usize> =

@@ -10,7 +10,7 @@ use archipelago_core::wire::{
 };
 use sha2::{Digest, Sha256};
 
-use super::books::{Booked, Books, Life, Orders, Spans};
+use super::books::{BookEntry, Books, Orders, ProcessKey, Spans};
 use super::machine::Machine;
 use super::receipt_log::{ReceiptLog, Receipts};
 use super::step_lineage::StepLineage;
@@ -26,7 +26,7 @@ pub(super) struct Audit {
     pub(super) books: Books,
     /// Books with the decisions known to be on the disk; `booked` has the later ones, which a crash may revoke.
     pub(super) kept: Books,
-    pub(super) booked: VecDeque<(u64, Booked)>,
+    pub(super) booked: VecDeque<(u64, BookEntry)>,
     /// The newest row on the disk.
     pub(super) safe: u64,
     /// Messages that learners really received.
@@ -54,7 +54,7 @@ pub(super) struct Audit {
     /// Steps contained in each sent update, until the update is settled.
     pub(super) sent: BTreeMap<(u32, FragmentId, Serial), (u32, Spans)>,
     /// Merged steps that were discarded when the owner restored a backup.
-    pub(super) undone: BTreeMap<(Life, FragmentId), Spans>,
+    pub(super) undone: BTreeMap<(ProcessKey, FragmentId), Spans>,
     trace: Sha256,
     broken: Option<Violation>,
 }
@@ -266,7 +266,7 @@ impl Audit {
     ///
     /// # Errors
     /// [`Violation::WindowLost`].
-    pub(super) fn check_windows(&self, life: Life, lineage: &StepLineage) -> Result<(), Violation> {
+    pub(super) fn check_windows(&self, life: ProcessKey, lineage: &StepLineage) -> Result<(), Violation> {
         let missing = lineage.missing(|fragment| {
             let mut elsewhere = self.books.steps(life, fragment);
             self.undone.get(&(life, fragment)).into_iter().for_each(|undone| elsewhere.add(undone));
@@ -385,16 +385,16 @@ fn content_of(vectors: &[&[f32]]) -> u64 {
 }
 
 /// Books, and the later decisions by row, in order.
-pub(super) type Kept = (Books, VecDeque<(u64, Booked)>);
+pub(super) type AuditState = (Books, VecDeque<(u64, BookEntry)>);
 
 impl Audit {
     /// Books the syncer's decision in row `seq`.
     pub(super) fn on_entry(&mut self, seq: u64, entry: &Entry) {
         self.orders.note(seq, entry);
         match entry {
-            Entry::Leased { learner, grant } => self.book(seq, Booked::Granted(*learner, *grant)),
+            Entry::Leased { learner, grant } => self.book(seq, BookEntry::Granted(*learner, *grant)),
             &Entry::Forgotten { learner } => self.told.forget(learner),
-            &Entry::Returned { lease, windows, .. } => self.book(seq, Booked::TakenBack(lease, windows)),
+            &Entry::Returned { lease, windows, .. } => self.book(seq, BookEntry::TakenBack(lease, windows)),
             Entry::Merged(merge) => {
                 for part in &merge.parts {
                     let (learner, fragment, serial) = (part.learner, merge.fragment, part.serial);
@@ -404,7 +404,7 @@ impl Audit {
                     });
                     let tokens = part.tokens;
                     self.merged.insert((learner, fragment, serial), tokens);
-                    self.book(seq, Booked::Merged { learner, fragment, serial, tokens, steps });
+                    self.book(seq, BookEntry::Merged { learner, fragment, serial, tokens, steps });
                 }
             }
             _ => {}
@@ -415,7 +415,7 @@ impl Audit {
     pub(super) fn on_safe(&mut self, seq: u64) {
         self.safe = self.safe.max(seq);
         while let Some((_, booked)) = self.booked.pop_front_if(|(booked, _)| *booked <= seq) {
-            if let Booked::Merged { fragment, serial, steps: Some(((machine, _), _)), .. } = &booked {
+            if let BookEntry::Merged { fragment, serial, steps: Some(((machine, _), _)), .. } = &booked {
                 self.sent.remove(&(*machine, *fragment, *serial));
             }
             // The entry was booked before, and any violation was reported then.
@@ -443,12 +443,12 @@ impl Audit {
 
     /// Returns the books that are certainly on the disk, and the decisions that may be. The next start shows which of
     /// these a crash kept.
-    pub(super) fn kept(&self) -> Kept {
+    pub(super) fn kept(&self) -> AuditState {
         (self.kept.clone(), self.booked.clone())
     }
 
     /// Notes that the owner restored a backup, with the checker's knowledge at backup time.
-    pub(super) fn on_put_back(&mut self, (books, booked): Kept) {
+    pub(super) fn on_put_back(&mut self, (books, booked): AuditState) {
         for (place, steps) in self.books.all_steps() {
             self.undone.entry(*place).or_default().add(steps);
         }
@@ -491,7 +491,7 @@ impl Audit {
         self.launched = None;
     }
 
-    fn book(&mut self, seq: u64, booked: Booked) {
+    fn book(&mut self, seq: u64, booked: BookEntry) {
         let result = self.books.book(&booked);
         self.verify(result);
         self.booked.push_back((seq, booked));

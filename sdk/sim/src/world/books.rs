@@ -23,12 +23,12 @@ pub(super) struct Books {
     /// Every update ever merged.
     updates: BTreeSet<(LearnerId, FragmentId, Serial)>,
     /// Merged steps of each process on each fragment.
-    steps: BTreeMap<(Life, FragmentId), Spans>,
+    steps: BTreeMap<(ProcessKey, FragmentId), Spans>,
 }
 
 /// A decision of the syncer, as a book entry.
 #[derive(Clone, Debug)]
-pub(super) enum Booked {
+pub(super) enum BookEntry {
     Granted(LearnerId, LeaseGrant),
     TakenBack(LeaseId, u32),
     /// A merged update and its tokens; `steps` are the steps in it, if its machine is honest.
@@ -37,12 +37,12 @@ pub(super) enum Booked {
         fragment: FragmentId,
         serial: Serial,
         tokens: u64,
-        steps: Option<(Life, Spans)>,
+        steps: Option<(ProcessKey, Spans)>,
     },
 }
 
 /// A machine and the number of its process.
-pub(super) type Life = (u32, u32);
+pub(super) type ProcessKey = (u32, u32);
 
 impl Books {
     pub(super) fn new(context: u32) -> Self {
@@ -62,11 +62,11 @@ impl Books {
     ///
     /// # Errors
     /// [`Violation::LeaseOverlap`], [`Violation::LeaseReturn`], [`Violation::UpdateTwice`], [`Violation::MergedTwice`].
-    pub(super) fn book(&mut self, booked: &Booked) -> Result<(), Violation> {
+    pub(super) fn book(&mut self, booked: &BookEntry) -> Result<(), Violation> {
         match booked {
-            Booked::Granted(learner, grant) => self.grant(*learner, *grant),
-            Booked::TakenBack(lease, windows) => self.take_back(*lease, *windows),
-            Booked::Merged { learner, fragment, serial, tokens, steps } => {
+            BookEntry::Granted(learner, grant) => self.grant(*learner, *grant),
+            BookEntry::TakenBack(lease, windows) => self.take_back(*lease, *windows),
+            BookEntry::Merged { learner, fragment, serial, tokens, steps } => {
                 let (learner, fragment, serial) = (*learner, *fragment, *serial);
                 *self.merged.entry((learner, fragment)).or_default() += tokens;
                 if !self.updates.insert((learner, fragment, serial)) {
@@ -131,7 +131,12 @@ impl Books {
     ///
     /// # Errors
     /// [`Violation::MergedTwice`].
-    fn merge_steps(&mut self, life: Life, fragment: FragmentId, steps: &Spans) -> Result<(), Violation> {
+    fn merge_steps(
+        &mut self,
+        life: ProcessKey,
+        fragment: FragmentId,
+        steps: &Spans,
+    ) -> Result<(), Violation> {
         let merged = self.steps.entry((life, fragment)).or_default();
         let twice = merged.common(steps).first();
         merged.add(steps);
@@ -140,12 +145,12 @@ impl Books {
     }
 
     /// Returns the steps of a process that are merged into a fragment.
-    pub(super) fn steps(&self, life: Life, fragment: FragmentId) -> Spans {
+    pub(super) fn steps(&self, life: ProcessKey, fragment: FragmentId) -> Spans {
         self.steps.get(&(life, fragment)).cloned().unwrap_or_default()
     }
 
     /// Returns all merged steps.
-    pub(super) fn all_steps(&self) -> impl Iterator<Item = (&(Life, FragmentId), &Spans)> {
+    pub(super) fn all_steps(&self) -> impl Iterator<Item = (&(ProcessKey, FragmentId), &Spans)> {
         self.steps.iter()
     }
 

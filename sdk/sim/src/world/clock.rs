@@ -6,13 +6,13 @@ use archipelago_core::wire::Millis;
 
 /// A clock with a start time on the world's clock and a rate.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(super) struct DriftingClock {
     born: Millis,
     /// Seconds of this clock per second of the world.
     rate: f64,
 }
 
-impl Clock {
+impl DriftingClock {
     pub(super) fn new(born: Millis, rate: f64) -> Self {
         Self { born, rate }
     }
@@ -87,14 +87,14 @@ mod tests {
     #[test]
     fn nobody_is_woken_early_whatever_the_rate() {
         for rate in [1.0, 0.999, 1.001, 0.9, 1.1] {
-            let clock = Clock::new(Millis(5_000), rate);
+            let clock = DriftingClock::new(Millis(5_000), rate);
             for at in [0, 1, 7, 999, 60_000, 3_600_001] {
                 let when = clock.when(Millis(at));
                 assert!(clock.read(when) >= Millis(at), "{rate}: {at} ms at {when}");
                 assert!(at == 0 || clock.read(Millis(when.0 - 1)) < Millis(at), "{rate}: {at} ms at {when}");
             }
         }
-        assert_eq!(Clock::new(Millis(100), 1.1).read(Millis(1_100)), Millis(1_100));
+        assert_eq!(DriftingClock::new(Millis(100), 1.1).read(Millis(1_100)), Millis(1_100));
     }
 
     #[test]

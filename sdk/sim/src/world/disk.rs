@@ -7,9 +7,9 @@ use archipelago_core::diloco::syncer::SyncerRecord;
 use archipelago_core::diloco::tape::{self, Blobs, Place, Row, Taking};
 use serde::{Deserialize, Serialize};
 
-use super::audit::Kept;
+use super::audit::AuditState;
 use super::event::WorldEvent;
-use super::tape::Tape;
+use super::tape::TapeFiles;
 use super::{Rng, World};
 
 /// Snapshots kept, as on the server: the newest, and its predecessor in case the newest is damaged.
@@ -19,10 +19,10 @@ const SNAPSHOTS_KEPT: usize = 2;
 #[derive(Debug)]
 pub(super) struct Disk {
     /// Snapshots, oldest first; `None` stands for an unreadable file.
-    pub(super) kept: Vec<Option<Snapshot>>,
-    pub(super) tape: Tape,
+    pub(super) kept: Vec<Option<DiskSnapshot>>,
+    pub(super) tape: TapeFiles,
     /// The owner's backup of snapshots and tape, with the checker's knowledge at that time.
-    backup: Option<(Vec<Option<Snapshot>>, Tape, Kept)>,
+    backup: Option<(Vec<Option<DiskSnapshot>>, TapeFiles, AuditState)>,
     /// The disk's current fault.
     pub(super) ailment: Option<Ailment>,
     /// Writes and syncs that failed so far, including those of starts and snapshots.
@@ -32,13 +32,13 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    pub(super) fn new(first: Snapshot, rng: Rng) -> Self {
-        let (kept, tape) = (vec![Some(first)], Tape::default());
+    pub(super) fn new(first: DiskSnapshot, rng: Rng) -> Self {
+        let (kept, tape) = (vec![Some(first)], TapeFiles::default());
         Self { kept, tape, backup: None, ailment: None, failures: 0, rng }
     }
 
     /// Writes a snapshot. Returns false, and leaves the earlier ones as they were, if the disk fails.
-    fn save(&mut self, snapshot: Snapshot) -> bool {
+    fn save(&mut self, snapshot: DiskSnapshot) -> bool {
         if self.fails() {
             return false;
         }
@@ -64,7 +64,7 @@ impl Disk {
     }
 
     /// Returns the newest intact snapshot.
-    pub(super) fn latest(&self) -> Option<&Snapshot> {
+    pub(super) fn latest(&self) -> Option<&DiskSnapshot> {
         self.kept.iter().rev().flatten().next()
     }
 
@@ -76,12 +76,12 @@ impl Disk {
     }
 
     /// Makes the owner's backup of the folder; `known` is the checker's knowledge of it.
-    pub(super) fn back_up(&mut self, known: Kept) {
+    pub(super) fn back_up(&mut self, known: AuditState) {
         self.backup = Some((self.kept.clone(), self.tape.copy(), known));
     }
 
     /// Replaces the folder's contents with the backup, which remains. Returns the checker's knowledge at backup time.
-    pub(super) fn put_back(&mut self) -> Option<Kept> {
+    pub(super) fn put_back(&mut self) -> Option<AuditState> {
         let (kept, tape, known) = self.backup.clone()?;
         (self.kept, self.tape) = (kept, tape);
         Some(known)
@@ -116,13 +116,13 @@ impl World {
                 return;
             };
             self.record.saving = true;
-            let snapshot = Box::new(Snapshot { seq, record, states });
+            let snapshot = Box::new(DiskSnapshot { seq, record, states });
             let (at, generation) = (self.now.after(self.spec.shell.save_ms), self.generation);
             self.queue.plan(at, WorldEvent::Saved { generation, snapshot });
         }
     }
 
-    pub(super) fn saved(&mut self, generation: u32, snapshot: Snapshot) {
+    pub(super) fn saved(&mut self, generation: u32, snapshot: DiskSnapshot) {
         // A process that dies while writing leaves no file under the final name.
         if generation == self.generation {
             self.record.saving = false;
@@ -163,11 +163,11 @@ impl Ailment {
 
 /// A failed write or sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failed;
+pub(super) struct DiskError;
 
 /// The tape on a disk in its present condition.
 pub(super) struct Attempt<'a> {
-    pub(super) tape: &'a mut Tape,
+    pub(super) tape: &'a mut TapeFiles,
     pub(super) ailment: Option<Ailment>,
     pub(super) rng: &'a mut Rng,
 }
@@ -183,20 +183,20 @@ impl Attempt<'_> {
 }
 
 impl tape::Tape for Attempt<'_> {
-    type Error = Failed;
+    type Error = DiskError;
 
     fn last(&self) -> u64 {
         self.tape.last()
     }
 
-    fn append_rows(&mut self, rows: &[Row]) -> Result<(), Failed> {
+    fn append_rows(&mut self, rows: &[Row]) -> Result<(), DiskError> {
         if self.fails_to_write() {
             self.tape.try_rows(rows, Some(&mut *self.rng));
-            return Err(Failed);
+            return Err(DiskError);
         }
         if self.fails_to_sync() {
             self.tape.try_rows(rows, None);
-            return Err(Failed);
+            return Err(DiskError);
         }
         self.tape.append_rows(rows);
         Ok(())
@@ -204,20 +204,20 @@ impl tape::Tape for Attempt<'_> {
 }
 
 impl Blobs for Attempt<'_> {
-    type Error = Failed;
+    type Error = DiskError;
 
-    fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Result<Place, Failed> {
+    fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Result<Place, DiskError> {
         if self.fails_to_write() {
             self.tape.try_bodies(bodies, self.rng);
-            return Err(Failed);
+            return Err(DiskError);
         }
         Ok(self.tape.append_bodies(bodies))
     }
 
-    fn sync_bodies(&mut self) -> Result<(), Failed> {
+    fn sync_bodies(&mut self) -> Result<(), DiskError> {
         if self.fails_to_sync() {
             self.tape.abandon_bodies();
-            return Err(Failed);
+            return Err(DiskError);
         }
         self.tape.await_bodies();
         Ok(())
@@ -344,7 +344,7 @@ impl File {
 
 /// The books after row `seq` of the tape, and the fragments at that time or later.
 #[derive(Clone, Debug)]
-pub(super) struct Snapshot {
+pub(super) struct DiskSnapshot {
     pub(super) seq: u64,
     pub(super) record: SyncerRecord,
     pub(super) states: Vec<FragmentState>,

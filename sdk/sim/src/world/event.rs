@@ -6,8 +6,8 @@ use archipelago_core::diloco::syncer::Input;
 use archipelago_core::diloco::{MergeFailure, MergeOutcome};
 use archipelago_core::wire::{ConnId, FragmentId, Millis, Version};
 
-use super::disk::Snapshot;
-use super::link::Way;
+use super::disk::DiskSnapshot;
+use super::link::LinkDirection;
 use super::net::Payload;
 use super::{Fault, World};
 
@@ -105,7 +105,7 @@ pub(super) enum WorldEvent {
     /// A snapshot is on the disk.
     Saved {
         generation: u32,
-        snapshot: Box<Snapshot>,
+        snapshot: Box<DiskSnapshot>,
     },
     /// The tape is on the disk up to row `seq`.
     Taped {
@@ -125,7 +125,7 @@ pub(super) enum WorldEvent {
     /// A link has finished its current transmission.
     LinkFree {
         machine: u32,
-        way: Way,
+        way: LinkDirection,
         at: Millis,
     },
     /// The reader of a connection has checked an input.

@@ -6,7 +6,7 @@ use archipelago_core::wire::{Code, LearnerId, Message, Millis, RunId, Share, Upd
 use serde::{Deserialize, Serialize};
 
 use super::attacks::Forger;
-use super::link::Way;
+use super::link::LinkDirection;
 use super::machine::Machine;
 use super::{Ailment, Attack, Damage, Loss, Rng, World};
 
@@ -345,7 +345,7 @@ impl World {
         if tell {
             self.end_at_learner(id, true);
         } else {
-            self.machines[machine as usize].link.lane(Way::Up).forget(id, true);
+            self.machines[machine as usize].link.lane(LinkDirection::Up).forget(id, true);
         }
     }
 
@@ -363,7 +363,7 @@ impl World {
         for event in std::mem::take(&mut machine.cut_off) {
             self.queue.plan(self.now, event);
         }
-        for way in [Way::Up, Way::Down] {
+        for way in [LinkDirection::Up, LinkDirection::Down] {
             self.pump(index, way);
         }
     }
@@ -380,7 +380,7 @@ impl World {
     pub(super) fn flushed(&mut self, index: u32) {
         let machine = &mut self.machines[index as usize];
         let Some(process) = machine.process.as_mut().filter(|process| process.leaving) else { return };
-        if process.conn.is_none_or(|conn| machine.link.lane(Way::Up).is_clear_of(conn)) {
+        if process.conn.is_none_or(|conn| machine.link.lane(LinkDirection::Up).is_clear_of(conn)) {
             process.take_now(self.now, driver::Input::Flushed);
             self.drive_learner(index);
         }

@@ -8,13 +8,13 @@ use archipelago_core::diloco::tape::{Gate, Held, Row, Taking, TapeJob};
 use archipelago_core::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, halves, kept};
 use archipelago_core::wire::{Bye, CloseCode, ConnId, Fate, FragmentId, Message, Millis};
 
-use super::clock::Clock;
-use super::disk::{Failed, Loss};
+use super::clock::DriftingClock;
+use super::disk::{DiskError, Loss};
 use super::event::WorldEvent;
-use super::link::Way;
+use super::link::LinkDirection;
 use super::net::Payload;
-use super::tape::Followed;
-use super::trace::Sight;
+use super::tape::TapeEnd;
+use super::trace::ParcelContent;
 use super::{Fault, World};
 
 /// Size of a request for a fragment or a shard, in bytes.
@@ -30,7 +30,7 @@ impl Host for World {
             // The connection may already be gone without the core's knowledge.
             self.audit.on_sent(conn, self.conns.get(&conn).map(|conn| conn.machine), &message);
         }
-        let said = Said::Send(conns.to_vec(), message.clone());
+        let said = DeferredOutput::Send(conns.to_vec(), message.clone());
         if let Some(said) = self.record.gate.pass_message(conns, &message, said) {
             self.say(said);
         }
@@ -39,7 +39,7 @@ impl Host for World {
     fn close(&mut self, conn: ConnId, bye: Bye) {
         self.hung_up.push(conn);
         self.audit.on_gone(conn);
-        if let Some(said) = self.record.gate.pass(Said::Close(conn, bye)) {
+        if let Some(said) = self.record.gate.pass(DeferredOutput::Close(conn, bye)) {
             self.say(said);
         }
     }
@@ -139,7 +139,7 @@ impl World {
         for &id in conns {
             let Some(conn) = self.conns.get(&id).filter(|conn| conn.syncer_open) else { continue };
             let machine = conn.machine;
-            let lane = self.machines[machine as usize].link.lane(Way::Down);
+            let lane = self.machines[machine as usize].link.lane(LinkDirection::Down);
             let (control, bulk) = lane.waiting();
             let full = if message.is_bulk() { bulk >= bulk_max } else { control >= CONTROL_MAX };
             if full && lane.waiting_bytes() > self.spec.shell.socket_bytes {
@@ -147,7 +147,7 @@ impl World {
                 continue;
             }
             self.audit.on_told(id, message);
-            self.ship_message(machine, Way::Down, id, message, payload.clone());
+            self.ship_message(machine, LinkDirection::Down, id, message, payload.clone());
         }
     }
 
@@ -167,11 +167,11 @@ impl World {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.syncer_open) else { return };
         conn.syncer_open = false;
         let machine = conn.machine;
-        self.machines[machine as usize].link.lane(Way::Down).forget(id, false);
+        self.machines[machine as usize].link.lane(LinkDirection::Down).forget(id, false);
         let bye = Message::Bye(bye);
         let payload = Payload::new(bye.clone(), self.spec.shell.encode);
-        self.ship_message(machine, Way::Down, id, &bye, payload);
-        self.ship_sign(machine, Way::Down, id, WorldEvent::LostAtLearner { conn: id });
+        self.ship_message(machine, LinkDirection::Down, id, &bye, payload);
+        self.ship_sign(machine, LinkDirection::Down, id, WorldEvent::LostAtLearner { conn: id });
     }
 
     /// Closes the syncer's end with its process and drops its queue. The learner's end finds out after the data already
@@ -180,13 +180,13 @@ impl World {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.syncer_open) else { return };
         conn.syncer_open = false;
         let machine = conn.machine;
-        self.machines[machine as usize].link.lane(Way::Down).forget(id, true);
-        self.ship_sign(machine, Way::Down, id, WorldEvent::LostAtLearner { conn: id });
+        self.machines[machine as usize].link.lane(LinkDirection::Down).forget(id, true);
+        self.ship_sign(machine, LinkDirection::Down, id, WorldEvent::LostAtLearner { conn: id });
     }
 
     /// Starts a syncer process around `core`.
     pub(super) fn start_host(&mut self, core: Syncer) {
-        self.host = Some(SyncerProcess::new(core, Clock::new(self.now, self.spec.shell.clock_rate)));
+        self.host = Some(SyncerProcess::new(core, DriftingClock::new(self.now, self.spec.shell.clock_rate)));
     }
 
     /// Answers a request for a fragment. The syncer has one version of each, and answers with that.
@@ -194,7 +194,7 @@ impl World {
         let fails = self.http_fails();
         let Some(host) = self.host.as_mut().filter(|_| !fails) else {
             let came = WorldEvent::FragmentCame { machine, life, downloads, fragment, answer: None };
-            return self.ship_http(machine, Way::Down, REQUEST_BYTES, came, None);
+            return self.ship_http(machine, LinkDirection::Down, REQUEST_BYTES, came, None);
         };
         let gate = &self.record.gate;
         let Some((version, hat)) = host.core.hat(fragment).filter(|_| gate.is_version_safe(fragment)) else {
@@ -205,7 +205,13 @@ impl World {
         self.audit.on_told_version(machine, fragment, version);
         let came =
             WorldEvent::FragmentCame { machine, life, downloads, fragment, answer: Some((version, hat)) };
-        self.ship_http(machine, Way::Down, bytes, came, Some(Sight::whole(fragment, bytes)));
+        self.ship_http(
+            machine,
+            LinkDirection::Down,
+            bytes,
+            came,
+            Some(ParcelContent::whole(fragment, bytes)),
+        );
     }
 
     /// Returns true if an HTTP response is an error, at random.
@@ -219,14 +225,14 @@ impl World {
         let bytes =
             self.spec.shards.get(shard as usize).filter(|_| here).map_or(REQUEST_BYTES, |s| s.len() as u64);
         let came = WorldEvent::ShardCame { machine, life, shard, here };
-        self.ship_http(machine, Way::Down, bytes, came, None);
+        self.ship_http(machine, LinkDirection::Down, bytes, came, None);
     }
 }
 
 /// A process of the syncer.
 pub(super) struct SyncerProcess {
     pub(super) core: Syncer,
-    pub(super) clock: Clock,
+    pub(super) clock: DriftingClock,
     /// The wake-up planned for the core, on the world's clock.
     pub(super) wake: Option<Millis>,
     /// Requests for a fragment that was being merged on arrival.
@@ -241,7 +247,7 @@ pub(super) struct SyncerProcess {
 }
 
 impl SyncerProcess {
-    pub(super) fn new(core: Syncer, clock: Clock) -> Self {
+    pub(super) fn new(core: Syncer, clock: DriftingClock) -> Self {
         Self {
             core,
             clock,
@@ -393,7 +399,7 @@ impl World {
         self.audit.on_started(&core);
         self.generation += 1;
         self.disk.tape.reopen(&followed);
-        self.record = Record::new(followed.last, core.fragments().count());
+        self.record = TapeState::new(followed.last, core.fragments().count());
         self.forget_moments();
         self.start_host(core);
         self.plan_snapshot();
@@ -401,7 +407,7 @@ impl World {
     }
 
     /// Returns the run at the end of its tape, from the newest intact snapshot or from the beginning.
-    fn recover(&self) -> Result<(Recovery, Followed), String> {
+    fn recover(&self) -> Result<(Recovery, TapeEnd), String> {
         let (record, states, seq) = match self.disk.latest() {
             Some(snapshot) => (snapshot.record.clone(), snapshot.states.clone(), snapshot.seq),
             None => {
@@ -430,15 +436,15 @@ const SPLIT_SHARE: f64 = 0.25;
 
 /// An effect that waits until the decisions before it are on the disk.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum DeferredOutput {
     Send(Vec<ConnId>, Message),
     Close(ConnId, Bye),
 }
 
 /// State of the tape in a syncer process.
 #[derive(Debug)]
-pub(super) struct Record {
-    pub(super) gate: Gate<Said>,
+pub(super) struct TapeState {
+    pub(super) gate: Gate<DeferredOutput>,
     pub(super) taking: Option<Taking>,
     /// Whether a snapshot is being written.
     pub(super) saving: bool,
@@ -454,7 +460,7 @@ pub(super) struct Record {
     stalled: bool,
 }
 
-impl Record {
+impl TapeState {
     /// Creates the state for a run of `fragments` fragments, on a tape that ends with row `seq`.
     pub(super) fn new(seq: u64, fragments: u16) -> Self {
         Self {
@@ -532,7 +538,7 @@ impl World {
             count = 1 + self.disk.rng.below(count as u64) as usize;
         }
         let batch: Vec<TapeJob> = self.record.jobs.drain(..count).collect();
-        if let Err(Failed) = self.record.held.write(&batch, &mut self.disk.attempt()) {
+        if let Err(DiskError) = self.record.held.write(&batch, &mut self.disk.attempt()) {
             self.disk.failures += 1;
             // The same jobs are retried, with those that arrive in the meantime.
             self.record.jobs.splice(..0, batch);
@@ -576,10 +582,10 @@ impl World {
         self.close_slow();
     }
 
-    pub(super) fn say(&mut self, said: Said) {
+    pub(super) fn say(&mut self, said: DeferredOutput) {
         match said {
-            Said::Send(conns, message) => self.send_down(&conns, &message),
-            Said::Close(conn, bye) => self.part(conn, bye),
+            DeferredOutput::Send(conns, message) => self.send_down(&conns, &message),
+            DeferredOutput::Close(conn, bye) => self.part(conn, bye),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::Rng;
-use super::trace::Sight;
+use super::trace::ParcelContent;
 use archipelago_core::wire::{ConnId, Millis};
 
 /// Properties of the link between one machine and the syncer.
@@ -63,7 +63,7 @@ impl LinkSpec {
 
 /// A direction of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum LinkDirection {
     Up,
     Down,
 }
@@ -89,27 +89,27 @@ pub(super) struct Packet<T> {
     pub(super) bytes: u64,
     pub(super) carries: T,
     /// The trace of the item, if tracing is on.
-    pub(super) sight: Option<Box<Sight>>,
+    pub(super) sight: Option<Box<ParcelContent>>,
 }
 
 /// An action of a lane.
 #[derive(Debug)]
 pub(super) enum Delivery<T> {
     /// The transmission of an item began; it is to arrive at `until`.
-    Began { until: Millis, sight: Box<Sight> },
+    Began { until: Millis, sight: Box<ParcelContent> },
     /// An item was sent and arrives at that time.
     Sent { arrives: Millis, carries: T },
 }
 
 /// One direction of a link: a sender of one item at a time, with its queues.
 #[derive(Debug)]
-pub(super) struct Lane<T> {
+pub(super) struct LinkQueue<T> {
     spec: LinkSpec,
     control: VecDeque<Packet<T>>,
     bulk: VecDeque<Packet<T>>,
     /// Queued responses and their bytes left; the first may be sent in part.
     http: VecDeque<(Packet<T>, u64)>,
-    sending: Option<Sending<T>>,
+    sending: Option<Transmission<T>>,
     /// Bytes that the socket sent more than HTTP while both wanted the link.
     owed: i64,
     /// When the sender was last free, in microseconds.
@@ -119,13 +119,13 @@ pub(super) struct Lane<T> {
 }
 
 #[derive(Debug)]
-struct Sending<T> {
+struct Transmission<T> {
     /// A whole message with its latency; `None` is a piece of the first HTTP response.
     message: Option<(Packet<T>, u64)>,
     done_us: u64,
 }
 
-impl<T> Lane<T> {
+impl<T> LinkQueue<T> {
     pub(super) fn new(spec: LinkSpec) -> Self {
         Self {
             spec,
@@ -221,7 +221,7 @@ impl<T> Lane<T> {
             let done_us = self.free_us + self.spec.send_us(packet.bytes);
             let travel_ms = self.spec.travel_ms(rng);
             self.see(&mut packet, done_us, travel_ms, deliveries);
-            self.sending = Some(Sending { message: Some((packet, travel_ms)), done_us });
+            self.sending = Some(Transmission { message: Some((packet, travel_ms)), done_us });
         } else if let Some((mut packet, left)) = self.http.pop_front() {
             let piece = left.min(self.spec.piece_bytes());
             if contended {
@@ -233,14 +233,14 @@ impl<T> Lane<T> {
             }
             let done_us = self.free_us + self.spec.send_us(piece);
             self.http.push_front((packet, left - piece));
-            self.sending = Some(Sending { message: None, done_us });
+            self.sending = Some(Transmission { message: None, done_us });
         } else {
             return false;
         }
         true
     }
 
-    fn finish(&mut self, done: Sending<T>, rng: &mut Rng, deliveries: &mut Vec<Delivery<T>>) {
+    fn finish(&mut self, done: Transmission<T>, rng: &mut Rng, deliveries: &mut Vec<Delivery<T>>) {
         self.free_us = done.done_us;
         let (packet, travel_ms) = match done.message {
             Some(sent) => sent,
@@ -265,21 +265,21 @@ impl<T> Lane<T> {
 
 /// A link with its traffic.
 #[derive(Debug)]
-pub(super) struct Link<T> {
+pub(super) struct DuplexLink<T> {
     spec: LinkSpec,
-    up: Lane<T>,
-    down: Lane<T>,
+    up: LinkQueue<T>,
+    down: LinkQueue<T>,
 }
 
-impl<T> Link<T> {
+impl<T> DuplexLink<T> {
     pub(super) fn new(spec: LinkSpec) -> Self {
-        Self { spec, up: Lane::new(spec), down: Lane::new(spec) }
+        Self { spec, up: LinkQueue::new(spec), down: LinkQueue::new(spec) }
     }
 
-    pub(super) fn lane(&mut self, way: Way) -> &mut Lane<T> {
+    pub(super) fn lane(&mut self, way: LinkDirection) -> &mut LinkQueue<T> {
         match way {
-            Way::Up => &mut self.up,
-            Way::Down => &mut self.down,
+            LinkDirection::Up => &mut self.up,
+            LinkDirection::Down => &mut self.down,
         }
     }
 
@@ -310,7 +310,7 @@ mod tests {
     }
 
     /// Sends everything queued. Returns number and arrival time of each, in sending order.
-    fn drain(lane: &mut Lane<u64>, mut now: Millis, rng: &mut Rng) -> Vec<(u64, u64)> {
+    fn drain(lane: &mut LinkQueue<u64>, mut now: Millis, rng: &mut Rng) -> Vec<(u64, u64)> {
         let mut sent = Vec::new();
         loop {
             let (deliveries, next) = lane.pump(now, rng);
@@ -325,8 +325,8 @@ mod tests {
         }
     }
 
-    fn lane(bytes_per_s: Option<u64>, jitter_ms: u64) -> Lane<u64> {
-        Lane::new(LinkSpec { latency_ms: 10, jitter_ms, bytes_per_s, loss: 0.0 })
+    fn lane(bytes_per_s: Option<u64>, jitter_ms: u64) -> LinkQueue<u64> {
+        LinkQueue::new(LinkSpec { latency_ms: 10, jitter_ms, bytes_per_s, loss: 0.0 })
     }
 
     /// Goal: all traffic shares one rate; items sent together take as long as their sum.

@@ -48,7 +48,7 @@ struct Moment {
 }
 
 /// The loss monitor of a world.
-pub(super) struct Looking {
+pub(super) struct WorldMonitor {
     spec: LookSpec,
     loss: Box<LossOf>,
     lookout: LossMonitor<Moment>,
@@ -61,8 +61,13 @@ impl World {
     /// Begins to monitor `loss`; harm is rolled back from now on.
     pub fn watch_loss(&mut self, spec: LookSpec, loss: Box<LossOf>) {
         let spec = LookSpec { every_ms: spec.every_ms.max(1), ..spec };
-        self.looking =
-            Some(Looking { spec, loss, lookout: LossMonitor::default(), measured: None, found: Vec::new() });
+        self.looking = Some(WorldMonitor {
+            spec,
+            loss,
+            lookout: LossMonitor::default(),
+            measured: None,
+            found: Vec::new(),
+        });
         self.queue.plan(self.now.after(spec.every_ms), WorldEvent::Look);
     }
 
@@ -109,8 +114,8 @@ impl World {
         self.looking = Some(looking);
     }
 
-    fn judge(&mut self, looking: &mut Looking, bad: f64, moment: Moment) {
-        let Looking { lookout, spec, loss, .. } = looking;
+    fn judge(&mut self, looking: &mut WorldMonitor, bad: f64, moment: Moment) {
+        let WorldMonitor { lookout, spec, loss, .. } = looking;
         let Some((good, from)) = lookout.look(bad, moment.clone()) else { return };
         let from = from.clone();
         let mut trials = 0;

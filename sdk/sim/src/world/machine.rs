@@ -8,16 +8,16 @@ use archipelago_core::wire::{Identity, LearnerId, Millis};
 use serde::Serialize;
 
 use super::attacks::Memory;
-use super::clock::Clock;
+use super::clock::DriftingClock;
 use super::event::WorldEvent;
-use super::link::Link;
+use super::link::DuplexLink;
 use super::process::Process;
 use super::{MachineSpec, Poison, Rng, World};
 
 pub(super) struct Machine {
     pub(super) spec: MachineSpec,
     pub(super) identity: Identity,
-    pub(super) link: Link<WorldEvent>,
+    pub(super) link: DuplexLink<WorldEvent>,
     /// The planned time of each direction's next transmission, if any.
     pub(super) pumps: [Option<Millis>; 2],
     pub(super) rng: Rng,
@@ -59,7 +59,7 @@ impl Machine {
         Self {
             spec,
             identity: Identity(identity),
-            link: Link::new(spec.link),
+            link: DuplexLink::new(spec.link),
             pumps: [None; 2],
             rng,
             seed: key(&[seed, 0x2_0000 + u64::from(index)]),
@@ -107,7 +107,7 @@ impl Machine {
             waits,
             seed: key(&[self.seed, self.life.into()]),
         };
-        let (clock, batch) = (Clock::new(now, self.spec.clock_rate), self.spec.batch);
+        let (clock, batch) = (DriftingClock::new(now, self.spec.clock_rate), self.spec.batch);
         self.process = Some(Process::new(clock, now, config, batch, self.poison));
         true
     }

@@ -50,11 +50,11 @@ use archipelago_core::driver;
 use archipelago_core::wire::{ConnId, FragmentId, LearnerId};
 
 use audit::Audit;
-use disk::{Disk, Snapshot};
+use disk::{Disk, DiskSnapshot};
 use event::WorldEvent;
-use host::{Record, SyncerProcess};
-use link::Way;
-use look::Looking;
+use host::{SyncerProcess, TapeState};
+use link::LinkDirection;
+use look::WorldMonitor;
 use machine::Machine;
 use net::Conn;
 
@@ -93,7 +93,7 @@ pub struct World {
     /// Number of the current syncer process.
     generation: u32,
     disk: Disk,
-    record: Record,
+    record: TapeState,
     /// Whether a syncer is reading its disk.
     starting: bool,
     /// Completed recoveries.
@@ -122,7 +122,7 @@ pub struct World {
     /// The latest body of each fragment from an honest learner, if any machine lies.
     overheard: BTreeMap<FragmentId, Vec<u8>>,
     /// `None` unless the loss is monitored.
-    looking: Option<Looking>,
+    looking: Option<WorldMonitor>,
     finished: bool,
 }
 
@@ -142,7 +142,7 @@ impl World {
         let machines: Vec<Machine> = machines.collect();
         let audit = Audit::new(&syncer);
         let (record, states) = (syncer.record_amid(), syncer.states().cloned().collect());
-        let first = Snapshot { seq: 0, record, states };
+        let first = DiskSnapshot { seq: 0, record, states };
         let fragments = syncer.fragments().count();
         let mut world = Self {
             now: Millis(0),
@@ -153,7 +153,7 @@ impl World {
             host: None,
             generation: 0,
             disk: Disk::new(first, Rng::stream(seed, 3)),
-            record: Record::new(0, fragments),
+            record: TapeState::new(0, fragments),
             starting: false,
             recoveries: 0,
             refusals: Vec::new(),
@@ -380,7 +380,7 @@ impl World {
     pub fn held(&mut self) -> Held {
         let mut messages = 0;
         for machine in &mut self.machines {
-            for way in [Way::Up, Way::Down] {
+            for way in [LinkDirection::Up, LinkDirection::Down] {
                 let (control, bulk) = machine.link.lane(way).waiting();
                 messages += control + bulk;
             }

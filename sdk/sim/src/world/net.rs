@@ -9,8 +9,8 @@ use archipelago_core::wire::{
 };
 
 use super::event::WorldEvent;
-use super::link::{Class, Delivery, Packet, Way};
-use super::trace::Sight;
+use super::link::{Class, Delivery, LinkDirection, Packet};
+use super::trace::ParcelContent;
 use super::{Parcel, Trace, World};
 
 /// One connection, with an end at the syncer and one at the learner. A closed end accepts nothing.
@@ -41,7 +41,7 @@ impl World {
             let (syncer_open, learner_open) = (true, true);
             let ends = Conn { machine, life, syncer_open, learner_open, swallowed: false, read_until_us: 0 };
             self.conns.insert(conn, ends);
-            for way in [Way::Up, Way::Down] {
+            for way in [LinkDirection::Up, LinkDirection::Down] {
                 self.machines[machine as usize].link.lane(way).begin_stream();
             }
         }
@@ -125,7 +125,7 @@ impl World {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let machine = conn.machine;
         if std::mem::replace(&mut conn.syncer_open, false) {
-            self.machines[machine as usize].link.lane(Way::Down).forget(id, true);
+            self.machines[machine as usize].link.lane(LinkDirection::Down).forget(id, true);
             self.read(id, 0, syncer::Input::Disconnected(id));
         }
         self.forget(id);
@@ -135,7 +135,7 @@ impl World {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (machine, life) = (conn.machine, conn.life);
         if std::mem::replace(&mut conn.learner_open, false) {
-            self.machines[machine as usize].link.lane(Way::Up).forget(id, true);
+            self.machines[machine as usize].link.lane(LinkDirection::Up).forget(id, true);
             self.disconnect_process(machine, life, id);
         }
         self.forget(id);
@@ -157,8 +157,8 @@ impl World {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.learner_open) else { return };
         conn.learner_open = false;
         let machine = conn.machine;
-        self.machines[machine as usize].link.lane(Way::Up).forget(id, died);
-        self.ship_sign(machine, Way::Up, id, WorldEvent::LostAtSyncer { conn: id });
+        self.machines[machine as usize].link.lane(LinkDirection::Up).forget(id, died);
+        self.ship_sign(machine, LinkDirection::Up, id, WorldEvent::LostAtSyncer { conn: id });
     }
 
     /// Closes both ends and loses all data in flight.
@@ -192,14 +192,14 @@ impl World {
         if self.machines[machine as usize].alive(life).is_none() {
             return;
         }
-        self.ship_sign(machine, Way::Up, id, WorldEvent::Pong { conn: id });
+        self.ship_sign(machine, LinkDirection::Up, id, WorldEvent::Pong { conn: id });
         self.learner_input(machine, Input::Heard);
     }
 
     /// Sends a ping from the syncer's end and plans the next one.
     pub(super) fn ping_due(&mut self, id: ConnId) {
         let Some(&Conn { machine, .. }) = self.conns.get(&id).filter(|conn| conn.syncer_open) else { return };
-        self.ship_sign(machine, Way::Down, id, WorldEvent::Ping { conn: id });
+        self.ship_sign(machine, LinkDirection::Down, id, WorldEvent::Ping { conn: id });
         self.queue.plan(self.now.after(self.spec.shell.ping_ms), WorldEvent::PingDue { conn: id });
     }
 
@@ -218,23 +218,23 @@ impl World {
     pub(super) fn ship_message(
         &mut self,
         machine: u32,
-        way: Way,
+        way: LinkDirection,
         conn: ConnId,
         message: &Message,
         payload: Payload,
     ) {
         let class = if message.is_bulk() { Class::Bulk } else { Class::Control };
         let bytes = payload.bytes() + (self.weight() - 1) * body_bytes(message);
-        let sight = self.traces.is_some().then(|| Sight::of(message, bytes)).flatten().map(Box::new);
+        let sight = self.traces.is_some().then(|| ParcelContent::of(message, bytes)).flatten().map(Box::new);
         let carries = match way {
-            Way::Up => WorldEvent::ToSyncer { conn, payload },
-            Way::Down => WorldEvent::ToLearner { conn, payload },
+            LinkDirection::Up => WorldEvent::ToSyncer { conn, payload },
+            LinkDirection::Down => WorldEvent::ToLearner { conn, payload },
         };
         self.ship(machine, way, Packet { class, bytes, conn: Some(conn), carries, sight });
     }
 
     /// Queues a signal without content for `conn` on the link of `machine`, ahead of parameters.
-    pub(super) fn ship_sign(&mut self, machine: u32, way: Way, conn: ConnId, carries: WorldEvent) {
+    pub(super) fn ship_sign(&mut self, machine: u32, way: LinkDirection, conn: ConnId, carries: WorldEvent) {
         let packet =
             Packet { class: Class::Control, bytes: SIGN_BYTES, conn: Some(conn), carries, sight: None };
         self.ship(machine, way, packet);
@@ -244,10 +244,10 @@ impl World {
     pub(super) fn ship_http(
         &mut self,
         machine: u32,
-        way: Way,
+        way: LinkDirection,
         bytes: u64,
         carries: WorldEvent,
-        sight: Option<Sight>,
+        sight: Option<ParcelContent>,
     ) {
         let sight = sight.filter(|_| self.traces.is_some()).map(Box::new);
         self.ship(machine, way, Packet { class: Class::Http, bytes, conn: None, carries, sight });
@@ -258,13 +258,13 @@ impl World {
         u64::from(self.spec.shell.weight.max(1))
     }
 
-    fn ship(&mut self, machine: u32, way: Way, packet: Packet<WorldEvent>) {
+    fn ship(&mut self, machine: u32, way: LinkDirection, packet: Packet<WorldEvent>) {
         self.machines[machine as usize].link.lane(way).take(packet);
         self.pump(machine, way);
     }
 
     /// Lets a link send its next items, unless the link is cut.
-    pub(super) fn pump(&mut self, machine: u32, way: Way) {
+    pub(super) fn pump(&mut self, machine: u32, way: LinkDirection) {
         let there = &mut self.machines[machine as usize];
         if there.cut {
             return;
@@ -280,7 +280,7 @@ impl World {
             match delivery {
                 Delivery::Sent { arrives, carries } => self.queue.plan(arrives, carries),
                 Delivery::Began { until, sight } => {
-                    let Sight { what, round, fragment, bytes, body } = *sight;
+                    let ParcelContent { what, round, fragment, bytes, body } = *sight;
                     let from = self.now;
                     let parcel = Parcel { machine, what, round, fragment, bytes, from, until, body };
                     self.note_trace(|| Some(Trace::Parcel(parcel)));
@@ -289,12 +289,12 @@ impl World {
         }
     }
 
-    pub(super) fn link_free(&mut self, machine: u32, way: Way, at: Millis) {
+    pub(super) fn link_free(&mut self, machine: u32, way: LinkDirection, at: Millis) {
         let planned = &mut self.machines[machine as usize].pumps[way as usize];
         if *planned == Some(at) {
             *planned = None;
             self.pump(machine, way);
-            if way == Way::Up {
+            if way == LinkDirection::Up {
                 self.flushed(machine);
             }
         }

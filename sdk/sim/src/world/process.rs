@@ -11,10 +11,10 @@ use archipelago_core::wire::{Bye, CloseCode, ConnId, FragmentId, Message, Millis
 use archipelago_runtime::engine::{EngineError, Trainer};
 
 use super::attacks::Forger;
-use super::clock::Clock;
+use super::clock::DriftingClock;
 use super::event::WorldEvent;
 use super::host::REQUEST_BYTES;
-use super::link::Way;
+use super::link::LinkDirection;
 use super::net::Payload;
 use super::step_lineage::StepLineage;
 use super::{Poison, Trace, World};
@@ -35,7 +35,7 @@ pub(super) enum Effect {
 }
 
 /// The engine's side of a process, present after joining a run.
-struct Workshop {
+struct TrainerState {
     trainer: Box<dyn Trainer>,
     fragments: Arc<Fragments>,
     replica: Replica,
@@ -45,12 +45,12 @@ pub(super) struct Process {
     member: LearnerDriver,
     /// Windows in each of its steps; `None` follows the run.
     own_batch: Option<NonZeroU32>,
-    workshop: Option<Workshop>,
+    workshop: Option<TrainerState>,
     /// The batch of the current step.
     batch: Option<Batch>,
     /// Inputs that arrived during the step; processed at its end.
     inbox: VecDeque<Input>,
-    clock: Clock,
+    clock: DriftingClock,
     /// Beginning of the idle time on the world's clock; valid between steps.
     idle_since: Millis,
     pub(super) conn: Option<ConnId>,
@@ -81,7 +81,7 @@ pub type MakeTrainer = dyn FnMut(u32) -> Box<dyn Trainer>;
 
 impl Process {
     pub(super) fn new(
-        clock: Clock,
+        clock: DriftingClock,
         born: Millis,
         config: DriverConfig,
         batch: Option<NonZeroU32>,
@@ -271,7 +271,7 @@ impl Process {
             let replica = Replica::new(Arc::clone(&fragments), codec, spec.exchange.apply);
             self.lineage
                 .get_or_insert_with(|| StepLineage::new(spec.exchange.fragments, spec.exchange.apply));
-            self.workshop = Some(Workshop { trainer, fragments, replica });
+            self.workshop = Some(TrainerState { trainer, fragments, replica });
         }
         let Some(workshop) = &self.workshop else { return };
         let fragments = Arc::clone(&workshop.fragments);
@@ -282,7 +282,7 @@ impl Process {
 
     /// Executes an effect that concerns only parameters.
     fn work(&mut self, now: Millis, output: Output) {
-        let Some(Workshop { trainer, fragments, replica }) = &mut self.workshop else { return };
+        let Some(TrainerState { trainer, fragments, replica }) = &mut self.workshop else { return };
         let ranges = |fragment| -> Vec<Range<usize>> {
             fragments.segments(fragment).unwrap_or_default().iter().map(Segment::range).collect()
         };
@@ -393,9 +393,9 @@ impl World {
         };
         for message in messages {
             let payload = Payload::new(message.clone(), self.spec.shell.encode);
-            self.ship_message(machine, Way::Up, id, &message, payload);
+            self.ship_message(machine, LinkDirection::Up, id, &message, payload);
         }
-        let waiting_bytes = self.machines[machine as usize].link.lane(Way::Up).waiting_bytes();
+        let waiting_bytes = self.machines[machine as usize].link.lane(LinkDirection::Up).waiting_bytes();
         if waiting_bytes > self.spec.shell.queue_bytes_max {
             self.close_from_learner(machine);
             let reason = "the network is too slow for what is sent".to_owned();
@@ -415,7 +415,7 @@ impl World {
         let life = there.life;
         let downloads = there.process.as_ref().map_or(0, |process| process.downloads);
         let ask = WorldEvent::AskFragment { machine, life, downloads, fragment };
-        self.ship_http(machine, Way::Up, REQUEST_BYTES, ask, None);
+        self.ship_http(machine, LinkDirection::Up, REQUEST_BYTES, ask, None);
     }
 
     pub(super) fn fragment_came(
@@ -444,7 +444,7 @@ impl World {
             Some(bytes) => process.take_now(now, Input::Shard { shard, bytes: Ok(bytes.to_vec()) }),
             None => {
                 let ask = WorldEvent::AskShard { machine, life, shard };
-                self.ship_http(machine, Way::Up, REQUEST_BYTES, ask, None);
+                self.ship_http(machine, LinkDirection::Up, REQUEST_BYTES, ask, None);
             }
         }
     }

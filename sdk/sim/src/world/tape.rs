@@ -41,7 +41,7 @@ impl Damage {
 
 /// A row in its stored form.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct TapeRow {
     seq: u64,
     at_ms: u64,
     data: Vec<u8>,
@@ -51,7 +51,7 @@ struct Stored {
 
 /// The files of the tape.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tape {
+pub(super) struct TapeFiles {
     rows: File,
     /// Segments of bodies; each writing process begins a new one.
     bodies: Vec<File>,
@@ -64,13 +64,13 @@ pub(super) struct Tape {
 }
 
 /// End of the readable tape.
-pub(super) struct Followed {
+pub(super) struct TapeEnd {
     pub(super) last: u64,
     chain: Chain,
     end: usize,
 }
 
-impl Tape {
+impl TapeFiles {
     /// Returns the newest row written.
     pub(super) fn last(&self) -> u64 {
         self.last
@@ -135,7 +135,7 @@ impl Tape {
             let data = rmp_serde::to_vec_named(&row.entry).expect("memory takes every byte");
             chain = link(&chain, row.seq, row.at_ms, &data, row.place);
             let place = row.place.map(|place| (place.segment, place.offset));
-            stored.push(Stored { seq: row.seq, at_ms: row.at_ms, data, place, chain });
+            stored.push(TapeRow { seq: row.seq, at_ms: row.at_ms, data, place, chain });
         }
         let payload = rmp_serde::to_vec(&stored).expect("memory takes every byte");
         let head = (payload.len() as u32).to_le_bytes();
@@ -213,7 +213,7 @@ impl Tape {
     ///
     /// # Errors
     /// A sentence with the damage and its place.
-    pub(super) fn follow(&self, recovery: &mut Recovery, seq: u64) -> Result<Followed, String> {
+    pub(super) fn follow(&self, recovery: &mut Recovery, seq: u64) -> Result<TapeEnd, String> {
         self.read(seq, |entry, place| {
             recovery.follow(entry, self.bodies_at(place)).map(drop).map_err(|error| error.to_string())
         })
@@ -249,9 +249,9 @@ impl Tape {
         &self,
         seq: u64,
         mut take: impl FnMut(&Entry, Option<Place>) -> Result<(), String>,
-    ) -> Result<Followed, String> {
+    ) -> Result<TapeEnd, String> {
         let mut links = Links::after(seq);
-        let mut followed = Followed { last: 0, chain: Chain::default(), end: 0 };
+        let mut followed = TapeEnd { last: 0, chain: Chain::default(), end: 0 };
         let bytes = self.rows.bytes();
         while followed.end < bytes.len() {
             let Some((rows, end)) = transaction(bytes, followed.end) else {
@@ -266,7 +266,7 @@ impl Tape {
                     }
                 }
             };
-            for Stored { seq, at_ms, data, place, chain } in rows {
+            for TapeRow { seq, at_ms, data, place, chain } in rows {
                 let place = place.map(|(segment, offset)| Place { segment, offset });
                 let is_wanted = links.next(seq, at_ms, &data, place, &chain);
                 if is_wanted.map_err(|damage| damage.to_string())? {
@@ -283,7 +283,7 @@ impl Tape {
     }
 
     /// Continues the tape where `followed` ends, with a new segment of bodies.
-    pub(super) fn reopen(&mut self, followed: &Followed) {
+    pub(super) fn reopen(&mut self, followed: &TapeEnd) {
         self.rows.cut(followed.end);
         (self.last, self.chain) = (followed.last, followed.chain);
         self.bodies.push(File::default());
@@ -336,7 +336,7 @@ fn last_begins(bytes: &[u8]) -> usize {
 }
 
 /// Returns the transaction at byte `at` and its end; `None` if it is not intact.
-fn transaction(bytes: &[u8], at: usize) -> Option<(Vec<Stored>, usize)> {
+fn transaction(bytes: &[u8], at: usize) -> Option<(Vec<TapeRow>, usize)> {
     let head = bytes.get(at..at + HEAD_BYTES)?;
     let len = u32::from_le_bytes(head[..4].try_into().ok()?) as usize;
     let end = (at + HEAD_BYTES).checked_add(len)?;

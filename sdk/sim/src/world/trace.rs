@@ -88,7 +88,7 @@ impl World {
 
 /// A [`Parcel`] without place and time.
 #[derive(Debug)]
-pub(super) struct Sight {
+pub(super) struct ParcelContent {
     pub(super) what: Cargo,
     pub(super) round: Option<Round>,
     pub(super) fragment: FragmentId,
@@ -96,7 +96,7 @@ pub(super) struct Sight {
     pub(super) body: Vec<u8>,
 }
 
-impl Sight {
+impl ParcelContent {
     /// Returns the trace of `message`, if it is about a fragment.
     pub(super) fn of(message: &Message, bytes: u64) -> Option<Self> {
         let (what, round, fragment, body) = match message {

@@ -1,7 +1,7 @@
 //! The baseline of an experiment: one trainer with the batches of all learners.
 
 use super::measurement::Sampler;
-use super::{Corpus, LabError, Outcome, Reader, Recipe, Sample};
+use super::{Corpus, LabError, Outcome, WindowReader, Recipe, Sample};
 use archipelago_core::model::learning_rate;
 use archipelago_core::wire::InnerSpec;
 
@@ -21,7 +21,7 @@ impl Recipe {
         let mut trainer = self.base(&inner)?.boxed();
         let mut meter = self.meter()?;
         trainer.params_mut().copy_from_slice(&self.theta()?);
-        let mut reader = Reader::new(&self.run_spec(corpus))?;
+        let mut reader = WindowReader::new(&self.run_spec(corpus))?;
         let mut sampler = Sampler::new(self);
         let mut average = self.averaging(trainer.params().to_vec());
         let mut slow = self.lookahead.map(|lookahead| (lookahead, trainer.params().to_vec()));

@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 
 use super::measurement::Sampler;
-use super::{Corpus, LabError, Outcome, Reader, Recipe, Sample};
+use super::{Corpus, LabError, Outcome, WindowReader, Recipe, Sample};
 use archipelago_core::diloco::{Codec, FragmentState, Fragments, MergeJob, OuterSpec, Version, Weighted};
 use archipelago_core::model::{layout, learning_rate};
 use archipelago_core::wire::{Code, ExchangeSpec, FragmentId, LearnerId, Round};
@@ -35,7 +35,7 @@ impl Recipe {
         }
         let mut meter = self.meter()?;
         let mut whole = Whole::new(self, start)?;
-        let mut reader = Reader::new(&self.run_spec(corpus))?;
+        let mut reader = WindowReader::new(&self.run_spec(corpus))?;
         let mut sampler = Sampler::new(self);
         let (mut trained, mut steps) = (0, 0_u32);
         while trained < tokens {

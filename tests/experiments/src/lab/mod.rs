@@ -32,7 +32,7 @@ use archipelago_core::diloco::syncer::SyncerError;
 use archipelago_core::model::ModelError;
 use archipelago_runtime::engine::EngineError;
 pub use archipelago_sim::corpus::Corpus;
-use archipelago_sim::corpus::{CorpusError, Reader};
+use archipelago_sim::corpus::{CorpusError, WindowReader};
 use archipelago_sim::world::Violation;
 
 /// The reason why an experiment failed.
