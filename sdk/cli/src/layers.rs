@@ -25,7 +25,7 @@ pub enum CliError {
 
 /// A parsed command line.
 #[derive(Debug)]
-pub struct Given<P> {
+pub struct ParsedCommand<P> {
     /// Settings of the program.
     pub cli: P,
     /// Sources of the settings.
@@ -86,7 +86,9 @@ fn with_twin(arg: Arg) -> Arg {
 /// # Errors
 /// - [`CliError::Usage`]: a flag or a variable is unknown or malformed.
 /// - [`CliError::File`]: the file cannot be read, or a key or a value in it is wrong.
-pub fn parse<P: Program>(arguments: impl IntoIterator<Item = OsString>) -> Result<Given<P>, CliError> {
+pub fn parse<P: Program>(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<ParsedCommand<P>, CliError> {
     parse_over(arguments, |_| None)
 }
 
@@ -97,8 +99,8 @@ pub fn parse<P: Program>(arguments: impl IntoIterator<Item = OsString>) -> Resul
 /// Those of [`parse`].
 pub fn parse_over<P: Program>(
     arguments: impl IntoIterator<Item = OsString>,
-    below: impl FnOnce(&Given<P>) -> Option<PathBuf>,
-) -> Result<Given<P>, CliError> {
+    below: impl FnOnce(&ParsedCommand<P>) -> Option<PathBuf>,
+) -> Result<ParsedCommand<P>, CliError> {
     let mut arguments = with_negatives(arguments);
     let command = command::<P>();
     let usage = |error| CliError::Usage(Box::new(in_range(error)));
@@ -109,7 +111,7 @@ pub fn parse_over<P: Program>(
     }
     let read = |matches: ArgMatches| {
         let cli = P::from_arg_matches(&matches).map_err(usage)?;
-        Ok(Given { cli, sources: Sources(Box::new(matches)) })
+        Ok(ParsedCommand { cli, sources: Sources(Box::new(matches)) })
     };
     let given = read(matches)?;
     match below(&given) {
@@ -252,7 +254,7 @@ mod tests {
 
     #[derive(Parser, Debug)]
     #[command(name = "toy")]
-    struct Toy {
+    struct TestCli {
         #[command(subcommand)]
         verb: Verb,
     }
@@ -288,16 +290,16 @@ mod tests {
         at_once: bool,
     }
 
-    impl Program for Toy {
+    impl Program for TestCli {
         const EXIT_CODES: &[(u8, &str)] = &[(0, "done"), (12, "lost")];
         const WITHOUT_TWIN: &[(&str, &str)] = &[("stop", "at_once")];
     }
 
-    fn parse_words(words: &[&str]) -> Result<Given<Toy>, CliError> {
+    fn parse_words(words: &[&str]) -> Result<ParsedCommand<TestCli>, CliError> {
         parse(iter::once("toy").chain(words.iter().copied()).map(OsString::from))
     }
 
-    fn with_file(text: &str, words: &[&str]) -> Result<Given<Toy>, CliError> {
+    fn with_file(text: &str, words: &[&str]) -> Result<ParsedCommand<TestCli>, CliError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         parse_words(&[&["go", "--config", file.path().to_str().unwrap()], words].concat())
@@ -312,7 +314,7 @@ mod tests {
 
     #[test]
     fn every_setting_has_a_variable() {
-        let command = command::<Toy>();
+        let command = command::<TestCli>();
         let variable = |id: &str| {
             let go = command.find_subcommand("go").unwrap();
             let arg = go.get_arguments().find(|arg| arg.get_id() == id).unwrap();
@@ -328,7 +330,7 @@ mod tests {
 
     #[test]
     fn help_lists_the_exit_codes() {
-        let mut command = command::<Toy>();
+        let mut command = command::<TestCli>();
         let expected = "Exit codes:\n    0  done\n   12  lost";
         assert!(command.render_help().to_string().contains(expected));
         let stop = command.find_subcommand_mut("stop").unwrap();
@@ -363,7 +365,7 @@ mod tests {
         std::fs::write(config.path(), "speed = 5\nloud = true").unwrap();
         std::fs::write(kept.path(), "speed = 9\nquiet = true\nwith = ['a']").unwrap();
         let words = ["toy", "go", "--config", config.path().to_str().unwrap()].map(OsString::from);
-        let given = parse_over::<Toy>(words, |given| {
+        let given = parse_over::<TestCli>(words, |given| {
             assert!(!given.sources.is_default("speed_kmh") && given.sources.is_default("with"));
             Some(kept.path().to_owned())
         });

@@ -47,14 +47,14 @@ pub struct Series {
     /// Colour and shape of its marks. Our results and the paper's for the same quantity share one.
     pub colour: u8,
     /// Style of the series.
-    pub mark: Mark,
+    pub mark: SeriesStyle,
     /// Points (x, y); points with NaN are omitted.
     pub points: Vec<(f64, f64)>,
 }
 
 /// Style of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum SeriesStyle {
     /// Filled marks joined by a line, for our results.
     Line,
     /// Filled marks without a line, for unordered results of ours.
@@ -122,7 +122,7 @@ impl Plot {
     }
 
     fn has_bars(&self) -> bool {
-        self.series.iter().any(|series| series.mark == Mark::Bar)
+        self.series.iter().any(|series| series.mark == SeriesStyle::Bar)
     }
 
     fn values(&self, of: impl Fn(&(f64, f64)) -> f64, with_zero: bool) -> Vec<f64> {
@@ -183,15 +183,15 @@ impl Plot {
             Some((x.place(point.0)?, y.place(point.1)?, title))
         });
         let places: Vec<(f64, f64, String)> = places.collect();
-        if series.mark == Mark::Line && places.len() > 1 {
+        if series.mark == SeriesStyle::Line && places.len() > 1 {
             let path: Vec<String> = places.iter().map(|(x, y, _)| format!("{x:.1} {y:.1}")).collect();
             let _ = writeln!(svg, r#"<path class="line" d="M{}"/>"#, path.join("L"));
         }
-        let unmarked = series.mark == Mark::Line && places.len() > MARKS_MAX;
+        let unmarked = series.mark == SeriesStyle::Line && places.len() > MARKS_MAX;
         for (left, top, title) in places.into_iter().filter(|_| !unmarked) {
             let _ = write!(svg, "<g><title>{}</title>", escape(&title));
             match series.mark {
-                Mark::Bar => {
+                SeriesStyle::Bar => {
                     let (width, left) = (self.bar_width(), left + shift);
                     let height = BOTTOM - top;
                     let _ = write!(
@@ -214,7 +214,7 @@ impl Plot {
     }
 
     fn bars(&self) -> f64 {
-        self.series.iter().filter(|series| series.mark == Mark::Bar).count() as f64
+        self.series.iter().filter(|series| series.mark == SeriesStyle::Bar).count() as f64
     }
 
     fn bar_width(&self) -> f64 {
@@ -229,7 +229,8 @@ impl Plot {
 
     /// Returns the offset from x to the left edge of the bar of series `index`.
     fn bar_shift(&self, index: usize) -> f64 {
-        let before = self.series[..index].iter().filter(|series| series.mark == Mark::Bar).count() as f64;
+        let before =
+            self.series[..index].iter().filter(|series| series.mark == SeriesStyle::Bar).count() as f64;
         self.bar_width() * (before - self.bars() / 2.0)
     }
 }
@@ -256,10 +257,10 @@ fn head(height: f64, title: &str) -> String {
 }
 
 /// Draws a mark at `(x, y)`, with a shape for each colour, so that colour alone carries no information.
-fn draw_mark(svg: &mut String, mark: Mark, colour: usize, (x, y): (f64, f64)) {
-    let class = if mark == Mark::Hollow { r#" class="hollow""# } else { "" };
+fn draw_mark(svg: &mut String, mark: SeriesStyle, colour: usize, (x, y): (f64, f64)) {
+    let class = if mark == SeriesStyle::Hollow { r#" class="hollow""# } else { "" };
     let _ = match colour {
-        _ if mark == Mark::Bar => {
+        _ if mark == SeriesStyle::Bar => {
             write!(svg, r#"<rect x="{:.1}" y="{:.1}" width="10" height="10"/>"#, x - 5.0, y - 5.0)
         }
         0 => write!(svg, r#"<circle{class} cx="{x:.1}" cy="{y:.1}" r="4.5"/>"#),
@@ -412,26 +413,29 @@ mod tests {
         }
     }
 
-    fn series(mark: Mark, points: &[(f64, f64)]) -> Series {
+    fn series(mark: SeriesStyle, points: &[(f64, f64)]) -> Series {
         Series { name: "M = 2".into(), colour: 0, mark, points: points.to_vec() }
     }
 
     #[test]
     fn draws_what_it_is_given() {
         let points = [(1.0, 0.0), (10.0, 50.0), (100.0, 100.0)];
-        let svg = plot(vec![series(Mark::Line, &points), series(Mark::Hollow, &points)]).svg();
+        let svg = plot(vec![series(SeriesStyle::Line, &points), series(SeriesStyle::Hollow, &points)]).svg();
         // The middle of the frame is halfway between 64 and 520 and between 350 and 40, with a small margin at the top.
         assert!(svg.contains(r#"<path class="line" d="M80.9 350.0L292.0 201.0L503.1 51.9"/>"#), "{svg}");
         let mark = r#"<g><title>M = 2: 10.00, 50.00</title><circle class="hollow" cx="292.0" cy="201.0" r="4.5"/></g>"#;
         assert!(svg.contains(mark), "{svg}");
         assert_eq!(svg.matches("<circle").count(), 2 * (3 + 1), "three marks and one in the legend, each");
-        assert_eq!(svg, plot(vec![series(Mark::Line, &points), series(Mark::Hollow, &points)]).svg());
+        assert_eq!(
+            svg,
+            plot(vec![series(SeriesStyle::Line, &points), series(SeriesStyle::Hollow, &points)]).svg()
+        );
     }
 
     #[test]
     fn long_lines_go_without_marks() {
         let points: Vec<(f64, f64)> = (1..=50).map(|x| (f64::from(x), 1.0)).collect();
-        let svg = plot(vec![series(Mark::Line, &points), series(Mark::Hollow, &points)]).svg();
+        let svg = plot(vec![series(SeriesStyle::Line, &points), series(SeriesStyle::Hollow, &points)]).svg();
         assert_eq!(svg.matches("<circle").count(), 1 + (50 + 1), "the line has one, in the legend");
     }
 
@@ -444,7 +448,11 @@ mod tests {
 
     #[test]
     fn nothing_and_no_numbers_leave_a_frame() {
-        for series in [vec![], vec![series(Mark::Line, &[])], vec![series(Mark::Line, &[(f64::NAN, 1.0)])]] {
+        for series in [
+            vec![],
+            vec![series(SeriesStyle::Line, &[])],
+            vec![series(SeriesStyle::Line, &[(f64::NAN, 1.0)])],
+        ] {
             let svg = plot(series).svg();
             assert!(!svg.contains("NaN") && !svg.contains("inf") && svg.contains("class=\"frame\""), "{svg}");
         }
@@ -452,8 +460,10 @@ mod tests {
 
     #[test]
     fn bars_stand_side_by_side_on_the_ground() {
-        let bars =
-            |name: &str| Series { name: name.into(), ..series(Mark::Bar, &[(0.0, 10.0), (1.0, 20.0)]) };
+        let bars = |name: &str| Series {
+            name: name.into(),
+            ..series(SeriesStyle::Bar, &[(0.0, 10.0), (1.0, 20.0)])
+        };
         let mut plot = plot(vec![bars("one"), bars("two")]);
         plot.x.scale = Scale::Names(vec!["a".into(), "b".into()]);
         let svg = plot.svg();
@@ -467,7 +477,7 @@ mod tests {
     #[test]
     fn names_without_room_are_turned_and_a_series_without_a_name_has_no_legend() {
         let mut plot =
-            plot(vec![Series { name: String::new(), ..series(Mark::Dot, &[(0.0, 1.0), (1.0, 2.0)]) }]);
+            plot(vec![Series { name: String::new(), ..series(SeriesStyle::Dot, &[(0.0, 1.0), (1.0, 2.0)]) }]);
         let names = |length: usize| Scale::Names(vec!["a".repeat(length), "b".into()]);
         plot.x.scale = names(32);
         let level = plot.svg();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use archipelago_cli::plot::{Axis, Mark, Plot, Scale, Series, escape, figure};
+use archipelago_cli::plot::{Axis, Plot, Scale, Series, SeriesStyle, escape, figure};
 use serde_json::Value;
 
 use super::RunReport;
@@ -96,8 +96,12 @@ type Curve<'a> = (&'a str, u8, Vec<(f64, f64)>);
 /// Draws curves. `axes` are the labels of x and y.
 pub(crate) fn curve<const N: usize>(html: &mut Html, title: &str, axes: [&str; 2], curves: [Curve<'_>; N]) {
     let [x, y] = axes.map(|label| Axis { label: label.into(), scale: Scale::Linear });
-    let line =
-        |(name, colour, points): Curve<'_>| Series { name: name.into(), colour, mark: Mark::Line, points };
+    let line = |(name, colour, points): Curve<'_>| Series {
+        name: name.into(),
+        colour,
+        mark: SeriesStyle::Line,
+        points,
+    };
     let plot = Plot { name: title.into(), title: title.into(), x, y, series: curves.map(line).into() };
     html.raw("<div class=\"wide plot\">\n").raw(&plot.svg()).raw("</div>\n");
 }

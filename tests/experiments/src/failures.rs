@@ -10,7 +10,7 @@ use super::statistics::mean;
 use super::training::{
     Experiment, Findings, Found, LEARNERS_MAX, STEPS_MAX, TrainingArgs, seeds_from, set_width, size,
 };
-use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
+use super::{Axis, Case, CommonArgs, SeriesStyle, Plot, Report, Scale, Series};
 use crate::SimulateError;
 
 /// The paper's figures for 1.2 million chips: goodput by M, in percent.
@@ -198,7 +198,7 @@ fn plot(args: &FailuresArgs, found: &Found) -> Plot {
     let line = |(colour, name, of): (u8, &str, &dyn Fn(u32) -> String)| Series {
         name: name.to_owned(),
         colour,
-        mark: Mark::Line,
+        mark: SeriesStyle::Line,
         points: args.learners.iter().map(|&m| (f64::from(m), found[&of(m)].loss())).collect(),
     };
     let mut series =

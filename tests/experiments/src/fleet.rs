@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::statistics::{mean, percent_above};
 use super::training::{TrainingArgs, failed, seeds_from};
-use super::{Axis, Case, Mark, OutputArgs, Plot, Report, Scale, Series, pool};
+use super::{Axis, Case, SeriesStyle, OutputArgs, Plot, Report, Scale, Series, pool};
 use crate::SimulateError;
 
 /// Random variation of a step's duration, as a share of it. Our own constant.
@@ -235,7 +235,7 @@ fn report(observed: &Observed, outcomes: &[Outcome]) -> Report {
 }
 
 fn plot(observed: &Observed, outcomes: &[Outcome]) -> Plot {
-    let line = |colour, name: String, points| Series { name, colour, mark: Mark::Line, points };
+    let line = |colour, name: String, points| Series { name, colour, mark: SeriesStyle::Line, points };
     let real = observed.losses.iter().map(|(ms, loss)| (*ms as f64 / 1e3, *loss)).collect();
     let mut series = vec![line(0, "real".into(), real)];
     for (colour, outcome) in (1..).zip(outcomes) {

@@ -4,7 +4,7 @@ use archipelago_cli::{SettingError, within};
 use archipelago_sim::scale::goodput::{Cluster, Constants, Delay};
 use serde::Serialize;
 
-use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
+use super::{Axis, Case, CommonArgs, SeriesStyle, Plot, Report, Scale, Series};
 use crate::SimulateError;
 
 /// Seconds in a year, for the paper's MTBI.
@@ -99,12 +99,12 @@ pub fn run(args: &GoodputArgs, progress: &mut dyn FnMut(&str)) -> Result<Report,
             ours.push((chips as f64, goodput));
             papers.extend(paper.map(|paper| (chips as f64, paper)));
         }
-        series.push(Series { name: name.clone(), colour, mark: Mark::Line, points: ours });
+        series.push(Series { name: name.clone(), colour, mark: SeriesStyle::Line, points: ours });
         if !papers.is_empty() {
             series.push(Series {
                 name: format!("{name}, paper"),
                 colour,
-                mark: Mark::Hollow,
+                mark: SeriesStyle::Hollow,
                 points: papers,
             });
         }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::statistics::mean;
 use super::training::{Experiment, Findings, Found, LEARNERS_MAX, STEPS_MAX, TrainingArgs};
-use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
+use super::{Axis, Case, CommonArgs, SeriesStyle, Plot, Report, Scale, Series};
 use crate::SimulateError;
 
 /// The paper's table 5, by setting.
@@ -205,7 +205,7 @@ fn plot(names: &[&str], found: &Found) -> Plot {
     let series = |(colour, what): (u8, &str)| Series {
         name: what.into(),
         colour,
-        mark: Mark::Bar,
+        mark: SeriesStyle::Bar,
         points: (0..)
             .zip(names)
             .map(|(i, name)| (f64::from(i), found[&format!("{name}, {what}")].loss()))

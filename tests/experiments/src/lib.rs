@@ -33,7 +33,7 @@ use clap::Parser;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use archipelago_cli::plot::{Axis, Mark, Plot, Scale, Series};
+pub use archipelago_cli::plot::{Axis, SeriesStyle, Plot, Scale, Series};
 pub use error::{Exit, SimulateError};
 pub use report::{Case, Report};
 

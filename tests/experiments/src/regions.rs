@@ -12,7 +12,7 @@ use archipelago_sim::world::{LinkSpec, MachineSpec, ShellSpec, SyncerPace, Toy, 
 use serde::Serialize;
 
 use super::trial::{Drift, TrialError, merged};
-use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
+use super::{Axis, Case, CommonArgs, SeriesStyle, Plot, Report, Scale, Series};
 use crate::SimulateError;
 
 /// Values of one toy fragment, which weighs as much on a link as a fragment of the model.
@@ -123,7 +123,7 @@ fn plot(args: &RegionsArgs) -> Result<Plot, SimulateError> {
             decoupled.push((gbit_s, setting.decoupled(&WORLD, args.common.seed)?.slowdown));
         }
     }
-    let series = |name: &str, colour, points| Series { name: name.into(), colour, mark: Mark::Line, points };
+    let series = |name: &str, colour, points| Series { name: name.into(), colour, mark: SeriesStyle::Line, points };
     Ok(Plot {
         name: "regions".into(),
         title: "Slowdown of 8 learners world-wide by their links".into(),

@@ -8,7 +8,7 @@ use archipelago_sim::world::{MachineSpec, World};
 use serde::Serialize;
 
 use super::trial::{TrialError, merged_at_ms};
-use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
+use super::{Axis, Case, CommonArgs, SeriesStyle, Plot, Report, Scale, Series};
 use crate::SimulateError;
 
 /// Tokens of a step of the toys.
@@ -108,9 +108,9 @@ fn plot(args: &ScavengingArgs, cases: &[Case]) -> Plot {
             points.collect::<Vec<(f64, f64)>>()
         };
         let ours = points(|case| Some(case.ours));
-        series.push(Series { name: (*way).into(), colour, mark: Mark::Line, points: ours });
+        series.push(Series { name: (*way).into(), colour, mark: SeriesStyle::Line, points: ours });
         let papers = points(|case| case.paper);
-        series.push(Series { name: format!("{way}, paper"), colour, mark: Mark::Hollow, points: papers });
+        series.push(Series { name: format!("{way}, paper"), colour, mark: SeriesStyle::Hollow, points: papers });
     }
     let names = args.extra.iter().map(|extra| format!("+{extra}")).collect();
     Plot {

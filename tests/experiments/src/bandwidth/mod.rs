@@ -6,7 +6,7 @@ use archipelago_cli::within;
 use archipelago_sim::scale::bandwidth::{LATENCY_S, Method, Release, Training};
 use serde::Serialize;
 
-use super::{Axis, Case, Mark, OutputArgs, Plot, Report, Scale, Series};
+use super::{Axis, Case, SeriesStyle, OutputArgs, Plot, Report, Scale, Series};
 use crate::SimulateError;
 
 /// Bit/s in a Gbit/s.
@@ -148,7 +148,7 @@ fn plot(args: &BandwidthArgs) -> Plot {
                 training(args, data_centres, method, bits).rate_for(method, args.utilisation, RATE_MAX)?;
             Some((f64::from(data_centres), rate / GBIT))
         });
-        Series { name: name.into(), colour, mark: Mark::Line, points: points.collect() }
+        Series { name: name.into(), colour, mark: SeriesStyle::Line, points: points.collect() }
     };
     let mut series = vec![
         ours("data-parallel bf16", 0, Method::DataParallel, 16.0),
@@ -161,7 +161,7 @@ fn plot(args: &BandwidthArgs) -> Plot {
         (2, decoupled, vec![(2.0, 0.43), (8.0, 0.84)]),
     ];
     for (colour, _, points) in papers.into_iter().filter(|(_, method, _)| is_published(args, *method)) {
-        series.push(Series { name: "paper".into(), colour, mark: Mark::Hollow, points });
+        series.push(Series { name: "paper".into(), colour, mark: SeriesStyle::Hollow, points });
     }
     let axis = |label: &str, scale| Axis { label: label.into(), scale };
     Plot {

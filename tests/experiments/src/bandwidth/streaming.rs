@@ -2,7 +2,7 @@
 
 use archipelago_sim::scale::bandwidth::{GRID, Method, Release, Training, grid_rate};
 
-use super::{Axis, Case, GBIT, Mark, Plot, Scale, Series};
+use super::{Axis, Case, GBIT, SeriesStyle, Plot, Scale, Series};
 
 /// H of all methods except data-parallel training.
 const SYNC_EVERY: u32 = 100;
@@ -132,12 +132,12 @@ pub(super) fn plots(layer_share: f64) -> Vec<Plot> {
             let training = training(model, bits, layer_share);
             let points =
                 (0..GRID).map(|k| (grid_rate(k) / GBIT, 100.0 * training.utilisation(method, grid_rate(k))));
-            series.push(Series { name: name.into(), colour, mark: Mark::Line, points: points.collect() });
+            series.push(Series { name: name.into(), colour, mark: SeriesStyle::Line, points: points.collect() });
             let points = row.into_iter().zip(TARGETS).map(|(rate, target)| (rate, 100.0 * target));
             series.push(Series {
                 name: "paper".into(),
                 colour,
-                mark: Mark::Hollow,
+                mark: SeriesStyle::Hollow,
                 points: points.collect(),
             });
         }

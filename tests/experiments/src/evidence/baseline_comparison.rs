@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::plan::{Part, Record, parse};
 use crate::statistics::percent_above;
-use crate::{Axis, Case, Mark, Plot, Scale, Series, SimulateError};
+use crate::{Axis, Case, SeriesStyle, Plot, Scale, Series, SimulateError};
 
 /// Sides as in the names of runs, and as in plots.
 const SIDES: [(&str, &str); 3] =
@@ -171,7 +171,7 @@ impl Comparison {
 fn series(of: impl Fn(&str, &str) -> Option<(String, Vec<(f64, f64)>)>) -> Vec<Series> {
     let lines = (0..).zip(SIDES).filter_map(|(colour, (side, name))| {
         let (name, points) = of(side, name)?;
-        Some(Series { name, colour, mark: Mark::Line, points })
+        Some(Series { name, colour, mark: SeriesStyle::Line, points })
     });
     lines.collect()
 }

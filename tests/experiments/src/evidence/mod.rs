@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use baseline_comparison::Comparison;
 
-use super::{Mark, OutputArgs, Report, Series, SimulateError};
+use super::{SeriesStyle, OutputArgs, Report, Series, SimulateError};
 
 /// Files of runs cached by `simulate run`, in the folder. A file of the tables' text also has the name of its line in
 /// their plot; adjacent entries with the same name share a line.
@@ -60,7 +60,7 @@ pub fn run(args: &EvidenceArgs) -> Result<Report, SimulateError> {
                 series.points.extend(points);
                 continue;
             }
-            plot.series.push(Series { name: (*name).to_owned(), colour, mark: Mark::Dot, points });
+            plot.series.push(Series { name: (*name).to_owned(), colour, mark: SeriesStyle::Dot, points });
             colour += 1;
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::page::{Table, numbers};
-use crate::{Axis, Mark, Plot, Scale, Series, SimulateError};
+use crate::{Axis, SeriesStyle, Plot, Scale, Series, SimulateError};
 
 /// All plots of a folder.
 #[derive(Deserialize)]
@@ -72,7 +72,7 @@ enum LineMark {
     Bar,
 }
 
-impl From<LineMark> for Mark {
+impl From<LineMark> for SeriesStyle {
     fn from(mark: LineMark) -> Self {
         match mark {
             LineMark::Line => Self::Line,

@@ -8,7 +8,7 @@ use super::{Choice, PlanArgs, Row, Table};
 use crate::lab::{Cosines, Part as Tensors};
 use crate::statistics::{by_seed, half_interval, mean, percent_above, trend};
 use crate::text::Text;
-use crate::{Axis, Case, Mark, Plot, Report, Scale, Series};
+use crate::{Axis, Case, SeriesStyle, Plot, Report, Scale, Series};
 
 /// Bounds of plotted gaps to attacked runs, in percent. A logarithmic axis has no 0, smaller gaps are noise, and that
 /// of a ruined run is infinite.
@@ -408,7 +408,7 @@ impl Lines {
             self.0.iter().flat_map(|line| &line.courses).enumerate().flat_map(|(i, (of, courses))| {
                 let [ours, base] = courses.clone();
                 let base = series(i, &format!("beside {of}"), base);
-                [series(i, of, ours), Series { mark: Mark::Hollow, ..base }]
+                [series(i, of, ours), Series { mark: SeriesStyle::Hollow, ..base }]
             });
         let courses: Vec<Series> = courses.collect();
         if !courses.is_empty() {
@@ -425,5 +425,5 @@ impl Lines {
 }
 
 fn series(index: usize, name: &str, points: Vec<(f64, f64)>) -> Series {
-    Series { name: name.to_owned(), colour: (index % 256) as u8, mark: Mark::Line, points }
+    Series { name: name.to_owned(), colour: (index % 256) as u8, mark: SeriesStyle::Line, points }
 }
