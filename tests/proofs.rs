@@ -10,7 +10,7 @@ use archipelago_core::diloco::QuorumPolicy;
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::model::{InnerSpec, ModelSpec, Preset};
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
-use archipelago_experiments::lab::{Budget, Corpus, Joining, Outcome, Recipe, reference_model};
+use archipelago_experiments::lab::{Budget, Corpus, JoinerStart, Recipe, TrainingResult, reference_model};
 use archipelago_sim::world::{Attack, Fault, LinkSpec, MachineSpec, Poison};
 use archipelago_tests::toys::{for_seeds_in, seeds};
 
@@ -46,7 +46,7 @@ fn recipe(seed: u64, machines: Vec<MachineSpec>, (batch, sync_every, steps): (u3
         machines,
         text_at_hand: true,
         faults: Vec::new(),
-        joining: Joining::Zero,
+        joining: JoinerStart::Zero,
         budget: Budget::Tokens(tokens),
         seed,
         start: None,
@@ -67,7 +67,7 @@ fn machine(step_ms: u64, latency_ms: u64, batch: u32) -> MachineSpec {
 }
 
 /// Returns the number of loss checks before the first suspicion of each suspected machine.
-fn suspected(outcome: &Outcome) -> BTreeMap<u32, u32> {
+fn suspected(outcome: &TrainingResult) -> BTreeMap<u32, u32> {
     let (mut looks, mut found) = (BTreeMap::new(), BTreeMap::new());
     for shown in &outcome.loss_checks {
         let looks: &mut u32 = looks.entry(shown.machine).or_default();

@@ -7,7 +7,7 @@ use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::model::{InnerSpec, Preset, init, learning_rate};
 use archipelago_core::token;
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
-use archipelago_experiments::lab::{Budget, Corpus, Joining, Recipe, reference_model};
+use archipelago_experiments::lab::{Budget, Corpus, JoinerStart, Recipe, reference_model};
 use archipelago_runtime::engine::Trainer;
 use archipelago_runtime::engine::cpu::CpuTrainer;
 use archipelago_sim::world::{Fault, LinkSpec, MachineSpec, Storm, World};
@@ -43,7 +43,7 @@ fn recipe(learners: u32, steps: u64) -> Recipe {
         machines: vec![machine; learners as usize],
         text_at_hand: false,
         faults: Vec::new(),
-        joining: Joining::Zero,
+        joining: JoinerStart::Zero,
         budget: Budget::Tokens(tokens),
         seed: 1,
         start: None,

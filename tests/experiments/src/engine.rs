@@ -11,7 +11,7 @@ use crate::SimulateError;
 /// Kind of engine.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Engine {
+pub enum EngineChoice {
     /// The CPU, with the same bits on every machine
     #[default]
     Cpu,
@@ -27,7 +27,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "KIND", value_enum, default_value_t, help_heading = "Training")]
     // Omitted for the CPU, so that keys of runs cached before this setting existed stay valid.
     #[serde(skip_serializing_if = "EngineArgs::is_cpu")]
-    pub engine: Engine,
+    pub engine: EngineChoice,
     /// Part of the name of the GPU [default: the best one]
     #[arg(long, value_name = "NAME", help_heading = "Training")]
     #[serde(skip)]
@@ -35,8 +35,8 @@ pub struct EngineArgs {
 }
 
 impl EngineArgs {
-    fn is_cpu(engine: &Engine) -> bool {
-        *engine == Engine::Cpu
+    fn is_cpu(engine: &EngineChoice) -> bool {
+        *engine == EngineChoice::Cpu
     }
 
     /// Returns the source of trainers for the table's recipes; `None` for the default one.
@@ -48,8 +48,8 @@ impl EngineArgs {
         progress: &mut dyn FnMut(&str),
     ) -> Result<Option<Arc<dyn Trainers>>, SimulateError> {
         match self.engine {
-            Engine::Cpu => Ok(None),
-            Engine::Gpu => gpu::trainers(self.adapter.as_deref(), progress).map(Some),
+            EngineChoice::Cpu => Ok(None),
+            EngineChoice::Gpu => gpu::trainers(self.adapter.as_deref(), progress).map(Some),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::statistics::mean;
 use super::training::{
     Experiment, Findings, Found, LEARNERS_MAX, STEPS_MAX, TrainingArgs, seeds_from, set_width, size,
 };
-use super::{Axis, Case, CommonArgs, SeriesStyle, Plot, Report, Scale, Series};
+use super::{Axis, Case, CommonArgs, Plot, Scale, Series, SeriesStyle, SimulationReport};
 use crate::SimulateError;
 
 /// The paper's figures for 1.2 million chips: goodput by M, in percent.
@@ -53,7 +53,7 @@ pub struct FailuresArgs {
 /// - `Setting`, `Preset`: a setting is out of range.
 /// - `Refused`: the cluster is invalid, or training failed.
 /// - `Disk`: the text cannot be read.
-pub fn run(args: &FailuresArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
+pub fn run(args: &FailuresArgs, progress: &mut dyn FnMut(&str)) -> Result<SimulationReport, SimulateError> {
     check(args)?;
     let mut found = Found::new();
     let mut shares: Vec<Vec<f64>> = Vec::new();
@@ -80,7 +80,7 @@ pub fn run(args: &FailuresArgs, progress: &mut dyn FnMut(&str)) -> Result<Report
             cases.push(above(&format!("loss above its own without failures, {name}"), &found[&name], own));
         }
     }
-    Ok(Report {
+    Ok(SimulationReport {
         title: format!("{} chips that fail, {} steps of time", args.chips, args.steps),
         unit: "%",
         plots: vec![plot(args, &found)],

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use crate::lab::{Budget, Corpus, Outcome, Recipe};
+use crate::lab::{Budget, Corpus, Recipe, TrainingResult};
 use archipelago_cli::plot::figure;
 use archipelago_cli::{defaults, within};
 use archipelago_core::data::grammar;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::statistics::{mean, percent_above};
 use super::training::{TrainingArgs, failed, seeds_from};
-use super::{Axis, Case, SeriesStyle, OutputArgs, Plot, Report, Scale, Series, pool};
+use super::{Axis, Case, OutputArgs, Plot, Scale, Series, SeriesStyle, SimulationReport, pool};
 use crate::SimulateError;
 
 /// Random variation of a step's duration, as a share of it. Our own constant.
@@ -43,13 +43,13 @@ pub struct FleetArgs {
 
 /// A run of real processes: its settings, and its results from the time when all learners took part.
 #[derive(Clone, Debug, Deserialize)]
-struct Observed {
+struct ObservedRun {
     preset: String,
     seed: u64,
     corpus_bytes: u32,
     total_tokens: u64,
     length_ms: u64,
-    kills: Vec<Kill>,
+    kills: Vec<KillTimes>,
     machines: Vec<Machine>,
     tokens_trained: f64,
     tokens_merged: f64,
@@ -61,7 +61,7 @@ struct Observed {
 
 /// Times of the kill and of the restart of a learner.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Kill {
+struct KillTimes {
     machine: u32,
     at_ms: u64,
     back_ms: u64,
@@ -83,16 +83,16 @@ struct Machine {
 /// - `Disk`: the file cannot be read.
 /// - `Refused`: the file does not come from `cargo xtask bench fleet`, or training failed.
 /// - `Setting`, `Preset`: a number in the file is out of range.
-pub fn run(args: &FleetArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
+pub fn run(args: &FleetArgs, progress: &mut dyn FnMut(&str)) -> Result<SimulationReport, SimulateError> {
     within("seeds", args.seeds.into(), 1.0..=1e3)?;
-    let observed = Observed::read(&args.observed)?;
+    let observed = ObservedRun::read(&args.observed)?;
     let recipe = observed.recipe()?;
     let text = grammar::generate(observed.seed, observed.corpus_bytes as usize);
     let corpus = Corpus::new(text.as_bytes()).map_err(|error| failed(&error))?;
     // With the first seed, the text and the parameters are those of the real run.
     let seeds: Vec<u64> = seeds_from(observed.seed, args.seeds).collect();
     let jobs = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let mut outcomes: Vec<Option<Outcome>> = vec![None; seeds.len()];
+    let mut outcomes: Vec<Option<TrainingResult>> = vec![None; seeds.len()];
     let work = |seed: &u64| Some(Recipe { seed: *seed, ..recipe.clone() }.train(&corpus));
     pool::each(jobs, &seeds, work, |index, result| {
         let outcome = result.map_err(|error| failed(&error))?;
@@ -100,11 +100,11 @@ pub fn run(args: &FleetArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, S
         outcomes[index] = Some(outcome);
         Ok::<(), SimulateError>(())
     })?;
-    let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().collect();
+    let outcomes: Vec<TrainingResult> = outcomes.into_iter().flatten().collect();
     Ok(report(&observed, &outcomes))
 }
 
-impl Observed {
+impl ObservedRun {
     fn read(path: &Path) -> Result<Self, SimulateError> {
         let disk = |source| SimulateError::Disk { what: "read", path: path.to_owned(), source };
         let text = std::fs::read_to_string(path).map_err(disk)?;
@@ -190,10 +190,10 @@ impl Machine {
     }
 }
 
-fn report(observed: &Observed, outcomes: &[Outcome]) -> Report {
-    let over = |of: &dyn Fn(&Outcome) -> f64| mean(outcomes.iter().map(of));
+fn report(observed: &ObservedRun, outcomes: &[TrainingResult]) -> SimulationReport {
+    let over = |of: &dyn Fn(&TrainingResult) -> f64| mean(outcomes.iter().map(of));
     let (mut cases, mut none) = (Vec::new(), Vec::new());
-    let mut compare = |name: String, real: f64, of: &dyn Fn(&Outcome) -> f64| {
+    let mut compare = |name: String, real: f64, of: &dyn Fn(&TrainingResult) -> f64| {
         if real == 0.0 {
             none.push(format!("{name}: there were none in the real run."));
             return;
@@ -220,7 +220,7 @@ fn report(observed: &Observed, outcomes: &[Outcome]) -> Report {
             .to_owned(),
     ];
     notes.extend(none);
-    Report {
+    SimulationReport {
         title: format!(
             "{} learners for {:.0} s, simulated, above what became of real ones",
             observed.machines.len(),
@@ -234,7 +234,7 @@ fn report(observed: &Observed, outcomes: &[Outcome]) -> Report {
     }
 }
 
-fn plot(observed: &Observed, outcomes: &[Outcome]) -> Plot {
+fn plot(observed: &ObservedRun, outcomes: &[TrainingResult]) -> Plot {
     let line = |colour, name: String, points| Series { name, colour, mark: SeriesStyle::Line, points };
     let real = observed.losses.iter().map(|(ms, loss)| (*ms as f64 / 1e3, *loss)).collect();
     let mut series = vec![line(0, "real".into(), real)];
@@ -265,7 +265,10 @@ mod tests {
     use crate::Exit;
 
     /// Two machines for 30 s with steps of 100 ms; the second one is dead for a third of the time.
-    fn observed(name: &str, change: impl FnOnce(&mut serde_json::Value)) -> Result<Report, SimulateError> {
+    fn observed(
+        name: &str,
+        change: impl FnOnce(&mut serde_json::Value),
+    ) -> Result<SimulationReport, SimulateError> {
         let step_tokens = Preset::Tiny.inner().batch * Preset::Tiny.model(BYTE_VOCAB).context;
         let machine = |place: &str, seconds: f64| {
             let tokens_per_s = 10.0 * f64::from(step_tokens);
@@ -289,7 +292,7 @@ mod tests {
         report
     }
 
-    fn run_with(flags: &[&str]) -> Result<Report, SimulateError> {
+    fn run_with(flags: &[&str]) -> Result<SimulationReport, SimulateError> {
         run(&defaults(flags), &mut |_| {})
     }
 

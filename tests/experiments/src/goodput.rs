@@ -4,7 +4,7 @@ use archipelago_cli::{SettingError, within};
 use archipelago_sim::scale::goodput::{Cluster, Constants, Delay};
 use serde::Serialize;
 
-use super::{Axis, Case, CommonArgs, SeriesStyle, Plot, Report, Scale, Series};
+use super::{Axis, Case, CommonArgs, Plot, Scale, Series, SeriesStyle, SimulationReport};
 use crate::SimulateError;
 
 /// Seconds in a year, for the paper's MTBI.
@@ -78,7 +78,7 @@ pub struct GoodputArgs {
 ///
 /// # Errors
 /// `Setting`, `Refused`: a setting is out of range.
-pub fn run(args: &GoodputArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
+pub fn run(args: &GoodputArgs, progress: &mut dyn FnMut(&str)) -> Result<SimulationReport, SimulateError> {
     check(args)?;
     let (mut cases, mut series) = (Vec::new(), Vec::new());
     for (colour, learners) in (0..).zip(std::iter::once(0).chain(args.learners.iter().copied())) {
@@ -109,7 +109,7 @@ pub fn run(args: &GoodputArgs, progress: &mut dyn FnMut(&str)) -> Result<Report,
             });
         }
     }
-    Ok(Report {
+    Ok(SimulationReport {
         title: "Goodput by learners M and chips".into(),
         unit: "%",
         notes: notes(&cases),

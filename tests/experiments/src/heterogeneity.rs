@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::statistics::mean;
 use super::training::{Experiment, Findings, Found, LEARNERS_MAX, STEPS_MAX, TrainingArgs};
-use super::{Axis, Case, CommonArgs, SeriesStyle, Plot, Report, Scale, Series};
+use super::{Axis, Case, CommonArgs, Plot, Scale, Series, SeriesStyle, SimulationReport};
 use crate::SimulateError;
 
 /// The paper's table 5, by setting.
@@ -48,7 +48,10 @@ pub struct HeterogeneityArgs {
 /// - `Setting`, `Preset`: a setting is out of range.
 /// - `Refused`: training failed.
 /// - `Disk`: the text cannot be read.
-pub fn run(args: &HeterogeneityArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
+pub fn run(
+    args: &HeterogeneityArgs,
+    progress: &mut dyn FnMut(&str),
+) -> Result<SimulationReport, SimulateError> {
     within("learners", args.learners.into(), 2.0..=LEARNERS_MAX)?;
     within("speed-gap", args.speed_gap, 0.0..=10.0)?;
     within("variation", args.variation, 0.0..=VARIATION_MAX)?;
@@ -78,7 +81,7 @@ pub fn run(args: &HeterogeneityArgs, progress: &mut dyn FnMut(&str)) -> Result<R
             cases.push(Case::new(case, above, None).noted(note));
         }
     }
-    Ok(Report {
+    Ok(SimulationReport {
         title: format!("{m} learners, half of them {:.0} % slower", 100.0 * args.speed_gap),
         unit: "%",
         plots: vec![plot(&settings.map(|(name, ..)| name), &found)],

@@ -1,7 +1,7 @@
 //! The paper's tables, recomputed and compared with its figures.
 //!
 //! Each table has a file named like its subcommand: its settings as flags, and `run`, which turns settings into a
-//! [`Report`]. [`lab`] really trains small models in a world, and is pure.
+//! [`SimulationReport`]. [`lab`] really trains small models in a world, and is pure.
 
 #![forbid(unsafe_code)]
 
@@ -33,9 +33,9 @@ use clap::Parser;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use archipelago_cli::plot::{Axis, SeriesStyle, Plot, Scale, Series};
+pub use archipelago_cli::plot::{Axis, Plot, Scale, Series, SeriesStyle};
 pub use error::{Exit, SimulateError};
-pub use report::{Case, Report};
+pub use report::{Case, SimulationReport};
 
 /// Recomputes the tables of the paper on Decoupled DiLoCo, and prints them next to its figures.
 #[derive(Parser, Debug)]
@@ -124,7 +124,11 @@ pub fn run(cli: &Cli, progress: &mut dyn FnMut(&str)) -> Result<String, Simulate
     }
 }
 
-fn answer(report: &Report, args: &impl Serialize, output: &OutputArgs) -> Result<String, SimulateError> {
+fn answer(
+    report: &SimulationReport,
+    args: &impl Serialize,
+    output: &OutputArgs,
+) -> Result<String, SimulateError> {
     let mut written = Vec::new();
     if let Some(folder) = &output.plots {
         for plot in &report.plots {

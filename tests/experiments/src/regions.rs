@@ -12,7 +12,7 @@ use archipelago_sim::world::{LinkSpec, MachineSpec, ShellSpec, SyncerPace, Toy, 
 use serde::Serialize;
 
 use super::trial::{Drift, TrialError, merged};
-use super::{Axis, Case, CommonArgs, SeriesStyle, Plot, Report, Scale, Series};
+use super::{Axis, Case, CommonArgs, Plot, Scale, Series, SeriesStyle, SimulationReport};
 use crate::SimulateError;
 
 /// Values of one toy fragment, which weighs as much on a link as a fragment of the model.
@@ -60,7 +60,7 @@ pub struct RegionsArgs {
 /// # Errors
 /// - `Setting`: a setting is out of range.
 /// - `Broken`: the simulated run broke an invariant.
-pub fn run(args: &RegionsArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
+pub fn run(args: &RegionsArgs, progress: &mut dyn FnMut(&str)) -> Result<SimulationReport, SimulateError> {
     within("params-billions", args.params_billions, 1e-3..=1e4)?;
     within("step-ms", args.step_ms as f64, 10.0..=600_000.0)?;
     for (flag, gbit_s) in [("world-gbit-s", args.world_gbit_s), ("states-gbit-s", args.states_gbit_s)] {
@@ -87,7 +87,7 @@ pub fn run(args: &RegionsArgs, progress: &mut dyn FnMut(&str)) -> Result<Report,
     }
     let regions: Vec<String> =
         WORLD.iter().map(|region| format!("{} {} ms", region.name, region.latency_ms)).collect();
-    Ok(Report {
+    Ok(SimulationReport {
         title: format!("Slowdown by links, {} billion parameters", args.params_billions),
         unit: "times the time without links",
         plots: vec![plot(args)?],
@@ -123,7 +123,8 @@ fn plot(args: &RegionsArgs) -> Result<Plot, SimulateError> {
             decoupled.push((gbit_s, setting.decoupled(&WORLD, args.common.seed)?.slowdown));
         }
     }
-    let series = |name: &str, colour, points| Series { name: name.into(), colour, mark: SeriesStyle::Line, points };
+    let series =
+        |name: &str, colour, points| Series { name: name.into(), colour, mark: SeriesStyle::Line, points };
     Ok(Plot {
         name: "regions".into(),
         title: "Slowdown of 8 learners world-wide by their links".into(),

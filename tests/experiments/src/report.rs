@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// The results of a simulation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct SimulationReport {
     /// The subject, in one line.
     pub title: String,
     /// Unit of all cases. With `%`, differences are in points; with any other unit, in percent.
@@ -48,7 +48,7 @@ impl Case {
     }
 }
 
-impl Report {
+impl SimulationReport {
     /// Returns the cases, followed by the points, as one line of JSON: `[{"case":…, "ours":…, "paper":…}, …]`.
     #[must_use]
     pub fn json(&self) -> String {
@@ -109,12 +109,12 @@ fn aligned(rows: &[Vec<String>]) -> String {
 mod tests {
     use super::*;
 
-    fn report(unit: &'static str) -> Report {
+    fn report(unit: &'static str) -> SimulationReport {
         let cases = vec![
             Case::new("one", 41.0, Some(40.0)),
             Case::new("two", 7.0, None).noted("nobody published it"),
         ];
-        Report {
+        SimulationReport {
             title: "Something".into(),
             unit,
             cases,

@@ -8,7 +8,7 @@ use archipelago_sim::world::{MachineSpec, World};
 use serde::Serialize;
 
 use super::trial::{TrialError, merged_at_ms};
-use super::{Axis, Case, CommonArgs, SeriesStyle, Plot, Report, Scale, Series};
+use super::{Axis, Case, CommonArgs, Plot, Scale, Series, SeriesStyle, SimulationReport};
 use crate::SimulateError;
 
 /// Tokens of a step of the toys.
@@ -54,7 +54,7 @@ pub struct ScavengingArgs {
 /// # Errors
 /// - `Setting`: a setting is out of range.
 /// - `Broken`: the simulated run broke an invariant.
-pub fn run(args: &ScavengingArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
+pub fn run(args: &ScavengingArgs, progress: &mut dyn FnMut(&str)) -> Result<SimulationReport, SimulateError> {
     within("learners", args.learners.into(), 1.0..=64.0)?;
     for &extra in &args.extra {
         within("extra", extra.into(), 0.0..=64.0)?;
@@ -85,7 +85,7 @@ pub fn run(args: &ScavengingArgs, progress: &mut dyn FnMut(&str)) -> Result<Repo
             Case::new(format!("data-parallel, {extra} extra"), wall, published(extra).map(|row| row.1));
         cases.push(case.noted("a formula with constants of ours"));
     }
-    Ok(Report {
+    Ok(SimulationReport {
         title: format!("Wall time when others join {} learners for half of the tokens", args.learners),
         unit: "of the time without",
         plots: vec![plot(args, &cases)],
@@ -110,7 +110,12 @@ fn plot(args: &ScavengingArgs, cases: &[Case]) -> Plot {
         let ours = points(|case| Some(case.ours));
         series.push(Series { name: (*way).into(), colour, mark: SeriesStyle::Line, points: ours });
         let papers = points(|case| case.paper);
-        series.push(Series { name: format!("{way}, paper"), colour, mark: SeriesStyle::Hollow, points: papers });
+        series.push(Series {
+            name: format!("{way}, paper"),
+            colour,
+            mark: SeriesStyle::Hollow,
+            points: papers,
+        });
     }
     let names = args.extra.iter().map(|extra| format!("+{extra}")).collect();
     Plot {

@@ -62,14 +62,14 @@ pub type Points = Vec<(f64, Vec<f64>)>;
 
 /// A straight line over the logarithm of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Straight {
+struct LineFit {
     /// Slope, in percent per doubling.
     slope: f64,
     /// The mean of the base-2 logarithms, and the percentage there.
     middle: (f64, f64),
 }
 
-impl Straight {
+impl LineFit {
     /// Fits a line through `points` (setting, percent) by least squares; `None` for fewer than two values of the
     /// setting.
     fn through(points: &[(f64, f64)]) -> Option<Self> {
@@ -98,14 +98,13 @@ pub fn trend(line: &str, setting: &str, points: &Points, percent: f64) -> Option
     if points.iter().any(|(x, _)| *x <= 0.0) {
         return None;
     }
-    let straight: Vec<Straight> =
-        (0..seeds).map(|seed| Straight::through(&of(seed))).collect::<Option<_>>()?;
+    let straight: Vec<LineFit> = (0..seeds).map(|seed| LineFit::through(&of(seed))).collect::<Option<_>>()?;
     let slopes: Vec<f64> = straight.iter().map(|line| line.slope).collect();
-    let whole = Straight::through(
+    let whole = LineFit::through(
         &points.iter().map(|(x, gaps)| (*x, mean(gaps.iter().copied()))).collect::<Vec<_>>(),
     )?;
     let place =
-        |line: &Straight| line.reaches(percent).map_or("nowhere".to_owned(), |x| format!("at {}", figure(x)));
+        |line: &LineFit| line.reaches(percent).map_or("nowhere".to_owned(), |x| format!("at {}", figure(x)));
     let each: Vec<String> = straight.iter().map(place).collect();
     Some(format!(
         "{line}: {:+.2} {} % for each doubling of {setting} ({}); a straight line comes to {percent} % {} \

@@ -6,7 +6,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::thread;
 
-use crate::lab::{Budget, Corpus, Joining, LabError, Outcome, Recipe, reference_model};
+use crate::lab::{Budget, Corpus, JoinerStart, LabError, Recipe, TrainingResult, reference_model};
 use archipelago_cli::{ExpertArgs, MethodArgs, as_written, range, within};
 use archipelago_core::data::{BYTE_VOCAB, grammar, pictures};
 use archipelago_core::diloco::QuorumPolicy;
@@ -150,7 +150,7 @@ pub struct Experiment {
 
 /// The outcome of an experiment for each of its seeds, in order.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Findings(pub Vec<Outcome>);
+pub struct Findings(pub Vec<TrainingResult>);
 
 impl Findings {
     /// Returns the mean loss, in nats per token.
@@ -177,7 +177,7 @@ impl Findings {
     /// the learners per round.
     #[must_use]
     pub fn words(&self) -> String {
-        let over = |of: fn(&Outcome) -> f64| mean(self.0.iter().map(of));
+        let over = |of: fn(&TrainingResult) -> f64| mean(self.0.iter().map(of));
         let steps = over(|outcome| outcome.steps_per_learner);
         let words = format!("{:.4} ± {:.4} after {steps:.0} steps", self.loss(), self.spread());
         if self.0.iter().all(|outcome| outcome.rounds == 0) {
@@ -287,7 +287,7 @@ impl TrainingArgs {
             machines: vec![machine; learners as usize],
             text_at_hand: false,
             faults: Vec::new(),
-            joining: Joining::Zero,
+            joining: JoinerStart::Zero,
             budget: Budget::Tokens(tokens),
             seed: 0,
             start: None,
@@ -332,7 +332,7 @@ impl TrainingArgs {
         let seeds = seeds_from(first_seed, self.seeds);
         let runs = seeds.flat_map(|seed| named.values().map(move |experiment| (experiment, seed)));
         let runs: Vec<(&Experiment, u64)> = runs.collect();
-        let mut found: Vec<Option<Outcome>> = vec![None; runs.len()];
+        let mut found: Vec<Option<TrainingResult>> = vec![None; runs.len()];
         let mut done = 0;
         let work = |(experiment, seed): &(&Experiment, u64)| Some(train(experiment, *seed, &corpus));
         pool::each(self.jobs()?, &runs, work, |index, result| {
@@ -363,7 +363,7 @@ pub fn size(flag: &'static str, count: u32) -> Result<(), SimulateError> {
     Ok(range(flag, count.into(), holds, "a multiple of 8 from 8 to 1024")?)
 }
 
-fn train(experiment: &Experiment, seed: u64, corpus: &Corpus) -> Result<Outcome, LabError> {
+fn train(experiment: &Experiment, seed: u64, corpus: &Corpus) -> Result<TrainingResult, LabError> {
     let recipe = Recipe { seed, ..experiment.recipe.clone() };
     match experiment.alone_tokens {
         Some(tokens) => recipe.train_baseline(corpus, tokens),

@@ -6,7 +6,7 @@ use archipelago_cli::within;
 use archipelago_sim::scale::bandwidth::{LATENCY_S, Method, Release, Training};
 use serde::Serialize;
 
-use super::{Axis, Case, SeriesStyle, OutputArgs, Plot, Report, Scale, Series};
+use super::{Axis, Case, OutputArgs, Plot, Scale, Series, SeriesStyle, SimulationReport};
 use crate::SimulateError;
 
 /// Bit/s in a Gbit/s.
@@ -53,7 +53,7 @@ pub struct BandwidthArgs {
 ///
 /// # Errors
 /// `Setting`: a setting is out of range. `Refused`: no link is fast enough.
-pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
+pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<SimulationReport, SimulateError> {
     within("params-billions", args.params_billions, 1e-6..=1e6)?;
     within("step-s", args.step_s, 1e-3..=1e6)?;
     within("utilisation", args.utilisation, 0.01..=0.999)?;
@@ -100,7 +100,7 @@ pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Repor
     if args.output.plots.is_some() {
         plots.extend(streaming::plots(args.layer_share));
     }
-    Ok(Report {
+    Ok(SimulationReport {
         cases,
         title: format!("Link of each data centre at {:.0} % compute utilisation", 100.0 * args.utilisation),
         unit: "Gbit/s",

@@ -2,7 +2,7 @@
 
 use archipelago_sim::scale::bandwidth::{GRID, Method, Release, Training, grid_rate};
 
-use super::{Axis, Case, GBIT, SeriesStyle, Plot, Scale, Series};
+use super::{Axis, Case, GBIT, Plot, Scale, Series, SeriesStyle};
 
 /// H of all methods except data-parallel training.
 const SYNC_EVERY: u32 = 100;
@@ -17,7 +17,7 @@ const TARGETS: [f64; 5] = [0.5, 0.8, 0.9, 0.95, 0.99];
 pub(super) const SAME: &str = "same rate of the grid";
 
 /// A model of the table with its published rates in Gbit/s, one row for each method.
-struct Model {
+struct PublishedModel {
     name: &'static str,
     params: f64,
     layers: u32,
@@ -25,8 +25,8 @@ struct Model {
     paper: [[f64; 5]; 5],
 }
 
-const MODELS: [Model; 3] = [
-    Model {
+const MODELS: [PublishedModel; 3] = [
+    PublishedModel {
         name: "1B",
         params: 1e9,
         layers: 24,
@@ -39,7 +39,7 @@ const MODELS: [Model; 3] = [
             [0.4, 0.9, 1.7, 2.0, 3.0],
         ],
     },
-    Model {
+    PublishedModel {
         name: "10B",
         params: 10e9,
         layers: 48,
@@ -52,7 +52,7 @@ const MODELS: [Model; 3] = [
             [0.4, 0.9, 1.4, 1.4, 1.7],
         ],
     },
-    Model {
+    PublishedModel {
         name: "100B",
         params: 100e9,
         layers: 108,
@@ -68,7 +68,7 @@ const MODELS: [Model; 3] = [
 ];
 
 /// Returns the rows of a model: name, method, bits of a value.
-fn methods(model: &Model) -> [(&'static str, Method, f64); 5] {
+fn methods(model: &PublishedModel) -> [(&'static str, Method, f64); 5] {
     let fragments = model.layers / FRAGMENT_LAYERS;
     let streaming = |overlap_steps| Method::Streaming { sync_every: SYNC_EVERY, fragments, overlap_steps };
     [
@@ -80,7 +80,7 @@ fn methods(model: &Model) -> [(&'static str, Method, f64); 5] {
     ]
 }
 
-fn training(model: &Model, value_bits: f64, layer_share: f64) -> Training {
+fn training(model: &PublishedModel, value_bits: f64, layer_share: f64) -> Training {
     Training {
         params: layer_share * model.params,
         value_bits,
@@ -126,13 +126,18 @@ fn steps_apart(ours: f64, paper: f64) -> i32 {
 /// Plots utilisation over the rate of the link, in one picture for each model.
 pub(super) fn plots(layer_share: f64) -> Vec<Plot> {
     let axis = |label: &str, scale| Axis { label: label.into(), scale };
-    let picture = |model: &Model| {
+    let picture = |model: &PublishedModel| {
         let mut series = Vec::new();
         for (colour, ((name, method, bits), row)) in (0..).zip(methods(model).into_iter().zip(model.paper)) {
             let training = training(model, bits, layer_share);
             let points =
                 (0..GRID).map(|k| (grid_rate(k) / GBIT, 100.0 * training.utilisation(method, grid_rate(k))));
-            series.push(Series { name: name.into(), colour, mark: SeriesStyle::Line, points: points.collect() });
+            series.push(Series {
+                name: name.into(),
+                colour,
+                mark: SeriesStyle::Line,
+                points: points.collect(),
+            });
             let points = row.into_iter().zip(TARGETS).map(|(rate, target)| (rate, 100.0 * target));
             series.push(Series {
                 name: "paper".into(),

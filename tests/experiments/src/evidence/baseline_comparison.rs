@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::plan::{Part, Record, parse};
+use crate::plan::{RunRecord, TextSplit, parse};
 use crate::statistics::percent_above;
-use crate::{Axis, Case, SeriesStyle, Plot, Scale, Series, SimulateError};
+use crate::{Axis, Case, Plot, Scale, Series, SeriesStyle, SimulateError};
 
 /// Sides as in the names of runs, and as in plots.
 const SIDES: [(&str, &str); 3] =
@@ -16,19 +16,19 @@ const SIDES: [(&str, &str); 3] =
 pub struct Comparison {
     /// Name of the text, which is the file's name.
     name: String,
-    runs: Vec<Run>,
+    runs: Vec<NamedRun>,
 }
 
 /// A run, as its name says: `learners 8, side decoupled, lr 0.002`.
-struct Run {
+struct NamedRun {
     side: String,
     learners: u32,
     lr: String,
-    record: Record,
+    record: RunRecord,
 }
 
-impl Run {
-    fn of(record: Record) -> Option<Self> {
+impl NamedRun {
+    fn of(record: RunRecord) -> Option<Self> {
         let word = |name: &str| {
             let mut words = record.cell.split(", ").filter_map(|setting| setting.split_once(' '));
             words.find(|(other, _)| *other == name).map(|(_, value)| value.to_owned())
@@ -39,15 +39,15 @@ impl Run {
 }
 
 /// A rate tried for a side, over all seeds.
-struct Tried<'a> {
+struct RateTrial<'a> {
     lr: f64,
-    runs: Vec<&'a Record>,
+    runs: Vec<&'a RunRecord>,
 }
 
-impl Tried<'_> {
+impl RateTrial<'_> {
     /// Returns the mean validation loss in nats per byte; infinite if a run diverged.
     fn loss(&self) -> f64 {
-        self.mean(|record| record.loss(Part::Validation, false).unwrap_or(f64::INFINITY))
+        self.mean(|record| record.loss(TextSplit::Validation, false).unwrap_or(f64::INFINITY))
     }
 
     /// Returns the mean loss over trained tokens.
@@ -58,7 +58,7 @@ impl Tried<'_> {
         first.iter().enumerate().map(|(i, &(tokens, _))| (tokens as f64, loss(i))).collect()
     }
 
-    fn mean(&self, of: impl Fn(&Record) -> f64) -> f64 {
+    fn mean(&self, of: impl Fn(&RunRecord) -> f64) -> f64 {
         self.runs.iter().map(|record| of(record)).sum::<f64>() / self.runs.len() as f64
     }
 }
@@ -74,8 +74,8 @@ impl Comparison {
         let records = parse(&fs::read_to_string(path).map_err(disk)?, path)?;
         // A duplicate run counts once.
         let records = records.into_iter().filter(|record| !record.is_fresh);
-        let records: BTreeMap<_, Record> = records.map(|record| (record.key.clone(), record)).collect();
-        let runs: Vec<Run> = records.into_values().filter_map(Run::of).collect();
+        let records: BTreeMap<_, RunRecord> = records.map(|record| (record.key.clone(), record)).collect();
+        let runs: Vec<NamedRun> = records.into_values().filter_map(NamedRun::of).collect();
         if runs.is_empty() {
             return Err(SimulateError::refused(format!("{} holds no run to choose by", path.display())));
         }
@@ -148,20 +148,20 @@ impl Comparison {
     }
 
     /// Returns the rates of `side` tried with the most seeds, ascending.
-    fn tried(&self, side: &str, learners: u32) -> Vec<Tried<'_>> {
-        let mut tried: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
+    fn tried(&self, side: &str, learners: u32) -> Vec<RateTrial<'_>> {
+        let mut tried: BTreeMap<&str, Vec<&RunRecord>> = BTreeMap::new();
         for run in self.runs.iter().filter(|run| (&*run.side, run.learners) == (side, learners)) {
             tried.entry(&run.lr).or_default().push(&run.record);
         }
         let most = tried.values().map(Vec::len).max().unwrap_or(0);
         tried.retain(|_, runs| runs.len() == most);
-        let tried = tried.into_iter().filter_map(|(lr, runs)| Some(Tried { lr: lr.parse().ok()?, runs }));
-        let mut tried: Vec<Tried<'_>> = tried.collect();
+        let tried = tried.into_iter().filter_map(|(lr, runs)| Some(RateTrial { lr: lr.parse().ok()?, runs }));
+        let mut tried: Vec<RateTrial<'_>> = tried.collect();
         tried.sort_by(|a, b| a.lr.total_cmp(&b.lr));
         tried
     }
 
-    fn best(&self, side: &str, learners: u32) -> Option<Tried<'_>> {
+    fn best(&self, side: &str, learners: u32) -> Option<RateTrial<'_>> {
         let tried = self.tried(side, learners).into_iter().filter(|tried| tried.loss().is_finite());
         tried.min_by(|a, b| a.loss().total_cmp(&b.loss()))
     }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use baseline_comparison::Comparison;
 
-use super::{SeriesStyle, OutputArgs, Report, Series, SimulateError};
+use super::{OutputArgs, Series, SeriesStyle, SimulateError, SimulationReport};
 
 /// Files of runs cached by `simulate run`, in the folder. A file of the tables' text also has the name of its line in
 /// their plot; adjacent entries with the same name share a line.
@@ -45,7 +45,7 @@ pub struct EvidenceArgs {
 /// # Errors
 /// - `Disk`: a page or a file of runs cannot be read.
 /// - `Refused`: a page lacks a plotted table, or a line is not a run.
-pub fn run(args: &EvidenceArgs) -> Result<Report, SimulateError> {
+pub fn run(args: &EvidenceArgs) -> Result<SimulationReport, SimulateError> {
     let folder: &Path = &args.from;
     let comparisons = KEPT.iter().map(|(file, _)| Comparison::read(&folder.join(file)));
     let comparisons = comparisons.collect::<Result<Vec<_>, _>>()?;
@@ -65,7 +65,7 @@ pub fn run(args: &EvidenceArgs) -> Result<Report, SimulateError> {
         }
     }
     plots.extend(comparisons.iter().flat_map(Comparison::plots));
-    Ok(Report {
+    Ok(SimulationReport {
         title: "Excess loss of decoupled learners over each baseline, from the cached runs".into(),
         unit: "%",
         cases: comparisons.iter().flat_map(Comparison::cases).collect(),

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::page::{Table, numbers};
-use crate::{Axis, SeriesStyle, Plot, Scale, Series, SimulateError};
+use crate::{Axis, Plot, Scale, Series, SeriesStyle, SimulateError};
 
 /// All plots of a folder.
 #[derive(Deserialize)]
@@ -26,13 +26,13 @@ pub struct Picture {
     x: (String, Kind),
     y: (String, Kind),
     /// Lines of the plot. A named x axis takes the first line's `x` cells, each up to a comma, as names.
-    lines: Vec<Line>,
+    lines: Vec<SeriesSelection>,
 }
 
 /// One series: a selection of cells from a table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct SeriesSelection {
     name: String,
     colour: u8,
     #[serde(default)]
@@ -155,7 +155,7 @@ impl Picture {
     }
 }
 
-impl Line {
+impl SeriesSelection {
     /// Returns the cells of x and y in its rows.
     fn cells(&self, folder: &Path) -> Result<Vec<(String, String)>, SimulateError> {
         let path = folder.join(&self.page);

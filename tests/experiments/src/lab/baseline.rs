@@ -1,7 +1,7 @@
 //! The baseline of an experiment: one trainer with the batches of all learners.
 
 use super::measurement::Sampler;
-use super::{Corpus, LabError, Outcome, WindowReader, Recipe, Sample};
+use super::{Corpus, LabError, Recipe, Sample, TrainingResult, WindowReader};
 use archipelago_core::model::learning_rate;
 use archipelago_core::wire::InnerSpec;
 
@@ -15,7 +15,7 @@ impl Recipe {
     ///
     /// # Errors
     /// Each variant of [`LabError`] except `Split`, `Stopped`, `StandsStill` and `Violation`.
-    pub fn train_baseline(&self, corpus: &Corpus, tokens: u64) -> Result<Outcome, LabError> {
+    pub fn train_baseline(&self, corpus: &Corpus, tokens: u64) -> Result<TrainingResult, LabError> {
         self.check()?;
         let inner = InnerSpec { batch: self.inner.batch.saturating_mul(self.learners()), ..self.inner };
         let mut trainer = self.base(&inner)?.boxed();
@@ -46,7 +46,7 @@ impl Recipe {
         }
         let loss = meter.measure(corpus, trainer.params())?;
         let ends = self.ends(&mut meter, corpus, trainer.params(), average.as_ref())?;
-        Ok(Outcome::of_steps(loss, ends, (trained, steps), sampler.end()))
+        Ok(TrainingResult::of_steps(loss, ends, (trained, steps), sampler.end()))
     }
 }
 

@@ -10,7 +10,7 @@ use archipelago_core::wire::LearnerId;
 /// Tensors of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Part {
+pub enum TensorGroup {
     /// The embedding, and a separate output head.
     Embedding,
     /// Queries, keys, values and the output projection.
@@ -21,7 +21,7 @@ pub enum Part {
     Norms,
 }
 
-impl Part {
+impl TensorGroup {
     /// All parts, in display order.
     pub const ALL: [Self; 4] = [Self::Embedding, Self::Attention, Self::FeedForward, Self::Norms];
 
@@ -51,7 +51,7 @@ impl Part {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cosines {
     /// The kind of tensors.
-    pub part: Part,
+    pub part: TensorGroup,
     /// Number of pairs.
     pub pairs: u64,
     /// The 5th percentile.
@@ -65,7 +65,7 @@ pub struct Cosines {
 /// Collector of cosines.
 pub(super) struct Collector {
     layout: Layout,
-    found: BTreeMap<Part, Vec<f32>>,
+    found: BTreeMap<TensorGroup, Vec<f32>>,
 }
 
 impl Collector {
@@ -93,7 +93,7 @@ impl Collector {
     }
 
     pub(super) fn end(self) -> Vec<Cosines> {
-        let spread = |(part, mut cosines): (Part, Vec<f32>)| {
+        let spread = |(part, mut cosines): (TensorGroup, Vec<f32>)| {
             cosines.sort_by(f32::total_cmp);
             let at = |share: f64| cosines[((cosines.len() - 1) as f64 * share) as usize];
             (!cosines.is_empty()).then(|| Cosines {
@@ -107,9 +107,9 @@ impl Collector {
         self.found.into_iter().filter_map(spread).collect()
     }
 
-    fn part(&self, segment: &Segment) -> Part {
+    fn part(&self, segment: &Segment) -> TensorGroup {
         let tensors = self.layout.offsets().filter(|(start, _)| *start <= segment.start);
-        tensors.last().map_or(Part::Embedding, |(_, tensor)| Part::of(&tensor.name))
+        tensors.last().map_or(TensorGroup::Embedding, |(_, tensor)| TensorGroup::of(&tensor.name))
     }
 }
 
@@ -130,7 +130,8 @@ mod tests {
     #[test]
     fn every_tensor_has_its_kind() {
         let layout = archipelago_core::model::layout(&super::super::reference_model()).unwrap();
-        let count = |part| layout.tensors().iter().filter(|tensor| Part::of(&tensor.name) == part).count();
-        assert_eq!(Part::ALL.map(count), [1, 2 * 4, 2 * 3, 2 * 2 + 1]);
+        let count =
+            |part| layout.tensors().iter().filter(|tensor| TensorGroup::of(&tensor.name) == part).count();
+        assert_eq!(TensorGroup::ALL.map(count), [1, 2 * 4, 2 * 3, 2 * 2 + 1]);
     }
 }

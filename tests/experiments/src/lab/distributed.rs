@@ -4,8 +4,8 @@ use super::attack_stats::Watcher;
 use super::cosines::Collector;
 use super::joining::Newcomers;
 use super::loss_checks::LossChecker;
-use super::measurement::{Average, Meter, Sampler};
-use super::{Budget, Corpus, Ends, LabError, Outcome, Recipe, Sample, Spent};
+use super::measurement::{Average, HeldOutMeter, Sampler};
+use super::{Budget, BudgetResult, Corpus, FinalLosses, LabError, Recipe, Sample, TrainingResult};
 use archipelago_core::diloco::syncer::Syncer;
 use archipelago_core::model::{check_inner, layout};
 use archipelago_core::wire::RunId;
@@ -46,8 +46,8 @@ impl Recipe {
     ///
     /// # Errors
     /// Each variant of [`LabError`] but `Split` and `Lease`.
-    pub fn train(&self, corpus: &Corpus) -> Result<Outcome, LabError> {
-        let mut course = Course::new(self, corpus)?;
+    pub fn train(&self, corpus: &Corpus) -> Result<TrainingResult, LabError> {
+        let mut course = RecipeRun::new(self, corpus)?;
         match course.train() {
             Err(
                 error
@@ -58,7 +58,12 @@ impl Recipe {
         }
     }
 
-    fn spent_at_last(&self, meter: &mut Meter, world: &World, corpus: &Corpus) -> Result<Spent, LabError> {
+    fn spent_at_last(
+        &self,
+        meter: &mut HeldOutMeter,
+        world: &World,
+        corpus: &Corpus,
+    ) -> Result<BudgetResult, LabError> {
         let syncer = world.syncer().expect("no fault of a recipe ends the syncer");
         let fragments = syncer.fragments();
         let mut hat = vec![0.0; layout(&self.model)?.len()];
@@ -68,7 +73,7 @@ impl Recipe {
         }
         let loss = meter.measure(corpus, &hat)?;
         let tokens = self.tokens(&world.machines());
-        Ok(Spent { loss, tokens, tokens_merged: syncer.status().tokens_merged })
+        Ok(BudgetResult { loss, tokens, tokens_merged: syncer.status().tokens_merged })
     }
 
     fn honest<'a>(&self, machines: &'a [MachineStatus]) -> impl Iterator<Item = (usize, &'a MachineStatus)> {
@@ -89,19 +94,19 @@ impl Recipe {
 }
 
 /// A recipe under way.
-struct Course<'a> {
+struct RecipeRun<'a> {
     recipe: &'a Recipe,
     corpus: &'a Corpus,
     world: World,
     sampler: Sampler,
     average: Option<Average>,
-    meter: Meter,
+    meter: HeldOutMeter,
     watcher: Watcher,
     cosines: Option<Collector>,
     loss_checker: Option<LossChecker>,
 }
 
-impl<'a> Course<'a> {
+impl<'a> RecipeRun<'a> {
     fn new(recipe: &'a Recipe, corpus: &'a Corpus) -> Result<Self, LabError> {
         let mut world = recipe.world(corpus)?;
         if let Some(spec) = recipe.undo {
@@ -185,7 +190,7 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    fn end(mut self) -> Result<Outcome, LabError> {
+    fn end(mut self) -> Result<TrainingResult, LabError> {
         let (recipe, seed) = (self.recipe, self.recipe.seed);
         let still = |world: &World| LabError::StandsStill { seed, tokens: recipe.tokens(&world.machines()) };
         if !self.settle() {
@@ -202,15 +207,15 @@ impl<'a> Course<'a> {
         let theta = self.world.syncer().and_then(Syncer::theta).expect("nothing is merged any more");
         let loss = self.meter.measure(self.corpus, &theta)?;
         let ends = recipe.ends(&mut self.meter, self.corpus, &theta, self.average.as_ref())?;
-        Ok(Outcome { ends, grace_ms, spent, virtual_ms, ..self.outcome(loss) })
+        Ok(TrainingResult { ends, grace_ms, spent, virtual_ms, ..self.outcome(loss) })
     }
 
     /// Returns the outcome at the moment when honest learners cannot continue.
-    fn broken(mut self, error: &LabError) -> Result<Outcome, LabError> {
+    fn broken(mut self, error: &LabError) -> Result<TrainingResult, LabError> {
         self.settle();
         let theta = self.world.syncer().and_then(Syncer::theta);
         let loss = theta.and_then(|theta| self.meter.measure(self.corpus, &theta).ok());
-        Ok(Outcome { broken: Some(error.to_string()), ..self.outcome(loss.unwrap_or(f32::INFINITY)) })
+        Ok(TrainingResult { broken: Some(error.to_string()), ..self.outcome(loss.unwrap_or(f32::INFINITY)) })
     }
 
     /// Waits for merges in progress, which take some milliseconds. Returns false if they did not end.
@@ -219,22 +224,22 @@ impl<'a> Course<'a> {
         self.world.run_until(FINISH_MS_MAX, 1, is_there)
     }
 
-    fn outcome(self, loss: f32) -> Outcome {
+    fn outcome(self, loss: f32) -> TrainingResult {
         let (recipe, mut world) = (self.recipe, self.world);
         let harms = world.take_harms();
         let status = world.status().expect("no fault of a recipe ends the syncer");
         let machines = world.machines();
         let (tokens, tokens_merged) = (recipe.tokens(&machines), status.tokens_merged);
         let steps: u64 = recipe.honest(&machines).map(|(_, machine)| machine.steps).sum();
-        Outcome {
+        TrainingResult {
             loss,
-            ends: Ends::default(),
+            ends: FinalLosses::default(),
             broken: None,
             tokens,
             tokens_merged,
             merged_by: (0..recipe.learners()).map(|machine| world.tokens_merged(machine)).collect(),
             grace_ms: status.grace_ms,
-            spent: Spent { loss, tokens, tokens_merged },
+            spent: BudgetResult { loss, tokens, tokens_merged },
             steps_per_learner: steps as f64 / recipe.honest(&machines).count() as f64,
             rounds: status.rounds,
             updates_merged: status.fates.merged,

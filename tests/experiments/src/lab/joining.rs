@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::trainers::{Absent, Base, FreeRider};
-use super::{Joining, LabError, Recipe};
+use super::{JoinerStart, LabError, Recipe};
 use archipelago_core::diloco::Layout;
 use archipelago_core::model::layout;
 use archipelago_core::wire::InnerSpec;
@@ -63,9 +63,9 @@ impl Newcomers {
             return Box::new(FreeRider::new(trainer.boxed()));
         }
         match joining {
-            Joining::Ramp { .. } | Joining::Donor if joins || machine == 0 => {
+            JoinerStart::Ramp { .. } | JoinerStart::Donor if joins || machine == 0 => {
                 let donated = Rc::clone(&self.donated);
-                Box::new(Newcomer { trainer, joining, joins, steps: 0, donated })
+                Box::new(JoinerTrainer { trainer, joining, joins, steps: 0, donated })
             }
             _ => trainer.boxed(),
         }
@@ -79,15 +79,15 @@ impl Newcomers {
 }
 
 /// A joiner, or the first machine's learner, which donates its moments.
-struct Newcomer {
+struct JoinerTrainer {
     trainer: Base,
-    joining: Joining,
+    joining: JoinerStart,
     joins: bool,
     steps: u32,
     donated: Rc<RefCell<Option<OptimiserState>>>,
 }
 
-impl Trainer for Newcomer {
+impl Trainer for JoinerTrainer {
     fn layout(&self) -> &Layout {
         self.trainer.get().layout()
     }
@@ -118,11 +118,11 @@ impl Trainer for Newcomer {
         }
         self.steps = self.steps.saturating_add(1);
         let share = match self.joining {
-            Joining::Ramp { steps } if self.joins => (self.steps as f32 / steps.max(1) as f32).min(1.0),
+            JoinerStart::Ramp { steps } if self.joins => (self.steps as f32 / steps.max(1) as f32).min(1.0),
             _ => 1.0,
         };
         let stats = self.trainer.get_mut().step(tokens, lr * share)?;
-        if !self.joins && self.joining == Joining::Donor && self.steps.is_multiple_of(COPY_STEPS) {
+        if !self.joins && self.joining == JoinerStart::Donor && self.steps.is_multiple_of(COPY_STEPS) {
             *self.donated.borrow_mut() = self.trainer.get().moments();
         }
         Ok(stats)

@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 
 use super::measurement::Sampler;
-use super::{Corpus, LabError, Outcome, WindowReader, Recipe, Sample};
+use super::{Corpus, LabError, Recipe, Sample, TrainingResult, WindowReader};
 use archipelago_core::diloco::{Codec, FragmentState, Fragments, MergeJob, OuterSpec, Version, Weighted};
 use archipelago_core::model::{layout, learning_rate};
 use archipelago_core::wire::{Code, ExchangeSpec, FragmentId, LearnerId, Round};
@@ -23,7 +23,7 @@ impl Recipe {
     ///
     /// # Errors
     /// Each variant of [`LabError`] except `Split`, `Stopped`, `StandsStill` and `Violation`.
-    pub fn train_in_lockstep(&self, corpus: &Corpus, tokens: u64) -> Result<Outcome, LabError> {
+    pub fn train_in_lockstep(&self, corpus: &Corpus, tokens: u64) -> Result<TrainingResult, LabError> {
         self.check()?;
         let inner = self.inner;
         let start = self.theta()?;
@@ -34,7 +34,7 @@ impl Recipe {
             learners.push(trainer);
         }
         let mut meter = self.meter()?;
-        let mut whole = Whole::new(self, start)?;
+        let mut whole = WholeModel::new(self, start)?;
         let mut reader = WindowReader::new(&self.run_spec(corpus))?;
         let mut sampler = Sampler::new(self);
         let (mut trained, mut steps) = (0, 0_u32);
@@ -58,8 +58,8 @@ impl Recipe {
         let ends = self.ends(&mut meter, corpus, &whole.theta, None)?;
         let rounds = whole.state.version.0;
         let updates_merged = rounds * u64::from(self.learners());
-        let outcome = Outcome::of_steps(loss, ends, (trained, steps), sampler.end());
-        Ok(Outcome { rounds, updates_merged, ..outcome })
+        let outcome = TrainingResult::of_steps(loss, ends, (trained, steps), sampler.end());
+        Ok(TrainingResult { rounds, updates_merged, ..outcome })
     }
 
     /// Returns the outer step after this share of the tokens, those of its own round included. It is one round ahead of
@@ -71,7 +71,7 @@ impl Recipe {
 }
 
 /// All parameters as one fragment.
-struct Whole {
+struct WholeModel {
     fragments: Fragments,
     codec: Codec,
     state: FragmentState,
@@ -79,7 +79,7 @@ struct Whole {
     theta: Vec<f32>,
 }
 
-impl Whole {
+impl WholeModel {
     fn new(recipe: &Recipe, theta: Vec<f32>) -> Result<Self, LabError> {
         let fragments = Fragments::plan(&layout(&recipe.model)?, NonZeroU16::MIN);
         let exchange = ExchangeSpec { fragments: 1, code: Code::F32, ..recipe.exchange };

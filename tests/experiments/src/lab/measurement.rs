@@ -14,14 +14,14 @@ const MEASURED_WINDOWS: u32 = 32;
 const TIMES: f64 = 64.0;
 
 /// A meter of held-out losses, with the recipe's kind of trainer.
-pub(super) struct Meter {
+pub(super) struct HeldOutMeter {
     model: ModelSpec,
     seed: u64,
     /// `None` uses [`Corpus::held_out_loss`].
     trainer: Option<Box<dyn Trainer>>,
 }
 
-impl Meter {
+impl HeldOutMeter {
     /// Creates a meter for the model of a run with this seed; `inner` is the run's.
     ///
     /// # Errors

@@ -2,9 +2,9 @@
 //! [`archipelago_sim::world::World`], under the real syncer and learner cores.
 //!
 //! A [`Recipe`] names the model, the machines and the budget, a [`Corpus`] the text. One recipe leads to one
-//! [`Outcome`]. The loss depends on quorum, grace, codes and faults as in reality, and not on the speed or kind of the
-//! present machine: all training uses [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`], unless the recipe has
-//! its own [`Trainers`], such as those of a GPU. For comparison, [`Recipe::train_baseline`] is synchronous
+//! [`TrainingResult`]. The loss depends on quorum, grace, codes and faults as in reality, and not on the speed or kind
+//! of the present machine: all training uses [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`], unless the
+//! recipe has its own [`Trainers`], such as those of a GPU. For comparison, [`Recipe::train_baseline`] is synchronous
 //! data-parallel training from the same parameters over the same text.
 
 mod attack_stats;
@@ -20,10 +20,13 @@ mod recipe;
 mod trainers;
 
 pub use attack_stats::{AttackStats, Treatment};
-pub use cosines::{Cosines, Part};
+pub use cosines::{Cosines, TensorGroup};
 pub use documents::{Documents, pieces};
 pub use loss_checks::LossCheck;
-pub use recipe::{Budget, Ends, Joining, Lookahead, Outcome, Recipe, Sample, Spent, reference_model};
+pub use recipe::{
+    Budget, BudgetResult, FinalLosses, JoinerStart, Lookahead, Recipe, Sample, TrainingResult,
+    reference_model,
+};
 pub use trainers::Trainers;
 
 use archipelago_core::data::SplitError;

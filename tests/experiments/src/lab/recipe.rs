@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::measurement::{Average, Meter};
+use super::measurement::{Average, HeldOutMeter};
 use super::trainers::{Base, Trainers, base};
 use super::{AttackStats, Corpus, Cosines, LabError, LossCheck};
 use archipelago_core::data::BYTE_VOCAB;
@@ -26,7 +26,7 @@ pub enum Budget {
 
 /// Initial optimiser state of a learner whose machine starts after the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joining {
+pub enum JoinerStart {
     /// Zero moments, as every learner has initially. This is what ships.
     Zero,
     /// Zero moments, and an inner learning rate that rises linearly to the run's over the first `steps` steps.
@@ -67,7 +67,7 @@ pub struct Recipe {
     /// poisoned at some time is hostile: its tokens do not count, and it may be sent away.
     pub faults: Vec<(u64, Fault)>,
     /// Initial optimiser state of joiners.
-    pub joining: Joining,
+    pub joining: JoinerStart,
     /// The end of the experiment.
     pub budget: Budget,
     /// Seed of parameters, data order and world.
@@ -129,7 +129,7 @@ pub struct Sample {
 
 /// An experiment at the end of its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spent {
+pub struct BudgetResult {
     /// Held-out loss of Θ̂, which all learners hold, in nats per token.
     pub loss: f32,
     /// Tokens trained by all honest machines together.
@@ -140,7 +140,7 @@ pub struct Spent {
 
 /// Further losses at the end, in nats per token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Ends {
+pub struct FinalLosses {
     /// Held-out loss of the averaged parameters, if there is an average.
     pub averaged: Option<f32>,
     /// Loss of the last parameters on [`Corpus::test`], if requested.
@@ -151,11 +151,11 @@ pub struct Ends {
 
 /// The result of training.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct TrainingResult {
     /// Held-out loss of the resulting parameters, in nats per token; infinite if hostile learners ruined them.
     pub loss: f32,
     /// Further losses at the end.
-    pub ends: Ends,
+    pub ends: FinalLosses,
     /// The reason why honest learners could not continue, if hostile ones caused that; all other fields describe that
     /// moment.
     pub broken: Option<String>,
@@ -168,7 +168,7 @@ pub struct Outcome {
     /// Longest wait of a round after its quorum when the budget was spent, in milliseconds; 0 in training alone.
     pub grace_ms: u64,
     /// The state when the budget was spent, before the last rounds collected all remaining progress.
-    pub spent: Spent,
+    pub spent: BudgetResult,
     /// Mean steps of an honest learner.
     pub steps_per_learner: f64,
     /// Rounds that led to a version.
@@ -191,10 +191,15 @@ pub struct Outcome {
     pub loss_checks: Vec<LossCheck>,
 }
 
-impl Outcome {
+impl TrainingResult {
     /// Creates the outcome of training outside a world, where no time passes and no learner is late or hostile:
     /// `tokens` tokens in `steps` steps.
-    pub(super) fn of_steps(loss: f32, ends: Ends, (tokens, steps): (u64, u32), samples: Vec<Sample>) -> Self {
+    pub(super) fn of_steps(
+        loss: f32,
+        ends: FinalLosses,
+        (tokens, steps): (u64, u32),
+        samples: Vec<Sample>,
+    ) -> Self {
         Self {
             loss,
             ends,
@@ -203,7 +208,7 @@ impl Outcome {
             tokens_merged: tokens,
             merged_by: Vec::new(),
             grace_ms: 0,
-            spent: Spent { loss, tokens, tokens_merged: tokens },
+            spent: BudgetResult { loss, tokens, tokens_merged: tokens },
             steps_per_learner: f64::from(steps),
             rounds: 0,
             updates_merged: 0,
@@ -250,8 +255,8 @@ impl Recipe {
     ///
     /// # Errors
     /// [`LabError::Engine`]
-    pub(super) fn meter(&self) -> Result<Meter, LabError> {
-        Meter::new(self.trainers.as_deref(), &self.model, &self.inner, self.seed)
+    pub(super) fn meter(&self) -> Result<HeldOutMeter, LabError> {
+        HeldOutMeter::new(self.trainers.as_deref(), &self.model, &self.inner, self.seed)
     }
 
     /// Creates the average of parameters that starts with `params`, `[len]`, if the recipe has one.
@@ -292,7 +297,7 @@ impl Recipe {
     /// # Errors
     /// [`LabError::Nothing`] and [`LabError::Donor`].
     pub(super) fn check(&self) -> Result<(), LabError> {
-        if self.trainers.is_some() && self.joining == Joining::Donor {
+        if self.trainers.is_some() && self.joining == JoinerStart::Donor {
             return Err(LabError::Donor);
         }
         let honest = (0..self.learners()).any(|machine| !self.is_hostile(machine));
@@ -300,20 +305,20 @@ impl Recipe {
         if nothing { Err(LabError::Nothing) } else { Ok(()) }
     }
 
-    /// Returns the [`Ends`] of `params`, `[len]`, and of the average.
+    /// Returns the [`FinalLosses`] of `params`, `[len]`, and of the average.
     ///
     /// # Errors
     /// Those of [`Corpus::held_out_loss`].
     pub(super) fn ends(
         &self,
-        meter: &mut Meter,
+        meter: &mut HeldOutMeter,
         corpus: &Corpus,
         params: &[f32],
         average: Option<&Average>,
-    ) -> Result<Ends, LabError> {
+    ) -> Result<FinalLosses, LabError> {
         let averaged = average.map(|average| average.params.as_slice());
         let tested = averaged.filter(|_| self.measures_test);
-        Ok(Ends {
+        Ok(FinalLosses {
             averaged: averaged.map(|params| meter.held_out(corpus, params)).transpose()?,
             test: self.measures_test.then(|| meter.test(corpus, params)).transpose()?,
             averaged_test: tested.map(|params| meter.test(corpus, params)).transpose()?,

@@ -35,7 +35,7 @@ fn recipe() -> Recipe {
         machines: vec![MachineSpec::default(); 2],
         text_at_hand: true,
         faults: Vec::new(),
-        joining: Joining::Zero,
+        joining: JoinerStart::Zero,
         budget: Budget::Tokens(tokens),
         seed: 1,
         start: None,
@@ -53,11 +53,11 @@ fn recipe() -> Recipe {
 /// Measuring the loss on the way does not affect the run, in a world or alone.
 #[test]
 fn samples_change_nothing() {
-    type Way = fn(&Recipe, &Corpus) -> Result<Outcome, LabError>;
+    type TrainFn = fn(&Recipe, &Corpus) -> Result<TrainingResult, LabError>;
     let (corpus, plain) = (corpus(), recipe());
     let sampled = Recipe { samples: 4, ..plain.clone() };
     let Budget::Tokens(tokens) = plain.budget else { panic!("{:?}", plain.budget) };
-    let ways: [Way; 2] = [Recipe::train, |recipe, corpus| recipe.train_baseline(corpus, 2 * 40 * 64)];
+    let ways: [TrainFn; 2] = [Recipe::train, |recipe, corpus| recipe.train_baseline(corpus, 2 * 40 * 64)];
     for train in ways {
         let (without, with) = (train(&plain, &corpus).unwrap(), train(&sampled, &corpus).unwrap());
         assert!(without.samples.is_empty());
@@ -66,7 +66,7 @@ fn samples_change_nothing() {
             assert!((due..due + 3 * 64).contains(&sample.tokens), "{:?}", with.samples);
         }
         assert_eq!(with.samples.len(), 4);
-        assert_eq!(Outcome { samples: vec![], ..with }, without);
+        assert_eq!(TrainingResult { samples: vec![], ..with }, without);
     }
 }
 
@@ -82,13 +82,13 @@ fn looking_at_the_end_changes_nothing() {
         [Recipe::train, |recipe: &Recipe, corpus: &Corpus| recipe.train_baseline(corpus, 2 * 40 * 64)]
     {
         let (without, with) = (train(&plain, &corpus).unwrap(), train(&told, &corpus).unwrap());
-        assert_eq!(without.ends, Ends::default());
+        assert_eq!(without.ends, FinalLosses::default());
         let [averaged, test, both] =
             [with.ends.averaged, with.ends.test, with.ends.averaged_test].map(Option::unwrap);
         assert!((test - with.loss).abs() < 0.1 && (averaged - both).abs() < 0.1, "{:?}", with.ends);
         // In so short a run, earlier parameters are worse.
         assert!(averaged > with.loss, "{:?}", with.ends);
-        assert_eq!(Outcome { ends: Ends::default(), ..with }, without);
+        assert_eq!(TrainingResult { ends: FinalLosses::default(), ..with }, without);
     }
     let alone =
         |lookahead| Recipe { lookahead, ..plain.clone() }.train_baseline(&corpus, 2 * 40 * 64).unwrap();
@@ -163,7 +163,7 @@ fn what_is_well_formed_is_merged() {
         archipelago_core::model::layout(&reference_model()).unwrap().tensors().len() as u64 / 4 + 1;
     assert!(pairs > 0 && pairs <= 4 * 3 / 2 * segments * outcome.rounds, "{outcome:#?}");
     let whole = Recipe { cosines: false, ..attacked(Poison::Lie(Attack::Times(-1))) }.train(&corpus).unwrap();
-    assert_eq!(Outcome { cosines: vec![], ..outcome }, whole, "looking changes nothing");
+    assert_eq!(TrainingResult { cosines: vec![], ..outcome }, whole, "looking changes nothing");
 }
 
 /// A learner that computes one step in ten, and hides that, has updates as long as the others'.
@@ -228,22 +228,22 @@ fn harm_is_found_and_undone_in_real_training() {
 
 /// The trainers of the CPU, from a custom source.
 #[derive(Debug, Default)]
-struct Elsewhere {
+struct CustomTrainers {
     made: AtomicU32,
     measured: Arc<AtomicU32>,
 }
 
-struct Borrowed {
+struct CountingTrainer {
     trainer: CpuTrainer,
     model: CpuModel,
     measured: Arc<AtomicU32>,
 }
 
-impl Trainers for Elsewhere {
+impl Trainers for CustomTrainers {
     fn trainer(&self, model: &ModelSpec, inner: &InnerSpec) -> Result<Box<dyn Trainer>, EngineError> {
         self.made.fetch_add(1, Ordering::Relaxed);
         let (trainer, measured) = (CpuTrainer::fixed(model, inner)?, Arc::clone(&self.measured));
-        Ok(Box::new(Borrowed { trainer, model: CpuModel::fixed(model)?, measured }))
+        Ok(Box::new(CountingTrainer { trainer, model: CpuModel::fixed(model)?, measured }))
     }
 
     fn check(&self) -> Result<(), EngineError> {
@@ -251,7 +251,7 @@ impl Trainers for Elsewhere {
     }
 }
 
-impl Trainer for Borrowed {
+impl Trainer for CountingTrainer {
     fn layout(&self) -> &Layout {
         self.trainer.layout()
     }
@@ -280,23 +280,23 @@ impl Trainer for Borrowed {
 /// measure with them.
 #[test]
 fn trainers_may_come_from_elsewhere() {
-    type Way = fn(&Recipe, &Corpus) -> Result<Outcome, LabError>;
+    type TrainFn = fn(&Recipe, &Corpus) -> Result<TrainingResult, LabError>;
     let (corpus, plain) = (corpus(), Recipe { samples: 2, ..recipe() });
-    let ways: [(Way, u32); 3] = [
+    let ways: [(TrainFn, u32); 3] = [
         (Recipe::train, 2),
         (|recipe, corpus| recipe.train_baseline(corpus, 2 * 40 * 64), 1),
         (|recipe, corpus| recipe.train_in_lockstep(corpus, 2 * 40 * 64), 2),
     ];
     for (train, learners) in ways {
-        let elsewhere = Arc::new(Elsewhere::default());
+        let elsewhere = Arc::new(CustomTrainers::default());
         let recipe = Recipe { trainers: Some(elsewhere.clone()), ..plain.clone() };
         let (ours, theirs) = (train(&plain, &corpus).unwrap(), train(&recipe, &corpus).unwrap());
         assert!((ours.loss - theirs.loss).abs() < 1e-5, "{} {}", ours.loss, theirs.loss);
-        let steps = |outcome: &Outcome| (outcome.tokens, outcome.rounds, outcome.updates_merged);
+        let steps = |outcome: &TrainingResult| (outcome.tokens, outcome.rounds, outcome.updates_merged);
         assert_eq!(steps(&ours), steps(&theirs));
         assert!(elsewhere.made.load(Ordering::Relaxed) > learners, "one more measures");
         assert!(elsewhere.measured.load(Ordering::Relaxed) >= 3);
-        let donor = Recipe { joining: Joining::Donor, ..recipe };
+        let donor = Recipe { joining: JoinerStart::Donor, ..recipe };
         assert!(matches!(train(&donor, &corpus), Err(LabError::Donor)));
     }
 }

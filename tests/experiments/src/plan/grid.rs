@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use crate::statistics::{is_edge, twice};
 
 /// Settings by name, each with one value, as written.
-pub type Settings = Vec<(String, String)>;
+pub type NamedSettings = Vec<(String, String)>;
 
 /// Settings by name, each with its values; it stands for every combination of them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,9 +59,9 @@ impl Serialize for Grid {
 
 impl Grid {
     /// Returns every combination, with the last setting changing first; a single empty one without settings.
-    pub fn all(&self) -> Vec<Settings> {
+    pub fn all(&self) -> Vec<NamedSettings> {
         self.0.iter().fold(vec![Vec::new()], |all, (name, values)| {
-            let longer = |settings: &Settings, value: &String| {
+            let longer = |settings: &NamedSettings, value: &String| {
                 settings.iter().cloned().chain([(name.clone(), value.clone())]).collect()
             };
             all.iter().flat_map(|settings| values.iter().map(move |value| longer(settings, value))).collect()
@@ -108,7 +108,7 @@ mod tests {
         let all: Vec<String> = grid.all().iter().map(|settings| words(settings)).collect();
         assert_eq!(all, ["a 1, b x", "a 1, b blend=0.5", "a 2, b x", "a 2, b blend=0.5"]);
         assert_eq!(serde_json::to_value(&grid).unwrap(), "a=1,2/b=x,blend=0.5");
-        assert_eq!("".parse::<Grid>().unwrap().all(), [Settings::new()]);
+        assert_eq!("".parse::<Grid>().unwrap().all(), [NamedSettings::new()]);
         for wrong in ["a", "=1", "a=", "a=1,", "a=1/", "/"] {
             let error = wrong.parse::<Grid>().unwrap_err().to_string();
             assert!(error.starts_with("give NAME=VALUE"), "{wrong}: {error}");

@@ -20,13 +20,13 @@ use serde::Serialize;
 use crate::lab::Trainers;
 use crate::text::{Split, Text};
 use crate::training::seeds_from;
-use crate::{CommonArgs, Report, SimulateError};
-use grid::{Grid, Settings};
-use record::Key;
-pub use record::{Part, Record};
+use crate::{CommonArgs, SimulateError, SimulationReport};
+use grid::{Grid, NamedSettings};
+use record::RunKey;
+pub use record::{RunRecord, TextSplit};
 use run_cache::RunCache;
 pub use run_cache::parse;
-use runner::{Run, Runner, TimeBudgetArgs};
+use runner::{Runner, TableRun, TimeBudgetArgs};
 use settings::RunSettings;
 
 /// Largest number of runs in a table.
@@ -58,7 +58,7 @@ pub struct PlanArgs {
     pub held_out: Split,
     /// The part of the text that is reported; of an end that is held out, the only one is validation
     #[arg(long, value_name = "PART", value_enum, default_value = "test")]
-    pub part: Part,
+    pub part: TextSplit,
     /// The paper's figure of a row, by the row's name
     #[arg(long, value_name = "GRID", default_value = "")]
     pub paper: Grid,
@@ -86,7 +86,7 @@ pub struct PlanArgs {
 /// - `Setting`, `Preset`: a setting is out of range.
 /// - `Refused`: a row is invalid, a run is impossible, or the text is too short.
 /// - `Disk`: a text or a file cannot be read or written.
-pub fn run(args: &PlanArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
+pub fn run(args: &PlanArgs, progress: &mut dyn FnMut(&str)) -> Result<SimulationReport, SimulateError> {
     args.settings.check()?;
     within("choosing-seeds", args.choosing_seeds.into(), 0.0..=1e3)?;
     if let Some(percent) = args.trend {
@@ -111,16 +111,16 @@ pub fn run(args: &PlanArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, Si
 
 /// A row: fixed settings, and the choices that complete them.
 struct Row {
-    words: Settings,
+    words: NamedSettings,
     /// Tokens of all learners together.
     tokens: u64,
     /// Each choice with all settings of its runs.
-    cells: Vec<(Settings, RunSettings)>,
+    cells: Vec<(NamedSettings, RunSettings)>,
 }
 
 /// The best choice of a row, by its validation losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Choice {
+enum BestChoice {
     /// The index of a cell.
     Cell(usize),
     /// Runs are missing.
@@ -189,14 +189,14 @@ impl Table {
         args: &PlanArgs,
         text: &Text,
         trainers: Option<&Arc<dyn Trainers>>,
-    ) -> Result<Vec<Run>, SimulateError> {
+    ) -> Result<Vec<TableRun>, SimulateError> {
         let mut runs = Vec::new();
         let is_told = args.choosing_seeds == 0 && text.has_test();
         // Finish one seed before the next.
         for seed in args.choosing() {
             for row in &self.rows {
                 for (choice, cell) in &row.cells {
-                    let run = Run::new(text.key(cell, seed), &[&row.words[..], choice].concat(), cell)?;
+                    let run = TableRun::new(text.key(cell, seed), &[&row.words[..], choice].concat(), cell)?;
                     runs.push(run.measured(trainers.cloned(), is_told, false));
                 }
             }
@@ -211,16 +211,16 @@ impl Table {
         text: &Text,
         cache: &RunCache,
         trainers: Option<&Arc<dyn Trainers>>,
-    ) -> Result<Vec<Run>, SimulateError> {
+    ) -> Result<Vec<TableRun>, SimulateError> {
         let mut runs = Vec::new();
         let seeds = if args.choosing_seeds > 0 { args.reported() } else { Vec::new() };
         for seed in seeds {
             for row in &self.rows {
                 for is_averaged in args.averages() {
                     let choice = row.choice(text, &args.choosing(), is_averaged, cache);
-                    let Choice::Cell(at) = choice else { continue };
+                    let BestChoice::Cell(at) = choice else { continue };
                     let (choice, cell) = &row.cells[at];
-                    let run = Run::new(text.key(cell, seed), &[&row.words[..], choice].concat(), cell)?;
+                    let run = TableRun::new(text.key(cell, seed), &[&row.words[..], choice].concat(), cell)?;
                     runs.push(run.measured(trainers.cloned(), text.has_test(), true));
                 }
             }
@@ -230,8 +230,12 @@ impl Table {
 }
 
 impl Row {
-    fn new(words: Settings, choices: &[Settings], settings: &RunSettings) -> Result<Self, SimulateError> {
-        let cell = |choice: &Settings| {
+    fn new(
+        words: NamedSettings,
+        choices: &[NamedSettings],
+        settings: &RunSettings,
+    ) -> Result<Self, SimulateError> {
+        let cell = |choice: &NamedSettings| {
             Ok::<_, SimulateError>((choice.clone(), settings.with(words.iter().chain(choice))?))
         };
         let cells = choices.iter().map(cell).collect::<Result<Vec<_>, _>>()?;
@@ -248,25 +252,25 @@ impl Row {
     }
 
     /// Returns the cell with the smallest mean validation loss over `seeds`.
-    fn choice(&self, text: &Text, seeds: &[u64], is_averaged: bool, cache: &RunCache) -> Choice {
+    fn choice(&self, text: &Text, seeds: &[u64], is_averaged: bool, cache: &RunCache) -> BestChoice {
         let mut best: Option<(f64, usize)> = None;
         for (at, (_, cell)) in self.cells.iter().enumerate() {
-            let records: Option<Vec<&Record>> =
+            let records: Option<Vec<&RunRecord>> =
                 seeds.iter().map(|&seed| cache.get(&text.key(cell, seed))).collect();
-            let Some(records) = records else { return Choice::Pending };
-            let losses = records.iter().map(|record| record.loss(Part::Validation, is_averaged));
+            let Some(records) = records else { return BestChoice::Pending };
+            let losses = records.iter().map(|record| record.loss(TextSplit::Validation, is_averaged));
             let Some(sum) = losses.sum::<Option<f64>>() else { continue };
             if best.is_none_or(|(least, _)| sum < least) {
                 best = Some((sum, at));
             }
         }
-        best.map_or(Choice::Hopeless, |(_, at)| Choice::Cell(at))
+        best.map_or(BestChoice::Hopeless, |(_, at)| BestChoice::Cell(at))
     }
 }
 
 impl Text {
-    fn key(&self, cell: &RunSettings, seed: u64) -> Key {
-        Key { text: self.digest.clone(), settings: cell.digest(), seed }
+    fn key(&self, cell: &RunSettings, seed: u64) -> RunKey {
+        RunKey { text: self.digest.clone(), settings: cell.digest(), seed }
     }
 }
 
@@ -295,7 +299,7 @@ impl PlanArgs {
 }
 
 /// Returns `settings` with some of them replaced, and others added.
-fn replaced(settings: &Settings, change: &Settings) -> Settings {
+fn replaced(settings: &NamedSettings, change: &NamedSettings) -> NamedSettings {
     let mut wanted = settings.clone();
     for (name, value) in change {
         match wanted.iter_mut().find(|(other, _)| other == name) {
@@ -312,11 +316,11 @@ mod tests {
     use crate::Case;
     use archipelago_cli::defaults;
 
-    fn sit(flags: &str) -> Result<(Report, Vec<String>), SimulateError> {
+    fn sit(flags: &str) -> Result<(SimulationReport, Vec<String>), SimulateError> {
         sit_for(16, flags)
     }
 
-    fn sit_for(steps: u64, flags: &str) -> Result<(Report, Vec<String>), SimulateError> {
+    fn sit_for(steps: u64, flags: &str) -> Result<(SimulationReport, Vec<String>), SimulateError> {
         let few = format!(
             "--steps {steps} --learners 2 --batch 1 --context 16 --sync-every 4 --fragments 2 --seeds 2"
         );
@@ -412,7 +416,7 @@ mod tests {
         let flags = format!("--vary lr=0.01,1000 --keep {}", keep.display());
         let (report, lines) = sit(&format!("{flags} --minutes 0")).unwrap();
         assert!(lines.is_empty() && report.cases.is_empty() && report.plots.is_empty(), "{report:#?}");
-        let has = |report: &Report, part: &str| report.notes.iter().any(|note| note.contains(part));
+        let has = |report: &SimulationReport, part: &str| report.notes.iter().any(|note| note.contains(part));
         assert!(
             has(&report, "Runs that are to be made yet: 4.") && has(&report, "0 of 2 seeds"),
             "{report:#?}"
@@ -516,14 +520,14 @@ mod tests {
         assert!(report.cases.is_empty() && said.count() == 4, "{report:#?}");
     }
 
-    fn small(flags: &str) -> Report {
+    fn small(flags: &str) -> SimulationReport {
         let few =
             "--width 8 --context 8 --fragments 2 --text-at-hand --step-jitter 0.02 --held-out end --seeds 1";
         let flags: Vec<&str> = few.split_whitespace().chain(flags.split_whitespace()).collect();
         run(&defaults(&flags), &mut |_| {}).unwrap()
     }
 
-    fn figure(report: &Report, name: &str) -> f64 {
+    fn figure(report: &SimulationReport, name: &str) -> f64 {
         let mut all = report.cases.iter().chain(&report.points);
         let found = all.find(|case| case.case == name);
         found.unwrap_or_else(|| panic!("{name} in {report:#?}")).ours

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::lab::{AttackStats, Cosines, Outcome, Sample};
+use crate::lab::{AttackStats, Cosines, Sample, TrainingResult};
 
 /// The key of a run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Key {
+pub struct RunKey {
     /// Digest of the text.
     pub text: String,
     /// Digest of all settings except the name of the GPU.
@@ -17,7 +17,7 @@ pub struct Key {
 /// The part of a text that a loss is measured on.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Part {
+pub enum TextSplit {
     /// The part that settings are chosen by
     Validation,
     /// The part that serves no choice
@@ -26,9 +26,9 @@ pub enum Part {
 
 /// The result of one run. Fields beyond the first ones are omitted at their defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct RunRecord {
     #[serde(flatten)]
-    pub key: Key,
+    pub key: RunKey,
     /// The varied and chosen settings, for human readers of the file and for plots.
     pub cell: String,
     /// The reason of its failure.
@@ -71,9 +71,9 @@ pub struct Record {
     pub cosines: Vec<Cosines>,
 }
 
-impl Record {
+impl RunRecord {
     /// Creates the record of a failed run, which is worse than any other.
-    pub fn failed(key: Key, cell: String, why: Option<String>) -> Self {
+    pub fn failed(key: RunKey, cell: String, why: Option<String>) -> Self {
         Self {
             key,
             cell,
@@ -96,7 +96,7 @@ impl Record {
     }
 
     /// Creates the record of an outcome of learners that may have been attacked.
-    pub fn of(key: Key, cell: String, outcome: &Outcome, is_attacked: bool) -> Self {
+    pub fn of(key: RunKey, cell: String, outcome: &TrainingResult, is_attacked: bool) -> Self {
         // JSON has no form for numbers that are not finite.
         let number = |loss: Option<f32>| loss.filter(|loss| loss.is_finite());
         let ends = &outcome.ends;
@@ -119,7 +119,7 @@ impl Record {
     }
 
     /// Returns the loss on `part` of the last parameters, or of the averaged ones, in nats per byte.
-    pub fn loss(&self, part: Part, is_averaged: bool) -> Option<f64> {
+    pub fn loss(&self, part: TextSplit, is_averaged: bool) -> Option<f64> {
         let last = [self.validation, self.test];
         let losses = if is_averaged { self.averaged } else { last };
         losses[part as usize].map(f64::from).or_else(|| self.broken.as_ref().map(|_| f64::INFINITY))

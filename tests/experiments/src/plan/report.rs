@@ -1,14 +1,14 @@
 //! Report on the cached runs of a plan.
 
-use super::grid::{self, Settings};
-use super::record::{Part, Record};
+use super::grid::{self, NamedSettings};
+use super::record::{RunRecord, TextSplit};
 use super::run_cache::RunCache;
 use super::settings::RunSettings;
-use super::{Choice, PlanArgs, Row, Table};
-use crate::lab::{Cosines, Part as Tensors};
+use super::{BestChoice, PlanArgs, Row, Table};
+use crate::lab::{Cosines, TensorGroup as Tensors};
 use crate::statistics::{by_seed, half_interval, mean, percent_above, trend};
 use crate::text::Text;
-use crate::{Axis, Case, SeriesStyle, Plot, Report, Scale, Series};
+use crate::{Axis, Case, Plot, Scale, Series, SeriesStyle, SimulationReport};
 
 /// Bounds of plotted gaps to attacked runs, in percent. A logarithmic axis has no 0, smaller gaps are noise, and that
 /// of a ruined run is infinite.
@@ -16,10 +16,10 @@ const ATTACKED_GAPS: (f64, f64) = (0.1, 1_000.0);
 
 /// The runs of a row at its best choice.
 struct Best<'a> {
-    words: &'a Settings,
-    choice: &'a Settings,
+    words: &'a NamedSettings,
+    choice: &'a NamedSettings,
     cell: &'a RunSettings,
-    records: Vec<&'a Record>,
+    records: Vec<&'a RunRecord>,
     /// Reported losses by seed, in nats per byte.
     losses: Vec<f64>,
 }
@@ -29,9 +29,9 @@ struct View<'a> {
     text: &'a Text,
     table: &'a Table,
     cache: &'a RunCache,
-    part: Part,
+    part: TextSplit,
     is_averaged: bool,
-    choices: Vec<Choice>,
+    choices: Vec<BestChoice>,
     /// Reported seeds: those that all rows have.
     seeds: Vec<u64>,
 }
@@ -52,27 +52,27 @@ impl<'a> View<'a> {
             false => args.choosing().into_iter().filter(is_complete).collect(),
         };
         let choices = table.rows.iter().map(|row| row.choice(text, &choosing, is_averaged, cache));
-        let choices: Vec<Choice> = choices.collect();
+        let choices: Vec<BestChoice> = choices.collect();
         let has_all = |seed: &u64| {
             let mut chosen = table.rows.iter().zip(&choices);
             chosen.all(|(row, choice)| match *choice {
-                Choice::Cell(at) => has(&row.cells[at].1, *seed),
-                Choice::Hopeless => true,
-                Choice::Pending => false,
+                BestChoice::Cell(at) => has(&row.cells[at].1, *seed),
+                BestChoice::Hopeless => true,
+                BestChoice::Pending => false,
             })
         };
         let seeds = if is_fresh { args.reported().into_iter().filter(has_all).collect() } else { choosing };
-        let part = if text.has_test() { args.part } else { Part::Validation };
+        let part = if text.has_test() { args.part } else { TextSplit::Validation };
         Self { text, table, cache, part, is_averaged, choices, seeds }
     }
 
     /// Returns the reported runs of a row; `None` without a choice, or if a run has no loss.
     fn best(&self, row: usize) -> Option<Best<'a>> {
-        let Choice::Cell(at) = self.choices[row] else { return None };
+        let BestChoice::Cell(at) = self.choices[row] else { return None };
         let Row { words, cells, .. } = &self.table.rows[row];
         let (choice, cell) = &cells[at];
         let records = self.seeds.iter().map(|&seed| self.cache.get(&self.text.key(cell, seed)));
-        let records: Vec<&Record> = records.collect::<Option<_>>()?;
+        let records: Vec<&RunRecord> = records.collect::<Option<_>>()?;
         let losses = records.iter().map(|record| record.loss(self.part, self.is_averaged));
         let losses = losses.collect::<Option<_>>()?;
         Some(Best { words, choice, cell, records, losses })
@@ -80,7 +80,7 @@ impl<'a> View<'a> {
 }
 
 impl Best<'_> {
-    fn mean(&self, of: impl Fn(&Record) -> f64) -> f64 {
+    fn mean(&self, of: impl Fn(&RunRecord) -> f64) -> f64 {
         mean(self.records.iter().map(|record| of(record)))
     }
 
@@ -113,10 +113,16 @@ impl Best<'_> {
 }
 
 /// Returns the report on the cached runs.
-pub fn report(args: &PlanArgs, text: &Text, table: &Table, cache: &RunCache, left: usize) -> Report {
+pub fn report(
+    args: &PlanArgs,
+    text: &Text,
+    table: &Table,
+    cache: &RunCache,
+    left: usize,
+) -> SimulationReport {
     let views = args.averages().map(|is_averaged| View::new(args, text, table, cache, is_averaged));
     let views: Vec<View<'_>> = views.collect();
-    let (mut cases, mut points, mut lines) = (Vec::new(), Vec::new(), Lines(Vec::new()));
+    let (mut cases, mut points, mut lines) = (Vec::new(), Vec::new(), PlotLines(Vec::new()));
     let mut notes = notes(args, text, table, views[0].seeds.len());
     for view in &views {
         let best: Vec<Option<Best<'_>>> = (0..table.rows.len()).map(|row| view.best(row)).collect();
@@ -124,7 +130,7 @@ pub fn report(args: &PlanArgs, text: &Text, table: &Table, cache: &RunCache, lef
             let mut name = grid::words(&table.rows[*ours].words);
             name.extend(beside.iter().map(|beside| format!(" above {beside}")));
             name.extend(view.is_averaged.then_some(", both averaged"));
-            let is_pending = [ours, base].iter().any(|row| view.choices[**row] == Choice::Pending);
+            let is_pending = [ours, base].iter().any(|row| view.choices[**row] == BestChoice::Pending);
             match (&best[*ours], &best[*base]) {
                 _ if view.seeds.is_empty() || is_pending => {}
                 (None, _) => notes.push(format!("{name}: no choice led to a loss with all seeds.")),
@@ -156,8 +162,8 @@ pub fn report(args: &PlanArgs, text: &Text, table: &Table, cache: &RunCache, lef
     }
     let usual = || format!("sweep-{}-{}", text.name, args.vary.names().collect::<Vec<_>>().join("-"));
     let name = args.name.clone().unwrap_or_else(usual);
-    let part = if views[0].part == Part::Test { "Test loss" } else { "Validation loss" };
-    Report {
+    let part = if views[0].part == TextSplit::Test { "Test loss" } else { "Validation loss" };
+    SimulationReport {
         title: format!("{part} above the row beside it, {}", text.name),
         unit: "%",
         cases,
@@ -213,7 +219,7 @@ fn case(args: &PlanArgs, name: &str, ours: &Best<'_>, base: &Best<'_>, gaps: &[f
     }
     if ours.cell.is_unequal() {
         let refused: u64 = ours.records.iter().map(|record| record.refused).sum();
-        let share = 100.0 * ours.mean(Record::last_share);
+        let share = 100.0 * ours.mean(RunRecord::last_share);
         note.push_str(&format!("; share of the last {share:.1} %, {refused} refused"));
     }
     note.push_str(&attack_words(ours));
@@ -250,7 +256,7 @@ fn further_points(name: &str, ours: &Best<'_>, base: &Best<'_>) -> Vec<Case> {
     let of = |what: &str, figure: f64| Case::new(format!("{name}, {what}"), figure, None);
     let mut points = Vec::new();
     if ours.cell.is_unequal() {
-        points.push(of("share of the last", 100.0 * ours.mean(Record::last_share)));
+        points.push(of("share of the last", 100.0 * ours.mean(RunRecord::last_share)));
     }
     let stats: Vec<_> = ours.records.iter().filter_map(|record| record.attack_stats).collect();
     if !stats.is_empty() {
@@ -305,7 +311,7 @@ type Point = (f64, Vec<f64>, f64, f64);
 type Curves = [Vec<(f64, f64)>; 2];
 
 /// One line of a plot: rows that differ in the first setting only.
-struct Line {
+struct PlotLine {
     name: String,
     is_attacked: bool,
     points: Vec<Point>,
@@ -314,9 +320,9 @@ struct Line {
 }
 
 /// Lines over the first setting, one for each combination of the others.
-struct Lines(Vec<Line>);
+struct PlotLines(Vec<PlotLine>);
 
-impl Lines {
+impl PlotLines {
     /// Adds a row, if its first setting is a number.
     fn add(
         &mut self,
@@ -332,7 +338,7 @@ impl Lines {
         name.extend(beside.map(|beside| format!(" above {beside}")));
         name.extend(is_averaged.then_some(", averaged"));
         let at = self.0.iter().position(|line| line.name == name).unwrap_or_else(|| {
-            self.0.push(Line { name, is_attacked: false, points: Vec::new(), courses: Vec::new() });
+            self.0.push(PlotLine { name, is_attacked: false, points: Vec::new(), courses: Vec::new() });
             self.0.len() - 1
         });
         let line = &mut self.0[at];
@@ -347,8 +353,8 @@ impl Lines {
     /// Returns a sentence for each line with a trend; a baseline has no trend.
     fn trends(&self, first: &str, percent: f64) -> Vec<String> {
         let is_base =
-            |line: &&Line| line.points.iter().all(|(_, gaps, ..)| gaps.iter().all(|gap| *gap == 0.0));
-        let sentence = |line: &Line| {
+            |line: &&PlotLine| line.points.iter().all(|(_, gaps, ..)| gaps.iter().all(|gap| *gap == 0.0));
+        let sentence = |line: &PlotLine| {
             let points = line.points.iter().map(|(x, gaps, ..)| (*x, gaps.clone())).collect();
             trend(&line.name, first, &points, percent)
         };

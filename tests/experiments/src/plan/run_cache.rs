@@ -5,12 +5,12 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::record::{Key, Record};
+use super::record::{RunKey, RunRecord};
 use crate::SimulateError;
 
 /// All completed runs, optionally in a file.
 pub struct RunCache {
-    records: BTreeMap<Key, Record>,
+    records: BTreeMap<RunKey, RunRecord>,
     file: Option<(PathBuf, File)>,
 }
 
@@ -46,7 +46,7 @@ impl RunCache {
             SimulateError::refused(format!("{} is no file of runs: give another one", path.display()))
         })?;
         let (lines, last) = text.split_at(text.rfind('\n').map_or(0, |end| end + 1));
-        let mut runs: Vec<Record> = parse(lines, path)?;
+        let mut runs: Vec<RunRecord> = parse(lines, path)?;
         match serde_json::from_str(last) {
             _ if last.is_empty() => {}
             Ok(run) => {
@@ -59,12 +59,12 @@ impl RunCache {
             }
             Err(error) => return Err(no_run(runs.len() + 1, path, &error)),
         }
-        let records = runs.into_iter().map(|run: Record| (run.key.clone(), run)).collect();
+        let records = runs.into_iter().map(|run: RunRecord| (run.key.clone(), run)).collect();
         Ok(Self { records, file: Some((path.to_owned(), file)) })
     }
 
     /// Returns the result of the run with this key, if it is cached.
-    pub fn get(&self, key: &Key) -> Option<&Record> {
+    pub fn get(&self, key: &RunKey) -> Option<&RunRecord> {
         self.records.get(key)
     }
 
@@ -72,7 +72,7 @@ impl RunCache {
     ///
     /// # Errors
     /// `Disk`
-    pub fn add(&mut self, record: Record) -> Result<(), SimulateError> {
+    pub fn add(&mut self, record: RunRecord) -> Result<(), SimulateError> {
         if let Some((path, file)) = &mut self.file {
             let line = serde_json::to_string(&record).expect("plain data") + "\n";
             let disk = |source| SimulateError::Disk { what: "write", path: path.clone(), source };
@@ -87,7 +87,7 @@ impl RunCache {
 ///
 /// # Errors
 /// `Refused`: a line is not a run.
-pub fn parse(text: &str, path: &Path) -> Result<Vec<Record>, SimulateError> {
+pub fn parse(text: &str, path: &Path) -> Result<Vec<RunRecord>, SimulateError> {
     let run = |(line, number): (&str, usize)| {
         serde_json::from_str(line).map_err(|error| no_run(number, path, &error))
     };
@@ -106,9 +106,9 @@ mod tests {
     use super::*;
     use crate::Exit;
 
-    fn record(seed: u64, validation: Option<f32>) -> Record {
-        let key = Key { text: "t".into(), settings: "s".into(), seed };
-        Record { validation, ..Record::failed(key, "lr 1".into(), None) }
+    fn record(seed: u64, validation: Option<f32>) -> RunRecord {
+        let key = RunKey { text: "t".into(), settings: "s".into(), seed };
+        RunRecord { validation, ..RunRecord::failed(key, "lr 1".into(), None) }
     }
 
     #[test]

@@ -11,11 +11,11 @@ use archipelago_runtime::engine::EngineError;
 
 use super::attacks::Attack;
 use super::grid;
-use super::record::{Key, Record};
+use super::record::{RunKey, RunRecord};
 use super::run_cache::RunCache;
 use super::settings::RunSettings;
-use crate::engine::Engine;
-use crate::lab::{Corpus, LabError, Outcome, Recipe, Trainers};
+use crate::engine::EngineChoice;
+use crate::lab::{Corpus, LabError, Recipe, Trainers, TrainingResult};
 use crate::training::failed;
 use crate::{SimulateError, pool};
 
@@ -31,8 +31,8 @@ pub struct TimeBudgetArgs {
 }
 
 /// One run of a table.
-pub struct Run {
-    pub key: Key,
+pub struct TableRun {
+    pub key: RunKey,
     label: String,
     settings: RunSettings,
     recipe: Recipe,
@@ -40,12 +40,16 @@ pub struct Run {
     is_fresh: bool,
 }
 
-impl Run {
+impl TableRun {
     /// Creates the run with `key` and `settings`; its table describes it by `words`.
     ///
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
-    pub fn new(key: Key, words: &[(String, String)], settings: &RunSettings) -> Result<Self, SimulateError> {
+    pub fn new(
+        key: RunKey,
+        words: &[(String, String)],
+        settings: &RunSettings,
+    ) -> Result<Self, SimulateError> {
         let recipe = Recipe { seed: key.seed, ..settings.recipe()? };
         let (label, tokens) = (grid::words(words), settings.tokens()?);
         Ok(Self { key, label, settings: settings.clone(), recipe, tokens, is_fresh: false })
@@ -56,21 +60,21 @@ impl Run {
         Self { recipe: Recipe { trainers, measures_test, ..self.recipe }, is_fresh, ..self }
     }
 
-    fn train(&self, corpus: &Corpus) -> Result<Outcome, LabError> {
+    fn train(&self, corpus: &Corpus) -> Result<TrainingResult, LabError> {
         self.settings.train(&self.recipe, corpus, self.tokens)
     }
 
-    fn record(&self, outcome: Result<&Outcome, String>) -> Record {
+    fn record(&self, outcome: Result<&TrainingResult, String>) -> RunRecord {
         let (key, label) = (self.key.clone(), self.label.clone());
         let last_kill_ms = self.settings.kills().last().map(|(at_ms, _)| *at_ms);
         let record = match outcome {
-            Err(why) => Record::failed(key, label, Some(why)),
+            Err(why) => RunRecord::failed(key, label, Some(why)),
             Ok(outcome) if last_kill_ms.is_some_and(|at_ms| outcome.virtual_ms > at_ms) => {
-                Record::failed(key, label, Some("it took longer than learners were killed".into()))
+                RunRecord::failed(key, label, Some("it took longer than learners were killed".into()))
             }
-            Ok(outcome) => Record::of(key, label, outcome, self.settings.attacks.attack != Attack::None),
+            Ok(outcome) => RunRecord::of(key, label, outcome, self.settings.attacks.attack != Attack::None),
         };
-        Record { is_fresh: self.is_fresh, ..record }
+        RunRecord { is_fresh: self.is_fresh, ..record }
     }
 }
 
@@ -94,7 +98,7 @@ impl<'a> Runner<'a> {
         let until = args.minutes.map(|minutes| now() + Duration::from_secs(60 * u64::from(minutes)));
         // One run, with several learners, is enough to occupy a GPU.
         let jobs = match (settings.engine.engine, settings.training.jobs) {
-            (Engine::Gpu, None) => NonZeroUsize::MIN,
+            (EngineChoice::Gpu, None) => NonZeroUsize::MIN,
             _ => settings.training.jobs()?,
         };
         Ok(Self { jobs, until, progress })
@@ -109,14 +113,14 @@ impl<'a> Runner<'a> {
     pub fn execute(
         &mut self,
         corpus: &Corpus,
-        mut runs: Vec<Run>,
+        mut runs: Vec<TableRun>,
         cache: &mut RunCache,
     ) -> Result<usize, SimulateError> {
         let mut keys = BTreeSet::new();
         runs.retain(|run| cache.get(&run.key).is_none() && keys.insert(run.key.clone()));
         let (until, mut wrong, is_wrong) = (self.until, None, AtomicBool::new(false));
         let is_over = || is_wrong.load(Ordering::Relaxed) || until.is_some_and(|until| now() >= until);
-        let work = |run: &Run| (!is_over()).then(|| run.train(corpus));
+        let work = |run: &TableRun| (!is_over()).then(|| run.train(corpus));
         let (mut done, count) = (0, runs.len());
         pool::each(self.jobs, &runs, work, |index, result| {
             let run = &runs[index];

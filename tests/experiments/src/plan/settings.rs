@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use super::attacks::{Attack, AttackSettings};
 use crate::SimulateError;
 use crate::engine::EngineArgs;
-use crate::lab::{Budget, Corpus, Joining, LabError, Lookahead, Outcome, Recipe};
+use crate::lab::{Budget, Corpus, JoinerStart, LabError, Lookahead, Recipe, TrainingResult};
 use crate::text::hex;
 use crate::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs, set_width, size};
 
@@ -305,9 +305,9 @@ impl UnequalSettings {
         recipe.syncer.influence = self.influence().unwrap_or(recipe.syncer.influence);
         recipe.syncer.cohort_max = self.cohort_max.unwrap_or(recipe.syncer.cohort_max);
         recipe.joining = match self.joining {
-            Joiners::Zero => Joining::Zero,
-            Joiners::Ramp => Joining::Ramp { steps: self.ramp_steps },
-            Joiners::Donor => Joining::Donor,
+            Joiners::Zero => JoinerStart::Zero,
+            Joiners::Ramp => JoinerStart::Ramp { steps: self.ramp_steps },
+            Joiners::Donor => JoinerStart::Donor,
         };
         let last = recipe.learners() - 1;
         if self.far_ms > 0 {
@@ -480,7 +480,7 @@ impl RunSettings {
     ///
     /// # Errors
     /// Those of the lab, and of [`crate::lab::Trainers::check`].
-    pub fn train(&self, recipe: &Recipe, corpus: &Corpus, tokens: u64) -> Result<Outcome, LabError> {
+    pub fn train(&self, recipe: &Recipe, corpus: &Corpus, tokens: u64) -> Result<TrainingResult, LabError> {
         let found = match self.side {
             Side::Decoupled => recipe.train(corpus),
             Side::Lockstep => recipe.train_in_lockstep(corpus, tokens),

@@ -13,7 +13,7 @@ fn args(from: PathBuf) -> EvidenceArgs {
     archipelago_cli::defaults(&["--from", from.to_str().unwrap()])
 }
 
-fn drawn() -> Report {
+fn drawn() -> SimulationReport {
     run(&args(Path::new(ROOT).join("tests/evidence"))).unwrap()
 }
 

@@ -6,27 +6,27 @@ use std::path::Path;
 
 use super::super::page::{Table, numbers};
 use super::ROOT;
-use crate::plan::{Part, Record, parse};
+use crate::plan::{RunRecord, TextSplit, parse};
 use crate::statistics::{half_interval, mean, percent_above};
 
 /// Test losses by seed, for the choice with the smallest validation loss.
-type Losses = BTreeMap<u64, f64>;
+type TestLosses = BTreeMap<u64, f64>;
 
-fn runs(file: &str) -> Vec<Record> {
+fn runs(file: &str) -> Vec<RunRecord> {
     let path = Path::new(ROOT).join("tests/evidence/sweep").join(file);
     parse(&fs::read_to_string(&path).unwrap(), &path).unwrap()
 }
 
 /// Returns the losses of the best run among `row` with each of `choices`.
-fn best(runs: &[Record], row: &str, choices: &[&str]) -> Losses {
+fn best(runs: &[RunRecord], row: &str, choices: &[&str]) -> TestLosses {
     let made = |choice: &&str| {
         let name = format!("{row}{choice}");
-        let made: Vec<&Record> = runs.iter().filter(|made| made.cell == name).collect();
+        let made: Vec<&RunRecord> = runs.iter().filter(|made| made.cell == name).collect();
         assert!(!made.is_empty(), "no run is called {name}");
-        (mean(made.iter().map(|made| made.loss(Part::Validation, false).unwrap())), made)
+        (mean(made.iter().map(|made| made.loss(TextSplit::Validation, false).unwrap())), made)
     };
     let (_, made) = choices.iter().map(made).min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
-    made.into_iter().map(|made| (made.key.seed, made.loss(Part::Test, false).unwrap())).collect()
+    made.into_iter().map(|made| (made.key.seed, made.loss(TextSplit::Test, false).unwrap())).collect()
 }
 
 /// Checks that `value` equals the stated number `said`, to this many decimals.
@@ -38,7 +38,7 @@ fn check(what: &str, said: f64, value: f64, decimals: i32) {
 }
 
 /// A table: its place, its runs, and the columns to check.
-struct Said {
+struct TableSpec {
     heading: &'static str,
     file: &'static str,
     choices: &'static [&'static str],
@@ -50,7 +50,7 @@ struct Said {
     others: [Option<&'static str>; 3],
 }
 
-impl Said {
+impl TableSpec {
     fn check(&self, page: &str) {
         let Self { heading, columns: [name, gap], .. } = *self;
         let table =
@@ -131,7 +131,7 @@ fn the_tables_of_settings_are_what_their_runs_say() {
     let page = page();
     let said = |heading, file, choices, columns, rows, [loss, by_seed]: [_; 2]| {
         let others = [loss, by_seed, None];
-        Said { heading, file, choices, columns, rows, others }.check(&page);
+        TableSpec { heading, file, choices, columns, rows, others }.check(&page);
     };
     let kills = [("never", 0), ("300", 300_000), ("60", 60_000), ("20", 20_000)];
     let kills =
@@ -154,7 +154,7 @@ fn the_tables_of_texts_and_models_are_what_their_runs_say() {
     let page = page();
     let said = |heading, file, choices, gap, rows| {
         let others = [None, BY_SEED, LOSS];
-        Said { heading, file, choices, columns: ["", gap], rows, others }.check(&page);
+        TableSpec { heading, file, choices, columns: ["", gap], rows, others }.check(&page);
     };
     let (gap, both) = ("four learners above it", beside(32, "side decoupled"));
     let bare = both[..1].to_vec();
@@ -173,7 +173,7 @@ fn the_tables_of_texts_and_models_are_what_their_runs_say() {
 fn the_tables_of_steps_are_what_their_runs_say() {
     let page = page();
     let said = |heading, file, choices, name, gap, rows, [by_seed, base]: [_; 2]| {
-        Said { heading, file, choices, columns: [name, gap], rows, others: [LOSS, by_seed, base] }
+        TableSpec { heading, file, choices, columns: [name, gap], rows, others: [LOSS, by_seed, base] }
             .check(&page);
     };
     let (bare, ahead) = ("above data-parallel, %", "above it with Lookahead, %");
