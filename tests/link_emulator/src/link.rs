@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::shape::{AHEAD, Flight, Lane, LinkConditions, Shape};
+use crate::shape::{AHEAD, Flight, LinkConditions, LinkProfile, RateLimiter};
 
 /// Largest number of simultaneous connections; further ones are closed at once.
 const CONNECTIONS_MAX: usize = 256;
@@ -18,7 +18,7 @@ const CONNECTIONS_MAX: usize = 256;
 const RETRY: Duration = Duration::from_millis(50);
 
 /// Open link. Dropping it closes its port and breaks its connections.
-pub struct Link {
+pub struct EmulatedLink {
     address: SocketAddr,
     inner: Arc<Inner>,
     listens: Option<JoinHandle<()>>,
@@ -26,7 +26,7 @@ pub struct Link {
 
 /// Bytes that a link has delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
+pub struct LinkBytes {
     /// Bytes from the connecting peers.
     pub up_bytes: u64,
     /// Bytes to the connecting peers.
@@ -35,28 +35,28 @@ pub struct Carried {
 
 struct Inner {
     to: SocketAddr,
-    shape: Shape,
+    shape: LinkProfile,
     opened: Instant,
-    up: Way,
-    down: Way,
-    connections: Mutex<BTreeMap<u64, Arc<Ends>>>,
+    up: LinkDirection,
+    down: LinkDirection,
+    connections: Mutex<BTreeMap<u64, Arc<ConnectionEnds>>>,
     closed: AtomicBool,
 }
 
-impl Link {
+impl EmulatedLink {
     /// Opens a free local port that leads to `to` through a link of `shape`.
     ///
     /// # Errors
     /// The system has no free port, or refuses the buffer sizes.
-    pub fn open(to: SocketAddr, shape: Shape) -> io::Result<Self> {
+    pub fn open(to: SocketAddr, shape: LinkProfile) -> io::Result<Self> {
         let listener = listen(shape.buffer_bytes())?;
         let address = listener.local_addr()?;
         let inner = Arc::new(Inner {
             to,
             shape,
             opened: Instant::now(),
-            up: Way::new(shape),
-            down: Way::new(shape),
+            up: LinkDirection::new(shape),
+            down: LinkDirection::new(shape),
             connections: Mutex::default(),
             closed: AtomicBool::new(false),
         });
@@ -81,12 +81,12 @@ impl Link {
 
     /// Returns the bytes delivered so far on all connections.
     #[must_use]
-    pub fn carried(&self) -> Carried {
-        Carried { up_bytes: self.inner.up.carried_bytes(), down_bytes: self.inner.down.carried_bytes() }
+    pub fn carried(&self) -> LinkBytes {
+        LinkBytes { up_bytes: self.inner.up.carried_bytes(), down_bytes: self.inner.down.carried_bytes() }
     }
 }
 
-impl Drop for Link {
+impl Drop for EmulatedLink {
     fn drop(&mut self) {
         self.inner.closed.store(true, Ordering::SeqCst);
         // Threads that wait on a cut link notice the end.
@@ -103,7 +103,7 @@ impl Drop for Link {
 
 impl Inner {
     /// Returns the open connections. A panic under the lock leaves the map consistent.
-    fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Ends>>> {
+    fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ConnectionEnds>>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -133,7 +133,7 @@ fn accept(listener: &TcpListener, inner: &Arc<Inner>) {
 fn serve(near: TcpStream, number: u64, inner: &Inner) {
     // If the destination is unreachable, the connection just ends.
     let Ok(far) = connect(inner.to, inner.shape.buffer_bytes()) else { return };
-    let ends = Arc::new(Ends { near, far });
+    let ends = Arc::new(ConnectionEnds { near, far });
     let at_once = [&ends.near, &ends.far].map(|stream| stream.set_nodelay(true));
     if at_once.iter().any(Result::is_err) {
         return;
@@ -151,19 +151,19 @@ fn serve(near: TcpStream, number: u64, inner: &Inner) {
 const POLL: Duration = Duration::from_millis(10);
 
 /// One direction of a link, shared by its connections.
-pub(crate) struct Way {
-    lane: Mutex<Lane>,
+pub(crate) struct LinkDirection {
+    lane: Mutex<RateLimiter>,
     carried_bytes: Mutex<u64>,
     /// Current conditions, and the number of pieces sent so far.
     conditions: Mutex<(LinkConditions, u64)>,
-    shape: Shape,
+    shape: LinkProfile,
 }
 
-impl Way {
+impl LinkDirection {
     /// Creates one direction of a link of `shape`.
-    pub(crate) fn new(shape: Shape) -> Self {
+    pub(crate) fn new(shape: LinkProfile) -> Self {
         Self {
-            lane: Mutex::new(Lane::new(shape.bytes_per_s())),
+            lane: Mutex::new(RateLimiter::new(shape.bytes_per_s())),
             carried_bytes: Mutex::default(),
             conditions: Mutex::new((LinkConditions::FAIR, 0)),
             shape,
@@ -221,14 +221,14 @@ impl Way {
 }
 
 /// Two ends of a connection.
-pub(crate) struct Ends {
+pub(crate) struct ConnectionEnds {
     /// Socket to the connecting peer.
     pub(crate) near: TcpStream,
     /// Socket to the destination.
     pub(crate) far: TcpStream,
 }
 
-impl Ends {
+impl ConnectionEnds {
     /// Breaks the connection in both directions.
     pub(crate) fn shut(&self) {
         // Fails only if the connection is already broken.
@@ -239,7 +239,13 @@ impl Ends {
 
 /// Forwards bytes between both ends until both have ended or one has failed. `opened` is the time when the link was
 /// opened.
-pub(crate) fn carry(ends: &Ends, up: &Way, down: &Way, shape: Shape, opened: Instant) {
+pub(crate) fn carry(
+    ends: &ConnectionEnds,
+    up: &LinkDirection,
+    down: &LinkDirection,
+    shape: LinkProfile,
+    opened: Instant,
+) {
     let accepted = Instant::now();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -251,7 +257,14 @@ pub(crate) fn carry(ends: &Ends, up: &Way, down: &Way, shape: Shape, opened: Ins
     });
 }
 
-fn one_way(from: &TcpStream, to: &TcpStream, way: &Way, shape: Shape, opened: Instant, ends: &Ends) {
+fn one_way(
+    from: &TcpStream,
+    to: &TcpStream,
+    way: &LinkDirection,
+    shape: LinkProfile,
+    opened: Instant,
+    ends: &ConnectionEnds,
+) {
     let flight = Flight::new(shape.flight_bytes_max());
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -271,8 +284,8 @@ fn one_way(from: &TcpStream, to: &TcpStream, way: &Way, shape: Shape, opened: In
 fn take_in(
     mut from: &TcpStream,
     flight: &Flight,
-    way: &Way,
-    shape: Shape,
+    way: &LinkDirection,
+    shape: LinkProfile,
     opened: Instant,
 ) -> io::Result<()> {
     let mut buffer = vec![0; shape.chunk_bytes()];
@@ -292,7 +305,7 @@ fn take_in(
 }
 
 /// Writes each piece at its arrival time, and passes on the end of the stream.
-fn deliver(mut to: &TcpStream, flight: &Flight, way: &Way, opened: Instant) -> io::Result<()> {
+fn deliver(mut to: &TcpStream, flight: &Flight, way: &LinkDirection, opened: Instant) -> io::Result<()> {
     while let Some((arrives, bytes)) = flight.pop() {
         thread::sleep(arrives.saturating_sub(opened.elapsed()));
         way.wait_while_cut();

@@ -25,12 +25,12 @@ const FLIGHT_MAX: f64 = 16_777_216.0;
 
 /// Rate and delay of a link, the same in both directions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shape {
+pub struct LinkProfile {
     bytes_per_s: Option<f64>,
     one_way: Duration,
 }
 
-impl Shape {
+impl LinkProfile {
     /// Creates a link of `mbit_per_s` in each direction, or of unlimited rate, with the round-trip time `round_trip`.
     ///
     /// # Panics
@@ -81,13 +81,13 @@ impl Shape {
 
 /// One direction of a link: bytes leave in order and at its rate. Idle time is lost, as on a wire.
 #[derive(Clone, Debug)]
-pub(crate) struct Lane {
+pub(crate) struct RateLimiter {
     bytes_per_s: Option<f64>,
     /// Time when all accepted bytes have left, since the link was opened.
     free_at: Duration,
 }
 
-impl Lane {
+impl RateLimiter {
     /// Creates a lane of `bytes_per_s`; `None` is unlimited.
     pub(crate) fn new(bytes_per_s: Option<f64>) -> Self {
         Self { bytes_per_s, free_at: Duration::ZERO }
@@ -112,18 +112,18 @@ impl Lane {
 }
 
 /// Piece of a stream, and its arrival time since the link was opened.
-pub(crate) type Piece = (Duration, Vec<u8>);
+pub(crate) type DelayedBytes = (Duration, Vec<u8>);
 
 /// Bytes of one connection in flight in one direction, with one writing and one reading thread.
 pub(crate) struct Flight {
     bytes_max: usize,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    pieces: VecDeque<Piece>,
+struct StreamState {
+    pieces: VecDeque<DelayedBytes>,
     bytes: usize,
     /// True once no more pieces are written, or the reader is gone.
     closed: bool,
@@ -136,8 +136,8 @@ impl Flight {
     }
 
     /// Waits for room and adds `piece`. Returns false once closed.
-    pub(crate) fn push(&self, piece: Piece) -> bool {
-        let full = |state: &mut State| {
+    pub(crate) fn push(&self, piece: DelayedBytes) -> bool {
+        let full = |state: &mut StreamState| {
             !state.closed && state.bytes > 0 && state.bytes + piece.1.len() > self.bytes_max
         };
         let mut state = self.changed.wait_while(self.state(), full).unwrap_or_else(PoisonError::into_inner);
@@ -151,8 +151,8 @@ impl Flight {
     }
 
     /// Waits for the oldest piece. Returns `None` once closed and empty.
-    pub(crate) fn pop(&self) -> Option<Piece> {
-        let empty = |state: &mut State| !state.closed && state.pieces.is_empty();
+    pub(crate) fn pop(&self) -> Option<DelayedBytes> {
+        let empty = |state: &mut StreamState| !state.closed && state.pieces.is_empty();
         let mut state = self.changed.wait_while(self.state(), empty).unwrap_or_else(PoisonError::into_inner);
         let piece = state.pieces.pop_front()?;
         state.bytes -= piece.1.len();
@@ -167,7 +167,7 @@ impl Flight {
     }
 
     /// Locks the state. No thread panics while it holds the lock, and even then the state would be consistent.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn buffers_follow_the_rate() {
-        let shape = |mbit_per_s| Shape::new(mbit_per_s, Duration::from_millis(300));
+        let shape = |mbit_per_s| LinkProfile::new(mbit_per_s, Duration::from_millis(300));
         assert_eq!(shape(Some(8.0)).bytes_per_s(), Some(1e6));
         assert_eq!(shape(Some(8.0)).one_way(), Duration::from_millis(150));
         // 10 ms of 125 kB/s, and 20 ms of it, which is less than the smallest buffer.
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn bytes_leave_at_the_rate_and_no_faster() {
-        let mut lane = Lane::new(Some(1_000.0));
+        let mut lane = RateLimiter::new(Some(1_000.0));
         // The split into pieces does not matter.
         for (bytes, left_ms) in [(500, 500), (1, 501), (249, 750), (250, 1_000)] {
             assert_eq!(lane.put(ms(0), bytes), ms(left_ms));
@@ -249,14 +249,14 @@ mod tests {
 
     #[test]
     fn time_without_bytes_is_lost() {
-        let mut lane = Lane::new(Some(1_000.0));
+        let mut lane = RateLimiter::new(Some(1_000.0));
         lane.put(ms(0), 100);
         assert_eq!(lane.put(ms(5_000), 1_000), ms(6_000));
     }
 
     #[test]
     fn more_is_taken_in_when_little_waits() {
-        let mut lane = Lane::new(Some(1_000.0));
+        let mut lane = RateLimiter::new(Some(1_000.0));
         lane.put(ms(0), 1_000);
         assert_eq!(lane.wait(ms(0), ms(20)), ms(980));
         assert_eq!(lane.wait(ms(900), ms(20)), ms(80));
@@ -266,12 +266,12 @@ mod tests {
 
     #[test]
     fn without_a_limit_nothing_waits() {
-        let mut lane = Lane::new(None);
+        let mut lane = RateLimiter::new(None);
         assert_eq!(lane.put(ms(7), usize::MAX), ms(7));
         assert_eq!(lane.wait(ms(7), ms(0)), ms(0));
     }
 
-    fn piece(number: u8) -> Piece {
+    fn piece(number: u8) -> DelayedBytes {
         (Duration::from_millis(number.into()), vec![number; 10])
     }
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use archipelago_link_emulator::{Carried, Link, LinkConditions, Shape};
+use archipelago_link_emulator::{EmulatedLink, LinkBytes, LinkConditions, LinkProfile};
 
 /// Longest wait for anything that must come.
 const WAIT: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ fn server() -> (SocketAddr, Receiver<TcpStream>) {
     (address, connections)
 }
 
-fn connect(link: &Link) -> TcpStream {
+fn connect(link: &EmulatedLink) -> TcpStream {
     let stream = TcpStream::connect(link.address()).unwrap();
     stream.set_read_timeout(Some(WAIT)).unwrap();
     stream.set_write_timeout(Some(WAIT)).unwrap();
@@ -60,9 +60,9 @@ fn exchange(stream: &TcpStream, bytes: &[u8]) -> io::Result<Vec<u8>> {
 
 #[test]
 fn every_byte_arrives_on_its_own_connection_both_ways() {
-    let shape = Shape::new(Some(200.0), Duration::from_millis(10));
+    let shape = LinkProfile::new(Some(200.0), Duration::from_millis(10));
     let (address, connections) = server();
-    let link = Link::open(address, shape).unwrap();
+    let link = EmulatedLink::open(address, shape).unwrap();
     let sizes = [1_000_003, 70_001, 1];
     thread::scope(|scope| {
         for (seed, bytes) in (0..).zip(sizes) {
@@ -78,13 +78,13 @@ fn every_byte_arrives_on_its_own_connection_both_ways() {
         }
     });
     let up_bytes = sizes.iter().sum::<usize>() as u64;
-    assert_eq!(link.carried(), Carried { up_bytes, down_bytes: 2 * up_bytes });
+    assert_eq!(link.carried(), LinkBytes { up_bytes, down_bytes: 2 * up_bytes });
 }
 
 #[test]
 fn who_does_not_read_holds_the_writer_back() {
     let (address, connections) = server();
-    let link = Link::open(address, Shape::new(Some(100.0), Duration::ZERO)).unwrap();
+    let link = EmulatedLink::open(address, LinkProfile::new(Some(100.0), Duration::ZERO)).unwrap();
     let mut near = connect(&link);
     near.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let _unread = connections.recv_timeout(WAIT).unwrap();
@@ -103,14 +103,14 @@ fn who_does_not_read_holds_the_writer_back() {
 #[test]
 fn a_connection_ends_for_who_reaches_nobody() {
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-    let link = Link::open(free, Shape::new(None, Duration::ZERO)).unwrap();
+    let link = EmulatedLink::open(free, LinkProfile::new(None, Duration::ZERO)).unwrap();
     assert!(ended(connect(&link)));
 }
 
 #[test]
 fn closing_the_link_breaks_what_goes_through_it() {
     let (address, connections) = server();
-    let link = Link::open(address, Shape::new(None, Duration::ZERO)).unwrap();
+    let link = EmulatedLink::open(address, LinkProfile::new(None, Duration::ZERO)).unwrap();
     let near = connect(&link);
     let far = connections.recv_timeout(WAIT).unwrap();
     let place = link.address();
@@ -122,7 +122,7 @@ fn closing_the_link_breaks_what_goes_through_it() {
 #[test]
 fn what_is_sent_into_a_cut_waits_for_its_end_and_none_of_it_is_lost() {
     let (address, connections) = server();
-    let link = Link::open(address, Shape::new(None, Duration::ZERO)).unwrap();
+    let link = EmulatedLink::open(address, LinkProfile::new(None, Duration::ZERO)).unwrap();
     let mut near = connect(&link);
     let mut far = connections.recv_timeout(WAIT).unwrap();
     near.write_all(b"before").unwrap();
@@ -149,7 +149,7 @@ fn what_is_sent_into_a_cut_waits_for_its_end_and_none_of_it_is_lost() {
 #[test]
 fn a_link_that_is_cut_can_be_closed() {
     let (address, connections) = server();
-    let link = Link::open(address, Shape::new(None, Duration::ZERO)).unwrap();
+    let link = EmulatedLink::open(address, LinkProfile::new(None, Duration::ZERO)).unwrap();
     let near = connect(&link);
     let far = connections.recv_timeout(WAIT).unwrap();
     link.set(LinkConditions { cut: true, ..LinkConditions::FAIR });

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use std::{fmt, fs};
 
-use archipelago_link_emulator::Carried;
+use archipelago_link_emulator::LinkBytes;
 use serde_json::{Value, json};
 
 use super::Args;
@@ -204,7 +204,7 @@ fn ratio(part: f64, whole: f64) -> Option<f64> {
 
 /// Returns one row: the far learner of `cell` compared with the near one, and the traffic of its link. `load` is the
 /// average number of runnable programs on this machine, where the system reports it.
-fn row(cell: &Cell, far: &Output, near: &Output, carried: Carried, load: Option<f64>) -> Value {
+fn row(cell: &Cell, far: &Output, near: &Output, carried: LinkBytes, load: Option<f64>) -> Value {
     json!({
         "cell": cell.to_string(),
         "preset": cell.preset,
@@ -256,7 +256,7 @@ mod tests {
                 "tokensTrained": 10, "tokensMerged": 9, "sentBytes": 25_000_000, "receivedBytes": 50_000_000,
             }),
         ]);
-        let carried = Carried { up_bytes: 7, down_bytes: 8 };
+        let carried = LinkBytes { up_bytes: 7, down_bytes: 8 };
         let row = row(&cell, &far, &near, carried, Some(2.5));
         for (key, expected) in [
             ("training", 0.75),
@@ -284,7 +284,7 @@ mod tests {
         let cell = Cell { preset: "small".into(), mbit_per_s: Some(1.0), round_trip: Duration::ZERO };
         let far =
             Output::of(&[json!({ "event": "progress", "elapsedMs": 60_000, "steps": 0, "trainMs": 0 })]);
-        let row = row(&cell, &far, &Output::of(&[]), Carried::default(), None);
+        let row = row(&cell, &far, &Output::of(&[]), LinkBytes::default(), None);
         assert_eq!((row["training"].as_f64(), row["steps"].as_u64()), (Some(0.0), Some(0)));
         assert!(row["join_s"].is_null() && row["participation"].is_null() && row["late"].is_null());
     }

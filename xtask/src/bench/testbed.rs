@@ -10,7 +10,7 @@ use std::{env, fs, thread};
 pub use archipelago_cli::process::Process;
 
 pub(crate) use crate::http;
-use archipelago_link_emulator::{Carried, Link, LinkConditions, Shape};
+use archipelago_link_emulator::{LinkBytes, EmulatedLink, LinkConditions, LinkProfile};
 use serde_json::Value;
 
 use super::receipts::{Proof, Receipt, prove, receipts};
@@ -191,7 +191,7 @@ impl Kind {
 struct Learner {
     name: String,
     slot: Slot,
-    link: Option<Link>,
+    link: Option<EmulatedLink>,
     /// `None` while it is dead.
     process: Option<Process>,
 }
@@ -226,7 +226,7 @@ impl<'a> Testbed<'a> {
 
     /// Adds a learner, and starts it.
     pub fn add(&mut self, slot: Slot) -> Result<(), String> {
-        let open = |(rate, round_trip)| Link::open(self.address, Shape::new(rate, round_trip));
+        let open = |(rate, round_trip)| EmulatedLink::open(self.address, LinkProfile::new(rate, round_trip));
         let link = slot.link.map(open).transpose();
         let link = link.map_err(|error| format!("cannot open a link to {}: {error}", self.address))?;
         let name = learner_name(self.learners.len());
@@ -237,7 +237,7 @@ impl<'a> Testbed<'a> {
     /// Starts or restarts learner `index`.
     pub fn start_learner(&mut self, index: usize) -> Result<(), String> {
         let Learner { name, slot, link, .. } = &self.learners[index];
-        let address = link.as_ref().map_or(self.address, Link::address);
+        let address = link.as_ref().map_or(self.address, EmulatedLink::address);
         self.learners[index].process = Some(self.start_at(address, name, &slot.kind)?);
         Ok(())
     }
@@ -279,8 +279,8 @@ impl<'a> Testbed<'a> {
     }
 
     /// Returns the traffic on the link of learner `index`.
-    pub fn carried(&self, index: usize) -> Carried {
-        self.learners[index].link.as_ref().map(Link::carried).unwrap_or_default()
+    pub fn carried(&self, index: usize) -> LinkBytes {
+        self.learners[index].link.as_ref().map(EmulatedLink::carried).unwrap_or_default()
     }
 
     /// Kills the syncer and restarts it at the same address. Returns the time from its end to the first answer.
