@@ -15,14 +15,14 @@ const END: &[u8] = b"\r\n\r\n";
 const WAIT: Duration = Duration::from_secs(5);
 
 /// Response of a server.
-pub struct Answer {
+pub struct HttpResponse {
     /// Status code, such as 200.
     pub code: u16,
     /// Everything after the head.
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpResponse {
     /// Returns the body, with invalid UTF-8 replaced.
     #[must_use]
     pub fn text(&self) -> String {
@@ -34,7 +34,7 @@ impl Answer {
 ///
 /// # Errors
 /// A sentence: no response, or not HTTP.
-pub fn fetch(address: SocketAddr, path: &str) -> Result<Answer, String> {
+pub fn fetch(address: SocketAddr, path: &str) -> Result<HttpResponse, String> {
     let failed = |error| format!("GET {path} of {address}: {error}");
     // With HTTP/1.0 the response is never chunked, and ends with the connection.
     let head = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n");
@@ -48,7 +48,7 @@ pub fn fetch(address: SocketAddr, path: &str) -> Result<Answer, String> {
     let body = answer.split_off(at + END.len());
     let head = String::from_utf8_lossy(&answer);
     let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(none)?;
-    Ok(Answer { code, body })
+    Ok(HttpResponse { code, body })
 }
 
 /// Sends `GET path` and returns the JSON in the response.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::receipts::Proof;
-use super::stats::{Rng, largest, quantile, shares};
+use super::receipts::ReceiptComparison;
+use super::stats::{SplitMix64, largest, quantile, shares};
 use super::testbed::{Slot, TINY, Testbed};
 use super::{Args, judge};
 
@@ -34,7 +34,7 @@ const RECOVERY_S_MAX: f64 = 5.0;
 const SHARE_APART_MAX: f64 = 0.05;
 
 /// One kill of the syncer. All times are in seconds.
-struct Kill {
+struct SyncerKill {
     /// Age of the syncer.
     lived_s: f64,
     /// Time from the kill until all learners took part in rounds again.
@@ -47,7 +47,7 @@ struct Kill {
 
 /// One report of a learner; there is about one a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Report {
+struct LearnerReport {
     /// Tokens trained so far.
     tokens: f64,
     /// Time spent waiting for data so far, in milliseconds.
@@ -55,10 +55,10 @@ struct Report {
 }
 
 /// Complete record of the benchmark.
-struct History {
-    kills: Vec<Kill>,
+struct CrashRecord {
+    kills: Vec<SyncerKill>,
     /// Reports of each learner, in order.
-    reports: Vec<Vec<Report>>,
+    reports: Vec<Vec<LearnerReport>>,
     /// Tokens of each learner after the warm-up and at the first kill.
     before: Vec<[f64; 2]>,
 }
@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Result<Value, String> {
     thread::sleep(STEADY);
     let before =
         warm.iter().zip(&reports(&testbed)).map(|(warm, first)| [tokens(warm), tokens(first)]).collect();
-    let (mut kills, mut born, mut rng) = (Vec::new(), Instant::now(), Rng(args.seed()));
+    let (mut kills, mut born, mut rng) = (Vec::new(), Instant::now(), SplitMix64(args.seed()));
     for number in 1..=points {
         thread::sleep(Duration::from_millis(GAP_MS_MIN + rng.below(GAP_MS)));
         let (killed, lived_s) = (Instant::now(), born.elapsed().as_secs_f64());
@@ -87,19 +87,19 @@ pub fn run(args: &Args) -> Result<Value, String> {
         println!(
             "   kill {number} of {points}: answers after {recovery_s:.2} s, all learners live after {live_s:.2} s"
         );
-        kills.push(Kill { lived_s, live_s, recovery_s, starved_before_s });
+        kills.push(SyncerKill { lived_s, live_s, recovery_s, starved_before_s });
     }
     // The last kill is observed a little longer.
     thread::sleep(Duration::from_millis(GAP_MS));
     testbed.check()?;
-    let history = History { kills, reports: reports(&testbed), before };
+    let history = CrashRecord { kills, reports: reports(&testbed), before };
     Ok(figures(&history, &testbed.prove()?))
 }
 
 /// Returns the reports of each learner so far.
-fn reports(testbed: &Testbed<'_>) -> Vec<Vec<Report>> {
+fn reports(testbed: &Testbed<'_>) -> Vec<Vec<LearnerReport>> {
     let number = |event: &Value, key: &str| event[key].as_f64().unwrap_or(0.0);
-    let report = |event: &Value| Report {
+    let report = |event: &Value| LearnerReport {
         tokens: number(event, "tokensTrained"),
         starved_ms: number(event, "starvedMs"),
     };
@@ -110,18 +110,18 @@ fn reports(testbed: &Testbed<'_>) -> Vec<Vec<Report>> {
 }
 
 /// Returns the tokens that a learner has trained on.
-fn tokens(reports: &[Report]) -> f64 {
+fn tokens(reports: &[LearnerReport]) -> f64 {
     reports.last().map_or(0.0, |last| last.tokens)
 }
 
 /// Returns the longest time that any learner has waited for data so far, in seconds.
-fn longest_wait_s(reports: &[Vec<Report>]) -> f64 {
+fn longest_wait_s(reports: &[Vec<LearnerReport>]) -> f64 {
     largest(reports.iter().filter_map(|reports| reports.last()).map(|last| last.starved_ms / 1e3))
 }
 
 /// Returns the figures, compared with the limits.
-fn figures(History { kills, reports, before }: &History, proof: &Proof) -> Value {
-    let of = |time: fn(&Kill) -> f64| kills.iter().map(time).collect::<Vec<_>>();
+fn figures(CrashRecord { kills, reports, before }: &CrashRecord, proof: &ReceiptComparison) -> Value {
+    let of = |time: fn(&SyncerKill) -> f64| kills.iter().map(time).collect::<Vec<_>>();
     let (recovery, live) = (of(|kill| kill.recovery_s), of(|kill| kill.live_s));
     let shares_before = shares(&before.iter().map(|[warm, first]| first - warm).collect::<Vec<_>>());
     let after = reports.iter().zip(before).map(|(reports, [_, first])| tokens(reports) - first);
@@ -138,7 +138,7 @@ fn figures(History { kills, reports, before }: &History, proof: &Proof) -> Value
         })
     };
     let next = kills.iter().skip(1).map(|kill| kill.starved_before_s).chain([longest_wait_s(reports)]);
-    let kill = |(kill, next_s): (&Kill, f64)| {
+    let kill = |(kill, next_s): (&SyncerKill, f64)| {
         json!({
             "lived_s": kill.lived_s,
             "live_again_s": kill.live_s,
@@ -170,7 +170,7 @@ fn figures(History { kills, reports, before }: &History, proof: &Proof) -> Value
 }
 
 /// Returns the longest time without data in a row, in seconds: the growth over consecutive reports that all grew.
-fn longest_starved_s(reports: &[Report]) -> f64 {
+fn longest_starved_s(reports: &[LearnerReport]) -> f64 {
     let (mut longest_ms, mut stretch_ms) = (0.0_f64, 0.0);
     for pair in reports.windows(2) {
         let more_ms = pair[1].starved_ms - pair[0].starved_ms;
@@ -184,15 +184,21 @@ fn longest_starved_s(reports: &[Report]) -> f64 {
 mod tests {
     use super::*;
 
-    fn report(tokens: f64, starved_ms: f64) -> Report {
-        Report { tokens, starved_ms }
+    fn report(tokens: f64, starved_ms: f64) -> LearnerReport {
+        LearnerReport { tokens, starved_ms }
     }
 
-    const PROOF: Proof =
-        Proof { acked: 9, acked_lost: 0, merges: 3, updates: 9, merged_twice: 0, ledger_exact: true };
+    const PROOF: ReceiptComparison = ReceiptComparison {
+        acked: 9,
+        acked_lost: 0,
+        merges: 3,
+        updates: 9,
+        merged_twice: 0,
+        ledger_exact: true,
+    };
 
-    fn kill(live_s: f64) -> Kill {
-        Kill { lived_s: 9.0, recovery_s: 0.5 * live_s, live_s, starved_before_s: 0.1 }
+    fn kill(live_s: f64) -> SyncerKill {
+        SyncerKill { lived_s: 9.0, recovery_s: 0.5 * live_s, live_s, starved_before_s: 0.1 }
     }
 
     #[test]
@@ -204,12 +210,12 @@ mod tests {
 
     #[test]
     fn each_limit_binds() {
-        let good = || History {
+        let good = || CrashRecord {
             kills: [1.0, 2.0, 9.0].map(kill).into(),
             reports: vec![vec![report(0.0, 0.0), report(300.0, 1_500.0)], vec![report(310.0, 0.0)]],
             before: vec![[100.0, 200.0], [110.0, 210.0]],
         };
-        let missed = |change: fn(&mut History, &mut Proof)| {
+        let missed = |change: fn(&mut CrashRecord, &mut ReceiptComparison)| {
             let (mut history, mut proof) = (good(), PROOF);
             change(&mut history, &mut proof);
             figures(&history, &proof)["missed"].clone()

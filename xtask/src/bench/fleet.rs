@@ -31,8 +31,8 @@ const TOKENS_PER_MINUTE: u64 = 7_000_000;
 
 /// Name, round trip in milliseconds, link rate in megabits a second, and relative computing time among native learners.
 /// `None` in the last field means a browser.
-type Place = (&'static str, u64, Option<f64>, Option<f64>);
-const PLACES: [Place; 8] = [
+type SiteSpec = (&'static str, u64, Option<f64>, Option<f64>);
+const PLACES: [SiteSpec; 8] = [
     ("near", 20, None, Some(1.0)),
     ("near", 20, None, Some(1.0)),
     ("far", 300, None, Some(1.0)),
@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<Value, String> {
     let mut testbed = Testbed::start(&programs, "fleet", TINY, &words(&flags))?;
     PLACES.iter().try_for_each(|place| testbed.add(slot(place)))?;
     testbed.wait_for_all()?;
-    let record = Record::take(&mut testbed, MINUTE * minutes)?;
+    let record = FleetObservations::take(&mut testbed, MINUTE * minutes)?;
     let series = testbed.get("/v1/series")?;
     let machines = (0..).zip(&PLACES).map(|(index, place)| record.machine(index, place));
     let grown = |path: &str| number(&record.last.status, path) - number(&record.first.status, path);
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<Value, String> {
     }))
 }
 
-fn slot((_, round_trip_ms, mbit_per_s, part): &Place) -> Slot {
+fn slot((_, round_trip_ms, mbit_per_s, part): &SiteSpec) -> Slot {
     let parts: f64 = PLACES.iter().filter_map(|(.., part)| *part).sum();
     Slot {
         link: Some((*mbit_per_s, Duration::from_millis(*round_trip_ms))),
@@ -91,7 +91,7 @@ fn slot((_, round_trip_ms, mbit_per_s, part): &Place) -> Slot {
 }
 
 /// Observations since all learners took part.
-struct Record {
+struct FleetObservations {
     length: Duration,
     first: Sample,
     last: Sample,
@@ -101,7 +101,7 @@ struct Record {
     kills: Vec<Value>,
 }
 
-impl Record {
+impl FleetObservations {
     /// Kills and restarts learners in turn for `length`.
     fn take(testbed: &mut Testbed<'_>, length: Duration) -> Result<Self, String> {
         let (start, first) = (Instant::now(), Sample::take(testbed)?);
@@ -137,7 +137,7 @@ impl Record {
         Ok(Self { length: start.elapsed(), first, last: Sample::take(testbed)?, calm, kills })
     }
 
-    fn machine(&self, index: usize, (place, round_trip_ms, mbit_per_s, _): &Place) -> Value {
+    fn machine(&self, index: usize, (place, round_trip_ms, mbit_per_s, _): &SiteSpec) -> Value {
         let [(from, calm), (until, killed)] = &self.calm;
         let trained = killed.tokens(index, "/tokensTrained") - calm.tokens(index, "/tokensTrained");
         let grown = |path: &str| self.last.tokens(index, path) - self.first.tokens(index, path);

@@ -38,20 +38,22 @@ pub struct Cell {
 
 /// Returns all cells, starting with the smallest model and the thinnest link.
 pub fn grid() -> Vec<Cell> {
-    let of = |preset: &str| Only { preset: preset.to_owned(), mbit_per_s: None, round_trip_ms: None }.cells();
+    let of = |preset: &str| {
+        CellSelection { preset: preset.to_owned(), mbit_per_s: None, round_trip_ms: None }.cells()
+    };
     PRESETS.into_iter().flat_map(of).collect()
 }
 
 /// Selection of cells: a part of the grid, or a single cell inside or outside it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Only {
+pub struct CellSelection {
     preset: String,
     /// The given rate, if any; the inner `None` means no limit.
     mbit_per_s: Option<Option<f64>>,
     round_trip_ms: Option<u64>,
 }
 
-impl Only {
+impl CellSelection {
     /// Returns the selected cells.
     pub fn cells(&self) -> Vec<Cell> {
         let rates = self.mbit_per_s.map_or_else(|| RATES.map(Some).to_vec(), |rate| vec![rate]);
@@ -65,7 +67,7 @@ impl Only {
     }
 }
 
-impl FromStr for Only {
+impl FromStr for CellSelection {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -108,7 +110,8 @@ impl fmt::Display for Cell {
 pub fn run(args: &Args) -> Result<Value, String> {
     let seconds = args.seconds.unwrap_or(SECONDS);
     let programs = args.programs()?;
-    let cells = if args.only.is_empty() { grid() } else { args.only.iter().flat_map(Only::cells).collect() };
+    let cells =
+        if args.only.is_empty() { grid() } else { args.only.iter().flat_map(CellSelection::cells).collect() };
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
     for (number, cell) in cells.iter().enumerate() {
         println!("   {} of {}: {cell}, {seconds} s", number + 1, cells.len());
@@ -290,7 +293,7 @@ mod tests {
     }
 
     fn cells(text: &str) -> Vec<String> {
-        text.parse::<Only>().unwrap().cells().iter().map(ToString::to_string).collect()
+        text.parse::<CellSelection>().unwrap().cells().iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -320,7 +323,7 @@ mod tests {
             ("small,1,1.5", "invalid round trip"),
             ("small,1,80,3", "unexpected"),
         ] {
-            let error = text.parse::<Only>().unwrap_err();
+            let error = text.parse::<CellSelection>().unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }

@@ -33,7 +33,7 @@ pub struct Args {
     /// links: only these cells, as PRESET, PRESET,MBIT/S or PRESET,MBIT/S,ROUND-TRIP-MS; the rate may be `unlimited`;
     /// may be repeated.
     #[arg(long, value_name = "CELL")]
-    only: Vec<links::Only>,
+    only: Vec<links::CellSelection>,
     /// links: seconds of training for each cell [default: 45].
     #[arg(long)]
     seconds: Option<u32>,

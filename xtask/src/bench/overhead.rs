@@ -22,7 +22,7 @@ const WARM: Duration = Duration::from_secs(3);
 const SPAN: Duration = Duration::from_secs(8);
 
 /// Part of the syncer, and the flags that disable it.
-pub struct Part {
+pub struct SyncerFeature {
     name: &'static str,
     /// Flags of the syncer in both runs.
     always: &'static [&'static str],
@@ -36,7 +36,7 @@ pub struct Part {
 }
 
 /// The tape with many merges of a few bodies each, its heaviest load.
-pub const TAPE: Part = Part {
+pub const TAPE: SyncerFeature = SyncerFeature {
     name: "tape",
     always: &["--sync-every", "8", "--fragments", "4", "--no-eval"],
     without: &["--without-tape-for-benchmarks"],
@@ -47,7 +47,7 @@ pub const TAPE: Part = Part {
 
 /// Loss checks, free-rider detection and rollback. Learners leave one of two cores free, as if the syncer had its own
 /// machine.
-pub const TRUST: Part = Part {
+pub const TRUST: SyncerFeature = SyncerFeature {
     name: "trust",
     always: &["--sync-every", "8", "--fragments", "4"],
     without: &["--no-undo", "--checks", "0"],
@@ -58,7 +58,7 @@ pub const TRUST: Part = Part {
 
 /// Results of one run, per second.
 #[derive(Clone, Copy)]
-struct Pace {
+struct RunRates {
     merges: f64,
     tokens: f64,
     /// Processor time of the syncer per merge, in milliseconds.
@@ -67,14 +67,14 @@ struct Pace {
     idle: f64,
 }
 
-impl fmt::Display for Pace {
+impl fmt::Display for RunRates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} merges of {:.2} ms and {:.0} tokens a second", self.merges, self.cpu_ms, self.tokens)
     }
 }
 
 /// Runs [`PAIRS`] pairs. The run with the part comes first in every other pair.
-pub fn run(args: &Args, part: &Part) -> Result<Value, String> {
+pub fn run(args: &Args, part: &SyncerFeature) -> Result<Value, String> {
     let programs = args.programs()?;
     let mut pairs = Vec::new();
     for pair in 0..PAIRS {
@@ -88,7 +88,7 @@ pub fn run(args: &Args, part: &Part) -> Result<Value, String> {
 }
 
 /// Measures one run.
-fn measure(programs: &Programs, part: &Part, is_with: bool) -> Result<Pace, String> {
+fn measure(programs: &Programs, part: &SyncerFeature, is_with: bool) -> Result<RunRates, String> {
     let without: &[&str] = if is_with { &[] } else { part.without };
     let mut testbed = Testbed::start(programs, part.name, TINY, &words(&[part.always, without].concat()))?;
     let slot = Slot { link: None, kind: Kind::with_duty_cycle(part.duty_cycle) };
@@ -102,7 +102,7 @@ fn measure(programs: &Programs, part: &Part, is_with: bool) -> Result<Pace, Stri
     let merges = per_s("/rounds");
     let cpu_ms = cpu_to.saturating_sub(cpu_from) as f64 / (merges * span_s).max(1.0);
     let idle = testbed.events().iter().map(|events| idle_share(events)).sum::<f64>() / LEARNERS as f64;
-    Ok(Pace { merges, tokens: per_s("/tokensTrained"), cpu_ms, idle })
+    Ok(RunRates { merges, tokens: per_s("/tokensTrained"), cpu_ms, idle })
 }
 
 /// Returns the share of time without training that a learner last reported.
@@ -112,8 +112,8 @@ fn idle_share(events: &[Value]) -> f64 {
 
 /// Returns the figures of pairs with and without `part`, compared with its limits. Each ratio is the median over the
 /// pairs, with its quartiles.
-fn figures(part: &Part, pairs: &[(Pace, Pace)]) -> Value {
-    let of = |figure: fn(&Pace) -> f64| {
+fn figures(part: &SyncerFeature, pairs: &[(RunRates, RunRates)]) -> Value {
+    let of = |figure: fn(&RunRates) -> f64| {
         let median = |values: Vec<f64>| quantile(&values, 0.5);
         let ratios: Vec<f64> = pairs.iter().map(|pair| figure(&pair.0) / figure(&pair.1)).collect();
         json!({
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn the_limits_bind_for_merges_and_for_tokens() {
         let pair = |merges: f64, tokens: f64| {
-            let pace = |merges, tokens| Pace { merges, tokens, cpu_ms: 1.0, idle: 0.01 };
+            let pace = |merges, tokens| RunRates { merges, tokens, cpu_ms: 1.0, idle: 0.01 };
             (pace(10.0 * merges, 100.0 * tokens), pace(10.0, 100.0))
         };
         let missed = |merges, tokens| {

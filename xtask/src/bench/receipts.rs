@@ -13,7 +13,7 @@ pub type Receipt = (u64, u64, String);
 
 /// Result of the comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Proof {
+pub struct ReceiptComparison {
     /// Number of receipts for merged updates.
     pub acked: u64,
     /// Receipts without a merge on the tape.
@@ -29,7 +29,7 @@ pub struct Proof {
     pub ledger_exact: bool,
 }
 
-impl Proof {
+impl ReceiptComparison {
     /// Returns the name and the verdict of each limit.
     pub fn limits(&self) -> [(&'static str, bool); 4] {
         [
@@ -86,9 +86,14 @@ fn merges(replay: &[Value]) -> Vec<Merge> {
 
 /// Compares receipts with the output of `replay` (one line for each merge, and a summary), and with the status and the
 /// learners of the restarted syncer.
-pub fn prove(receipts: &[Receipt], replay: &[Value], status: &Value, learners: &[Value]) -> Proof {
+pub fn prove(
+    receipts: &[Receipt],
+    replay: &[Value],
+    status: &Value,
+    learners: &[Value],
+) -> ReceiptComparison {
     let (mut parts, mut sent, mut counts) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::<u64, u64>::new());
-    let mut proof = Proof { acked: receipts.len() as u64, ..Proof::default() };
+    let mut proof = ReceiptComparison { acked: receipts.len() as u64, ..ReceiptComparison::default() };
     for (fragment, version, updates) in merges(replay) {
         proof.merges += 1;
         for (learner, serial) in updates {
@@ -117,7 +122,7 @@ pub fn prove(receipts: &[Receipt], replay: &[Value], status: &Value, learners: &
 }
 
 /// Comparison with a tape whose oldest part was removed.
-pub struct Kept {
+pub struct PrunedTapeComparison {
     /// Number of updates on the tape.
     pub updates: u64,
     /// Number of receipts that are recent enough to be on the tape, and the number of those missing there.
@@ -126,7 +131,7 @@ pub struct Kept {
 }
 
 /// Compares receipts with the merges that are still on the tape.
-pub fn compare_with_kept(receipts: &[Receipt], replay: &[Value]) -> Kept {
+pub fn compare_with_kept(receipts: &[Receipt], replay: &[Value]) -> PrunedTapeComparison {
     let mut kept = BTreeSet::new();
     let mut oldest = BTreeMap::<u64, u64>::new();
     let mut updates = 0;
@@ -145,7 +150,7 @@ pub fn compare_with_kept(receipts: &[Receipt], replay: &[Value]) -> Kept {
         acked += 1;
         acked_lost += u64::from(!kept.contains(&receipt));
     }
-    Kept { updates, acked, acked_lost }
+    PrunedTapeComparison { updates, acked, acked_lost }
 }
 
 #[cfg(test)]
@@ -178,8 +183,14 @@ mod tests {
             prove(receipts, replay, &json!({"tokensMerged": tokens, "rounds": 2}), &learners)
         };
         let all = [receipt(1, "1"), receipt(2, "1"), receipt(1, "2")];
-        let fine =
-            Proof { acked: 3, acked_lost: 0, merges: 2, updates: 3, merged_twice: 0, ledger_exact: true };
+        let fine = ReceiptComparison {
+            acked: 3,
+            acked_lost: 0,
+            merges: 2,
+            updates: 3,
+            merged_twice: 0,
+            ledger_exact: true,
+        };
         assert_eq!(found(&all, &replay(), 24, [2, 1]), fine);
         assert_eq!(found(&[receipt(2, "2")], &replay(), 24, [2, 1]).acked_lost, 1);
         assert_eq!(found(&[receipt(1, "1"), receipt(1, "1")], &replay(), 24, [2, 1]).merged_twice, 1);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::receipts::{Kept, compare_with_kept};
+use super::receipts::{PrunedTapeComparison, compare_with_kept};
 use super::testbed::{Kind, Slot, TINY, Testbed, Usage, number, words};
 use super::{Args, judge};
 
@@ -53,11 +53,11 @@ struct Sample {
 }
 
 /// Complete record of the benchmark.
-struct Record {
+struct SoakRecord {
     samples: Vec<Sample>,
     params: u64,
     merges: u64,
-    kept: Kept,
+    kept: PrunedTapeComparison,
 }
 
 /// Runs learners of the preset `tiny`.
@@ -96,7 +96,12 @@ pub fn run(args: &Args) -> Result<Value, String> {
     let last = testbed.status()?;
     let (receipts, replay) = testbed.end()?;
     let kept = compare_with_kept(&receipts, &replay);
-    Ok(figures(&Record { samples, params: number(&last, "/params"), merges: number(&last, "/rounds"), kept }))
+    Ok(figures(&SoakRecord {
+        samples,
+        params: number(&last, "/params"),
+        merges: number(&last, "/rounds"),
+        kept,
+    }))
 }
 
 fn sample(testbed: &Testbed<'_>, began: Instant) -> Result<Sample, String> {
@@ -124,8 +129,8 @@ fn disk_bytes(folder: &Path) -> u64 {
 }
 
 /// Returns the figures, compared with the limits.
-fn figures(record: &Record) -> Value {
-    let Record { samples, kept, .. } = record;
+fn figures(record: &SoakRecord) -> Value {
+    let SoakRecord { samples, kept, .. } = record;
     let (syncer, learner) =
         (|sample: &Sample| sample.syncer.rss_bytes, |sample: &Sample| sample.learner.rss_bytes);
     // A restarted syncer starts with fresh memory, so the growth is measured within each life. Learners are not
@@ -172,7 +177,7 @@ fn figures(record: &Record) -> Value {
 }
 
 /// Returns the maximum size of the folder in bytes, by the formula of `TAPE.md`.
-fn formula_bytes(record: &Record) -> u64 {
+fn formula_bytes(record: &SoakRecord) -> u64 {
     let rate = |pair: &[Sample]| {
         let same = pair[0].life == pair[1].life;
         let bytes = if same { pair[1].bytes_up.saturating_sub(pair[0].bytes_up) } else { 0 };
@@ -213,7 +218,7 @@ mod tests {
     use super::*;
 
     /// Returns an hour in which the syncer is killed in the middle, and its memory grows by `kib_per_min` in each life.
-    fn record(kib_per_min: f64) -> Record {
+    fn record(kib_per_min: f64) -> SoakRecord {
         let sample = |n: u32| {
             let in_life_min = f64::from(n % 180) / 6.0;
             let rss_bytes = (1_024.0 * (50_000.0 + kib_per_min * in_life_min)) as u64;
@@ -227,8 +232,8 @@ mod tests {
                 life: 1 + n / 180,
             }
         };
-        let kept = Kept { updates: 1_000, acked: 5, acked_lost: 0 };
-        Record { samples: (0..360).map(sample).collect(), params: 100_000, merges: 9, kept }
+        let kept = PrunedTapeComparison { updates: 1_000, acked: 5, acked_lost: 0 };
+        SoakRecord { samples: (0..360).map(sample).collect(), params: 100_000, merges: 9, kept }
     }
 
     #[test]
@@ -242,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_other_limits_bind() {
-        let missed = |change: fn(&mut Record)| {
+        let missed = |change: fn(&mut SoakRecord)| {
             let mut record = record(0.0);
             change(&mut record);
             figures(&record)["missed"].clone()

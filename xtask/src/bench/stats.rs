@@ -27,9 +27,9 @@ pub fn shares(parts: &[f64]) -> Vec<f64> {
 
 /// Generator of uniform numbers: SplitMix64 (Steele, Lea and Flood, 2014). The library also has a generator, but
 /// `cargo xtask` must not link the library.
-pub struct Rng(pub u64);
+pub struct SplitMix64(pub u64);
 
-impl Rng {
+impl SplitMix64 {
     /// Returns a uniform number below `bound`; 0 if that is 0. The bias is below `bound / 2⁶⁴`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn numbers_are_spread_over_the_range() {
-        let (mut rng, mut seen) = (Rng(1), [0_u32; 8]);
+        let (mut rng, mut seen) = (SplitMix64(1), [0_u32; 8]);
         (0..8_000).for_each(|_| seen[rng.below(8) as usize] += 1);
         assert!(seen.iter().all(|count| (850..1_150).contains(count)), "{seen:?}");
         assert_eq!(rng.below(0), 0);

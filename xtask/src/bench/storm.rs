@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use archipelago_link_emulator::LinkConditions;
 use serde_json::{Value, json};
 
-use super::receipts::Proof;
-use super::stats::{Rng, quantile};
+use super::receipts::ReceiptComparison;
+use super::stats::{SplitMix64, quantile};
 use super::testbed::{Kind, Programs, Slot, TINY, Testbed, learner_name, number, words};
 use super::{Args, judge};
 
@@ -88,7 +88,7 @@ const KINDS: [FaultKind; 8] = [
 
 /// Fault. Times are relative to the time when all learners took part.
 #[derive(Clone, Debug, PartialEq)]
-struct Fault {
+struct ScheduledFault {
     kind: FaultKind,
     /// Index of the affected learner; unused for [`FaultKind::Syncer`].
     learner: usize,
@@ -97,7 +97,7 @@ struct Fault {
     until: Duration,
 }
 
-impl Fault {
+impl ScheduledFault {
     /// Returns true if the fault affects this learner alone.
     fn affects(&self, learner: usize) -> bool {
         self.kind != FaultKind::Syncer && self.learner == learner
@@ -105,8 +105,8 @@ impl Fault {
 }
 
 /// Returns the faults of a run of `length` with `learners` learners, as a function of the seed.
-fn plan(seed: u64, learners: usize, length: Duration) -> Vec<Fault> {
-    let (mut rng, mut faults) = (Rng(seed), Vec::<Fault>::new());
+fn plan(seed: u64, learners: usize, length: Duration) -> Vec<ScheduledFault> {
+    let (mut rng, mut faults) = (SplitMix64(seed), Vec::<ScheduledFault>::new());
     let end_ms = (length.as_millis() as u64).saturating_sub(CALM_MS);
     let mut at_ms = GAP_MS / 2;
     for kind in KINDS.into_iter().cycle() {
@@ -122,7 +122,12 @@ fn plan(seed: u64, learners: usize, length: Duration) -> Vec<Fault> {
         let learner = (0..learners).map(|more| (first + more) % learners).find(is_free);
         // With few learners all of them may have had a fault recently; then this fault is skipped.
         if let Some(learner) = learner {
-            faults.push(Fault { kind, learner, from, until: from + Duration::from_millis(lasts_ms) });
+            faults.push(ScheduledFault {
+                kind,
+                learner,
+                from,
+                until: from + Duration::from_millis(lasts_ms),
+            });
         }
         at_ms += GAP_MS / 2 + rng.below(GAP_MS);
     }
@@ -130,7 +135,7 @@ fn plan(seed: u64, learners: usize, length: Duration) -> Vec<Fault> {
 }
 
 /// Results of one run.
-struct Outcome {
+struct StormResult {
     /// Tokens merged and trained after the warm-up.
     merged: f64,
     trained: f64,
@@ -139,7 +144,7 @@ struct Outcome {
     /// For each fault in order, the seconds from the end of its cause until the affected learners are merged again;
     /// `None` if that was never seen.
     rejoins_s: Vec<Option<f64>>,
-    proof: Proof,
+    proof: ReceiptComparison,
 }
 
 /// Runs the preset `tiny` twice: without faults, and under faults drawn from the seed.
@@ -160,8 +165,8 @@ fn measure(
     programs: &Programs,
     learners: usize,
     length: Duration,
-    faults: &[Fault],
-) -> Result<Outcome, String> {
+    faults: &[ScheduledFault],
+) -> Result<StormResult, String> {
     let kind = Kind::with_duty_cycle(CORES / learners as f64);
     let slot = Slot { link: Some((None, ROUND_TRIP)), kind };
     let mut testbed = Testbed::start(programs, "storm", TINY, &words(&FLAGS))?;
@@ -169,7 +174,7 @@ fn measure(
     testbed.wait_for_all()?;
     thread::sleep(WARM);
     let first = testbed.status()?;
-    let mut watch = Watch { states: vec![State::Ahead; faults.len()], faults, start: Instant::now() };
+    let mut watch = Watch { states: vec![FaultProgress::Ahead; faults.len()], faults, start: Instant::now() };
     while watch.start.elapsed() < length {
         watch.act(&mut testbed)?;
         watch.observe(&testbed)?;
@@ -179,18 +184,18 @@ fn measure(
     let (last, series) = (testbed.status()?, testbed.get("/v1/series")?);
     let grown = |path: &str| number(&last, path).saturating_sub(number(&first, path)) as f64;
     let point = |one: &Value| Some((one["tokensMerged"].as_f64()?, one["loss"].as_f64()?));
-    Ok(Outcome {
+    Ok(StormResult {
         merged: grown("/tokensMerged"),
         trained: grown("/tokensTrained"),
         losses: series["evaluations"].as_array().into_iter().flatten().filter_map(point).collect(),
-        rejoins_s: watch.states.iter().map(State::rejoin_s).collect(),
+        rejoins_s: watch.states.iter().map(FaultProgress::rejoin_s).collect(),
         proof: testbed.prove()?,
     })
 }
 
 /// Progress of a fault.
 #[derive(Clone)]
-enum State {
+enum FaultProgress {
     Ahead,
     Active,
     /// End of the cause, and the number of merged updates of each affected learner at that time.
@@ -199,7 +204,7 @@ enum State {
     Healed(Duration),
 }
 
-impl State {
+impl FaultProgress {
     fn rejoin_s(&self) -> Option<f64> {
         match self {
             Self::Healed(after) => Some(after.as_secs_f64()),
@@ -210,8 +215,8 @@ impl State {
 
 /// Observer of a run under faults.
 struct Watch<'a> {
-    faults: &'a [Fault],
-    states: Vec<State>,
+    faults: &'a [ScheduledFault],
+    states: Vec<FaultProgress>,
     start: Instant,
 }
 
@@ -219,7 +224,7 @@ impl Watch<'_> {
     /// Starts and ends due faults.
     fn act(&mut self, testbed: &mut Testbed<'_>) -> Result<(), String> {
         for (at, fault) in self.faults.iter().enumerate() {
-            if matches!(self.states[at], State::Ahead) && self.start.elapsed() >= fault.from {
+            if matches!(self.states[at], FaultProgress::Ahead) && self.start.elapsed() >= fault.from {
                 let name =
                     if fault.kind == FaultKind::Syncer { String::new() } else { learner_name(fault.learner) };
                 println!("   {:>4} s: {name} {}", fault.from.as_secs(), fault.kind.name());
@@ -229,9 +234,9 @@ impl Watch<'_> {
                     FaultKind::Link(_, conditions) => testbed.set_link(fault.learner, conditions),
                     FaultKind::Syncer => {}
                 }
-                self.states[at] = State::Active;
+                self.states[at] = FaultProgress::Active;
             }
-            if matches!(self.states[at], State::Active) && self.start.elapsed() >= fault.until {
+            if matches!(self.states[at], FaultProgress::Active) && self.start.elapsed() >= fault.until {
                 match fault.kind {
                     FaultKind::Killed => testbed.start_learner(fault.learner)?,
                     FaultKind::Frozen => testbed.freeze(fault.learner, false)?,
@@ -245,7 +250,7 @@ impl Watch<'_> {
                     FaultKind::Syncer => !self.is_affected(name),
                     _ => *name == learner_name(fault.learner),
                 });
-                self.states[at] = State::Over(ended, merged);
+                self.states[at] = FaultProgress::Over(ended, merged);
             }
         }
         Ok(())
@@ -253,17 +258,17 @@ impl Watch<'_> {
 
     /// Updates the faults whose learners are merged again.
     fn observe(&mut self, testbed: &Testbed<'_>) -> Result<(), String> {
-        if !self.states.iter().any(|state| matches!(state, State::Over(..))) {
+        if !self.states.iter().any(|state| matches!(state, FaultProgress::Over(..))) {
             return Ok(());
         }
         let now = merged(&testbed.rows()?);
         for at in 0..self.states.len() {
-            let State::Over(ended, before) = &self.states[at] else { continue };
+            let FaultProgress::Over(ended, before) = &self.states[at] else { continue };
             let is_merged = |name: &String, count: &u64| now.get(name).is_some_and(|now| now > count);
             let is_excused =
                 |name: &String| self.faults[at].kind == FaultKind::Syncer && self.is_affected(name);
             if before.iter().all(|(name, count)| is_merged(name, count) || is_excused(name)) {
-                self.states[at] = State::Healed(self.start.elapsed().saturating_sub(*ended));
+                self.states[at] = FaultProgress::Healed(self.start.elapsed().saturating_sub(*ended));
             }
         }
         Ok(())
@@ -272,7 +277,7 @@ impl Watch<'_> {
     /// Returns true if learner `name` suffers from its own fault, or still recovers from it.
     fn is_affected(&self, name: &str) -> bool {
         self.faults.iter().zip(&self.states).any(|(fault, state)| {
-            let suffers = matches!(state, State::Active | State::Over(..));
+            let suffers = matches!(state, FaultProgress::Active | FaultProgress::Over(..));
             suffers && fault.kind != FaultKind::Syncer && learner_name(fault.learner) == name
         })
     }
@@ -285,13 +290,13 @@ fn merged(rows: &[Value]) -> BTreeMap<String, u64> {
 }
 
 /// Returns the figures of both runs, compared with the limits.
-fn figures(faults: &[Fault], length: Duration, calm: &Outcome, storm: &Outcome) -> Value {
+fn figures(faults: &[ScheduledFault], length: Duration, calm: &StormResult, storm: &StormResult) -> Value {
     let faults_per_hour = faults.len() as f64 / (length.as_secs_f64() / 3_600.0);
     let rejoins: Vec<f64> = storm.rejoins_s.iter().copied().flatten().collect();
     let never = storm.rejoins_s.len() - rejoins.len();
     let (merged_ratio, participation) = (storm.merged / calm.merged, storm.merged / storm.trained);
     let (rejoin_p50, loss_ratio) = (quantile(&rejoins, 0.5), loss_ratio(&calm.losses, &storm.losses));
-    let row = |(fault, rejoin): (&Fault, &Option<f64>)| {
+    let row = |(fault, rejoin): (&ScheduledFault, &Option<f64>)| {
         json!({
             "at_s": fault.from.as_secs_f64(),
             "learner": (fault.kind != FaultKind::Syncer).then_some(fault.learner + 1),
@@ -343,20 +348,20 @@ mod tests {
 
     const LENGTH: Duration = Duration::from_secs(480);
 
-    fn outcome(merged: f64, rejoin_s: Option<f64>, faults: usize) -> Outcome {
-        Outcome {
+    fn outcome(merged: f64, rejoin_s: Option<f64>, faults: usize) -> StormResult {
+        StormResult {
             merged,
             trained: 1_010.0,
             losses: vec![(0.0, 5.0), (500.0, 3.0), (1_000.0, 2.0)],
             rejoins_s: vec![rejoin_s; faults],
-            proof: Proof { acked: 9, ledger_exact: true, ..Proof::default() },
+            proof: ReceiptComparison { acked: 9, ledger_exact: true, ..ReceiptComparison::default() },
         }
     }
 
     #[test]
     fn each_limit_binds() {
         let faults = plan(1, 32, LENGTH);
-        let missed = |change: fn(&mut Outcome)| {
+        let missed = |change: fn(&mut StormResult)| {
             let mut storm = outcome(990.0, Some(2.0), faults.len());
             change(&mut storm);
             figures(&faults, LENGTH, &outcome(1_000.0, None, 0), &storm)["missed"].clone()
@@ -398,7 +403,8 @@ mod tests {
             }
             for (at, fault) in faults.iter().enumerate() {
                 assert!(fault.until + Duration::from_secs(20) <= LENGTH);
-                let same = |other: &&Fault| fault.kind != FaultKind::Syncer && other.affects(fault.learner);
+                let same =
+                    |other: &&ScheduledFault| fault.kind != FaultKind::Syncer && other.affects(fault.learner);
                 assert!(faults[at + 1..].iter().filter(same).all(|later| later.from >= fault.until));
             }
         }

@@ -10,10 +10,10 @@ use std::{env, fs, thread};
 pub use archipelago_cli::process::Process;
 
 pub(crate) use crate::http;
-use archipelago_link_emulator::{LinkBytes, EmulatedLink, LinkConditions, LinkProfile};
+use archipelago_link_emulator::{EmulatedLink, LinkBytes, LinkConditions, LinkProfile};
 use serde_json::Value;
 
-use super::receipts::{Proof, Receipt, prove, receipts};
+use super::receipts::{Receipt, ReceiptComparison, prove, receipts};
 use super::stats::quantile;
 use crate::cargo::{RELEASE_PROGRAMS, build, program, root, target_folder};
 
@@ -188,7 +188,7 @@ impl Kind {
 }
 
 /// Learner in a slot.
-struct Learner {
+struct TestbedLearner {
     name: String,
     slot: Slot,
     link: Option<EmulatedLink>,
@@ -207,7 +207,7 @@ pub struct Testbed<'a> {
     pub address: SocketAddr,
     /// Number of syncers started so far.
     pub lives: u32,
-    learners: Vec<Learner>,
+    learners: Vec<TestbedLearner>,
 }
 
 impl<'a> Testbed<'a> {
@@ -230,13 +230,13 @@ impl<'a> Testbed<'a> {
         let link = slot.link.map(open).transpose();
         let link = link.map_err(|error| format!("cannot open a link to {}: {error}", self.address))?;
         let name = learner_name(self.learners.len());
-        self.learners.push(Learner { name, slot, link, process: None });
+        self.learners.push(TestbedLearner { name, slot, link, process: None });
         self.start_learner(self.learners.len() - 1)
     }
 
     /// Starts or restarts learner `index`.
     pub fn start_learner(&mut self, index: usize) -> Result<(), String> {
-        let Learner { name, slot, link, .. } = &self.learners[index];
+        let TestbedLearner { name, slot, link, .. } = &self.learners[index];
         let address = link.as_ref().map_or(self.address, EmulatedLink::address);
         self.learners[index].process = Some(self.start_at(address, name, &slot.kind)?);
         Ok(())
@@ -365,7 +365,7 @@ impl<'a> Testbed<'a> {
     }
 
     /// Ends the run, and compares receipts, tape, and the ledger of a restarted syncer.
-    pub fn prove(mut self) -> Result<Proof, String> {
+    pub fn prove(mut self) -> Result<ReceiptComparison, String> {
         let (receipts, replay) = self.end()?;
         self.serve_again(ANY_PORT)?;
         Ok(prove(&receipts, &replay, &self.status()?, &self.rows()?))

@@ -1,7 +1,7 @@
 //! Check of pages against the command line: the flags in pages exist, and the exit codes are those of the programs.
 
 /// Program as pages call it, and the path prefixes of the files that declare its flags.
-struct Program {
+struct DocumentedProgram {
     call: &'static str,
     sources: &'static [&'static str],
 }
@@ -9,18 +9,18 @@ struct Program {
 const METHOD: &str = "sdk/cli/src/method.rs";
 const DEMO: &str = "sdk/cli/src/demo.rs";
 
-const PROGRAMS: &[Program] = &[
-    Program { call: "syncer-server", sources: &["syncer-server/src/config/", METHOD, DEMO] },
-    Program {
+const PROGRAMS: &[DocumentedProgram] = &[
+    DocumentedProgram { call: "syncer-server", sources: &["syncer-server/src/config/", METHOD, DEMO] },
+    DocumentedProgram {
         call: "native-learner",
         sources: &["native-learner/src/cli.rs", "native-learner/src/cache.rs"],
     },
-    Program { call: "simulate", sources: &["tests/experiments/src/", METHOD] },
-    Program { call: "cargo xtask demo", sources: &[DEMO, "xtask/src/demo.rs"] },
-    Program { call: "cargo xtask test", sources: &["xtask/src/test/mod.rs"] },
-    Program { call: "cargo xtask bench", sources: &["xtask/src/bench/"] },
-    Program { call: "cargo xtask web", sources: &["xtask/src/web/mod.rs"] },
-    Program { call: "cargo xtask gpu", sources: &["xtask/src/gpu/mod.rs"] },
+    DocumentedProgram { call: "simulate", sources: &["tests/experiments/src/", METHOD] },
+    DocumentedProgram { call: "cargo xtask demo", sources: &[DEMO, "xtask/src/demo.rs"] },
+    DocumentedProgram { call: "cargo xtask test", sources: &["xtask/src/test/mod.rs"] },
+    DocumentedProgram { call: "cargo xtask bench", sources: &["xtask/src/bench/"] },
+    DocumentedProgram { call: "cargo xtask web", sources: &["xtask/src/web/mod.rs"] },
+    DocumentedProgram { call: "cargo xtask gpu", sources: &["xtask/src/gpu/mod.rs"] },
 ];
 
 /// Flags that `clap` adds to each program.
@@ -67,7 +67,11 @@ pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<Str
 }
 
 /// Returns the flags of `program`, without the dashes.
-fn declared(names: &[String], load: &dyn Fn(&str) -> Option<String>, program: &Program) -> Vec<String> {
+fn declared(
+    names: &[String],
+    load: &dyn Fn(&str) -> Option<String>,
+    program: &DocumentedProgram,
+) -> Vec<String> {
     let ours = |name: &&String| program.sources.iter().any(|source| name.starts_with(source));
     let mut flags: Vec<String> = GIVEN.iter().map(ToString::to_string).collect();
     for text in names.iter().filter(ours).filter_map(|name| load(name)) {

@@ -105,7 +105,7 @@ pub fn check() -> Result<String, String> {
         if steps.is_empty() {
             continue;
         }
-        let mut session = Session::begin(page, programs)?;
+        let mut session = PageSession::begin(page, programs)?;
         for (line, step) in steps {
             run += usize::from(matches!(step, Step::Run(_, true)));
             session.take(step).map_err(|reason| format!("{page}:{line}: {reason}"))?;
@@ -200,7 +200,7 @@ fn without_cargo(command: &str) -> String {
 }
 
 /// Folder of one page, and the programs that run there.
-struct Session {
+struct PageSession {
     folder: PathBuf,
     variables: Vec<(String, String)>,
     /// Words of the page, and the commands whose output replaces them.
@@ -209,7 +209,7 @@ struct Session {
     running: Vec<(String, Process)>,
 }
 
-impl Session {
+impl PageSession {
     fn begin(page: &str, programs: &Path) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("{page}: cannot prepare a folder: {error}");
         let name = format!("archipelago-docs-{}-{}", std::process::id(), page.replace(['/', '.'], "-"));
@@ -339,7 +339,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for PageSession {
     fn drop(&mut self) {
         self.running.clear();
         let _ = fs::remove_dir_all(&self.folder);

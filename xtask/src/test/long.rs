@@ -7,7 +7,7 @@ use crate::tools::program;
 use crate::web;
 
 /// Long test.
-struct Long {
+struct LongTest {
     /// Name of its stage.
     name: &'static str,
     /// Arguments of cargo; empty for a test in JavaScript.
@@ -21,26 +21,34 @@ const SEEDS: &str = "ARCHIPELAGO_TEST_SEEDS";
 /// Variable with the size of a test.
 const COUNT: &str = "ARCHIPELAGO_TEST_COUNT";
 
-const TESTS: &[Long] = &[
-    Long { name: "swarm", cargo: &["-p", "archipelago-tests", "--test", "swarm"], size: (SEEDS, "0..10000") },
-    Long { name: "proofs", cargo: &["-p", "archipelago-tests", "--test", "proofs"], size: (SEEDS, "0..20") },
-    Long {
+const TESTS: &[LongTest] = &[
+    LongTest {
+        name: "swarm",
+        cargo: &["-p", "archipelago-tests", "--test", "swarm"],
+        size: (SEEDS, "0..10000"),
+    },
+    LongTest {
+        name: "proofs",
+        cargo: &["-p", "archipelago-tests", "--test", "proofs"],
+        size: (SEEDS, "0..20"),
+    },
+    LongTest {
         name: "cluster-sim",
         cargo: &["-p", "archipelago-sim", "--lib", "cluster::tests::no_storm"],
         size: (SEEDS, "0..10000"),
     },
-    Long {
+    LongTest {
         name: "crashes",
         cargo: &["-p", "archipelago-tests", "--test", "crashes"],
         size: (COUNT, "12000"),
     },
-    Long { name: "week", cargo: &["-p", "archipelago-tests", "--test", "week"], size: (COUNT, "28") },
-    Long {
+    LongTest { name: "week", cargo: &["-p", "archipelago-tests", "--test", "week"], size: (COUNT, "28") },
+    LongTest {
         name: "joiners",
         cargo: &["-p", "syncer-server", "--test", "server", "crowd"],
         size: (COUNT, "400"),
     },
-    Long { name: "morals", cargo: &[], size: (SEEDS, "1..21") },
+    LongTest { name: "morals", cargo: &[], size: (SEEDS, "1..21") },
 ];
 
 /// Returns true if `name` is a long test.

@@ -38,7 +38,7 @@ pub struct Args {
     only: Vec<String>,
     /// Leaves out the tests that need these; repeat, or separate by commas. Otherwise a missing one is an error.
     #[arg(long, value_enum, value_name = "PART", value_delimiter = ',')]
-    without: Vec<Part>,
+    without: Vec<MachineFeature>,
     /// Seeds of a long test or of the stage `cluster`: FROM..UNTIL, or N for 0..N.
     #[arg(long, value_name = "SEEDS")]
     seeds: Option<Seeds>,
@@ -58,7 +58,7 @@ pub struct Args {
 
 /// Part of a machine that tests need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Part {
+pub enum MachineFeature {
     /// A Vulkan adapter; software is enough.
     Gpu,
     /// Node, Chromium and Firefox.
@@ -89,16 +89,16 @@ impl FromStr for Seeds {
 
 impl Args {
     /// Returns true if tests that need `part` are left out.
-    pub fn is_without(&self, part: Part) -> bool {
+    pub fn is_without(&self, part: MachineFeature) -> bool {
         self.without.contains(&part)
     }
 
     /// Sets the variables by which test processes learn what to leave out, their seeds and their size.
     pub fn apply<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let switches = [
-            (Part::Gpu, "ARCHIPELAGO_TEST_GPU"),
-            (Part::Firefox, "ARCHIPELAGO_TEST_FIREFOX"),
-            (Part::Mounts, "ARCHIPELAGO_TEST_MOUNTS"),
+            (MachineFeature::Gpu, "ARCHIPELAGO_TEST_GPU"),
+            (MachineFeature::Firefox, "ARCHIPELAGO_TEST_FIREFOX"),
+            (MachineFeature::Mounts, "ARCHIPELAGO_TEST_MOUNTS"),
         ];
         for (_, variable) in switches.iter().filter(|(part, _)| self.is_without(*part)) {
             command.env(variable, "no");
@@ -128,7 +128,7 @@ impl Args {
 }
 
 /// Result of one stage.
-struct Ran {
+struct StageResult {
     stage: &'static Stage,
     seconds: f64,
     /// Remark or error message.
@@ -159,7 +159,7 @@ pub fn run(args: &Args) -> ExitCode {
         println!("── {}: {}", stage.name, stage.what);
         let start = Instant::now();
         let outcome = (stage.run)(args);
-        ran.push(Ran { stage, seconds: start.elapsed().as_secs_f64(), outcome });
+        ran.push(StageResult { stage, seconds: start.elapsed().as_secs_f64(), outcome });
         if ran.last().is_some_and(|ran| ran.outcome.is_err()) && !args.keep_going {
             break;
         }
@@ -183,9 +183,9 @@ fn list() -> String {
 }
 
 /// Prints the final table.
-fn report(ran: &[Ran]) -> ExitCode {
+fn report(ran: &[StageResult]) -> ExitCode {
     println!("\n{:<12} {:>8}  result", "stage", "seconds");
-    for Ran { stage, seconds, outcome } in ran {
+    for StageResult { stage, seconds, outcome } in ran {
         let result = match outcome {
             Ok(remark) if remark.is_empty() => "ok".to_owned(),
             Ok(remark) => format!("ok ({remark})"),
@@ -195,7 +195,7 @@ fn report(ran: &[Ran]) -> ExitCode {
     }
     println!("{:<12} {:>8.1}", "total", ran.iter().map(|ran| ran.seconds).sum::<f64>());
     let mut code = ExitCode::SUCCESS;
-    for Ran { stage, outcome, .. } in ran {
+    for StageResult { stage, outcome, .. } in ran {
         if let Err(reason) = outcome {
             eprintln!(
                 "\nerror: {}: {reason}\nrerun it with: cargo xtask test --only {}",
@@ -233,7 +233,10 @@ mod tests {
 
     #[test]
     fn test_processes_learn_what_is_left_out() {
-        let args = Args { without: vec![Part::Gpu, Part::Python], ..args("swarm", Some("2..4")) };
+        let args = Args {
+            without: vec![MachineFeature::Gpu, MachineFeature::Python],
+            ..args("swarm", Some("2..4"))
+        };
         let mut command = Command::new("x");
         let set: Vec<_> =
             args.apply(&mut command).get_envs().map(|(name, value)| (name.to_owned(), value)).collect();

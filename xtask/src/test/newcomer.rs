@@ -12,7 +12,7 @@ use std::{env, fs};
 
 use super::bare_toolchain::BareToolchain;
 use super::tidy::SKIPPED;
-use super::{Args, Part};
+use super::{Args, MachineFeature};
 use crate::cargo::{WASM, root, target_folder};
 use crate::http::fetch;
 
@@ -39,7 +39,7 @@ const RUNS: &str = "runs";
 /// # Errors
 /// A message with the problem that a newcomer would have met.
 pub fn check(args: &Args) -> Result<String, String> {
-    if args.is_without(Part::Browser) || env::consts::OS == "windows" {
+    if args.is_without(MachineFeature::Browser) || env::consts::OS == "windows" {
         return Ok("left out: browser tests are off".to_owned());
     }
     let target = target_folder()?;

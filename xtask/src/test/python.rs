@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::stages::call;
-use super::{Args, Part, setup as machine};
+use super::{Args, MachineFeature, setup as machine};
 use crate::cargo::{TEST_PROGRAMS, build, cargo, program, root, target_folder};
 use crate::web;
 
@@ -75,7 +75,7 @@ impl Environment {
 /// # Errors
 /// A message if Python is missing, with ways to install it or to go without.
 pub fn setup(args: &Args) -> Result<Vec<&'static str>, String> {
-    if args.is_without(Part::Python) || answers() {
+    if args.is_without(MachineFeature::Python) || answers() {
         return Ok(Vec::new());
     }
     if machine::install(&DEBIAN) && answers() {
@@ -94,7 +94,7 @@ pub fn setup(args: &Args) -> Result<Vec<&'static str>, String> {
 /// # Errors
 /// A message about the failure.
 pub fn test(args: &Args) -> Result<String, String> {
-    if args.is_without(Part::Python) {
+    if args.is_without(MachineFeature::Python) {
         return Ok(LEFT_OUT.to_owned());
     }
     setup(args)?;
@@ -120,7 +120,7 @@ pub fn test_with_pytorch(args: &Args) -> Result<String, String> {
     let torch = Environment::make("torch", false)?;
     torch.install(&["-r", "tests/requirements-torch.txt"])?;
     torch.install(&["--force-reinstall", "--no-deps", &wheel])?;
-    let pages = if args.is_without(Part::Browser) { None } else { Some(web::site()?) };
+    let pages = if args.is_without(MachineFeature::Browser) { None } else { Some(web::site()?) };
     run(&torch, &programs, "torch_*.py", pages.as_deref())
 }
 
@@ -129,7 +129,7 @@ pub fn test_with_pytorch(args: &Args) -> Result<String, String> {
 /// # Errors
 /// A message about the failure.
 pub fn check_deploy(args: &Args) -> Result<String, String> {
-    if args.is_without(Part::Python) {
+    if args.is_without(MachineFeature::Python) {
         return Ok(LEFT_OUT.to_owned());
     }
     setup(args)?;

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::{env, fs};
 
 use super::stages::call;
-use super::{Args, Part, browsers, python};
+use super::{Args, MachineFeature, browsers, python};
 use crate::cargo::{WASM, cargo, root};
 use crate::tools;
 
@@ -51,7 +51,7 @@ fn rustup(args: &[&str]) -> Result<(), String> {
 /// Installs a missing Vulkan driver. Returns the installed packages.
 fn vulkan(args: &Args) -> Result<Vec<&'static str>, String> {
     // Apple's systems have Metal, and Windows drivers include Vulkan.
-    if args.is_without(Part::Gpu) || env::consts::OS != "linux" || has_vulkan() {
+    if args.is_without(MachineFeature::Gpu) || env::consts::OS != "linux" || has_vulkan() {
         return Ok(Vec::new());
     }
     if install(&VULKAN) && has_vulkan() {

@@ -38,7 +38,7 @@ const NOTICES: [&str; 3] = ["Collect", "Weigh", "Ended"];
 
 /// Role of a process in the run. [`Site::cpu_ms`] uses this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum ProcessRole {
     /// Gateway or single process that serves learners.
     Gateway,
     Owner,
@@ -47,12 +47,16 @@ pub enum Part {
 }
 
 /// All roles and their names in the figures.
-pub const PARTS: [(Part, &str); 4] =
-    [(Part::Gateway, "gateways"), (Part::Owner, "owners"), (Part::Nats, "nats"), (Part::Storage, "storage")];
+pub const PARTS: [(ProcessRole, &str); 4] = [
+    (ProcessRole::Gateway, "gateways"),
+    (ProcessRole::Owner, "owners"),
+    (ProcessRole::Nats, "nats"),
+    (ProcessRole::Storage, "storage"),
+];
 
 /// All processes of a run except the learners. They end when this is dropped.
 pub struct Site {
-    processes: Vec<(Part, Process)>,
+    processes: Vec<(ProcessRole, Process)>,
     /// Addresses of the gateways for learners, in order.
     pub gateways: Vec<SocketAddr>,
     /// Servers of the cluster, and the counts of its bus.
@@ -63,7 +67,7 @@ impl Site {
     /// Starts a single process with `flags`.
     pub fn single(programs: &Programs, folder: &Path, flags: &[OsString]) -> Result<Self, String> {
         let (syncer, address) = programs.serve(TINY, ANY_PORT, folder, "syncer", flags)?;
-        Ok(Self { processes: vec![(Part::Gateway, syncer)], gateways: vec![address], cluster: None })
+        Ok(Self { processes: vec![(ProcessRole::Gateway, syncer)], gateways: vec![address], cluster: None })
     }
 
     /// Starts [`OWNERS`] owners and the gateways, each with `flags`, and the servers, whose programs are in `bin`.
@@ -79,10 +83,13 @@ impl Site {
             fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
             Ok(folder)
         };
-        let crew = ClusterServers::lay(bin, &at("servers")?, NODES, STORE_BYTES).map_err(|error| error.to_string())?;
+        let crew = ClusterServers::lay(bin, &at("servers")?, NODES, STORE_BYTES)
+            .map_err(|error| error.to_string())?;
         let mut processes = Vec::new();
-        let starts = (0..crew.nodes()).map(|node| (Part::Nats, crew.node(node)));
-        for (part, Start { program, args, log }) in starts.chain(iter::once((Part::Storage, crew.s3()))) {
+        let starts = (0..crew.nodes()).map(|node| (ProcessRole::Nats, crew.node(node)));
+        for (part, Start { program, args, log }) in
+            starts.chain(iter::once((ProcessRole::Storage, crew.s3())))
+        {
             processes.push((part, Process::spawn(&program, &args, &log)?));
         }
         crew.begin().map_err(|error| error.to_string())?;
@@ -93,12 +100,12 @@ impl Site {
         };
         for name in (1..=OWNERS).map(|owner| format!("owner-{owner}")) {
             let owner = programs.start_syncer(TINY, ANY_PORT, &at(&name)?, "log", &role("owner"))?;
-            processes.push((Part::Owner, owner));
+            processes.push((ProcessRole::Owner, owner));
         }
         let mut addresses = Vec::new();
         for name in (1..=gateways).map(|gateway| format!("gateway-{gateway}")) {
             let (gateway, address) = programs.serve(TINY, ANY_PORT, &at(&name)?, "log", &role("gateway"))?;
-            processes.push((Part::Gateway, gateway));
+            processes.push((ProcessRole::Gateway, gateway));
             addresses.push(address);
         }
         let bytes = count_bus(&crew.nats()[0])?;
@@ -122,7 +129,7 @@ impl Site {
 
     /// Returns the resident memory of all gateways together.
     pub fn rss_bytes(&self) -> u64 {
-        self.of(Part::Gateway).map(|gateway| Usage::of(gateway).rss_bytes).sum()
+        self.of(ProcessRole::Gateway).map(|gateway| Usage::of(gateway).rss_bytes).sum()
     }
 
     /// Returns the bus traffic so far; empty without a bus.
@@ -176,7 +183,7 @@ impl Site {
         serde_json::from_slice(&output.stdout).map(Some).map_err(|error| failed(error.to_string()))
     }
 
-    fn of(&self, part: Part) -> impl Iterator<Item = &Process> {
+    fn of(&self, part: ProcessRole) -> impl Iterator<Item = &Process> {
         self.processes.iter().filter(move |(is, _)| *is == part).map(|(_, process)| process)
     }
 }

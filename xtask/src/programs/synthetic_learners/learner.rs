@@ -14,8 +14,8 @@ use archipelago_core::wire::{
 use ed25519_dalek::{Signer, SigningKey};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::pool::Pool;
-use crate::socket::Socket;
+use crate::pool::LearnerPool;
+use crate::socket::LearnerSocket;
 
 /// One in this many learners handles messages during a step, as a learner with an asynchronous device does. The others
 /// handle them between steps. These few measure the latency of answers.
@@ -26,12 +26,12 @@ const SLEEP: Duration = Duration::from_secs(1);
 const LOSS: f32 = 4.0;
 
 /// Synthetic learner.
-pub struct Learner {
-    pool: Rc<Pool>,
+pub struct SyntheticLearner {
+    pool: Rc<LearnerPool>,
     number: u32,
     key: SigningKey,
     member: LearnerDriver,
-    socket: Option<Socket>,
+    socket: Option<LearnerSocket>,
     context: usize,
     is_ready: bool,
     has_ended: bool,
@@ -40,9 +40,9 @@ pub struct Learner {
     sent: BTreeMap<Serial, Instant>,
 }
 
-impl Learner {
+impl SyntheticLearner {
     /// Creates the learner of this number, not yet joined.
-    pub fn new(pool: Rc<Pool>, number: u32) -> Self {
+    pub fn new(pool: Rc<LearnerPool>, number: u32) -> Self {
         let mut secret = [7; 32];
         secret[..4].copy_from_slice(&number.to_le_bytes());
         let key = SigningKey::from_bytes(&secret);
@@ -91,7 +91,7 @@ impl Learner {
 
     /// Handles all waiting messages.
     async fn receive(&mut self) {
-        while let Some(input) = self.socket.as_mut().and_then(Socket::try_next) {
+        while let Some(input) = self.socket.as_mut().and_then(LearnerSocket::try_next) {
             self.handle(input).await;
         }
     }
@@ -198,7 +198,7 @@ impl Learner {
     async fn act(&mut self, output: Output) -> Option<Input> {
         match output {
             Output::Connect => {
-                let opened = Socket::open(self.pool.address).await;
+                let opened = LearnerSocket::open(self.pool.address).await;
                 return Some(match opened {
                     Ok(socket) => {
                         self.socket = Some(socket);

@@ -18,8 +18,8 @@ use clap::Parser;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, interval, sleep};
 
-use learner::Learner;
-use pool::Pool;
+use learner::SyntheticLearner;
+use pool::LearnerPool;
 
 /// Interval of the lines of figures.
 const PRINT_EVERY: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
 
 /// Starts the learners, a few at a time, and prints figures each second.
 async fn run(args: Args) {
-    let pool = Rc::new(Pool::new(args.address, Duration::from_millis(args.step_ms)));
+    let pool = Rc::new(LearnerPool::new(args.address, Duration::from_millis(args.step_ms)));
     let joiner = Rc::clone(&pool);
     tokio::task::spawn_local(async move {
         for number in args.first..args.first.saturating_add(args.learners) {
@@ -85,7 +85,7 @@ async fn run(args: Args) {
                 sleep(POLL).await;
             }
             joiner.stats.borrow_mut().start_join();
-            tokio::task::spawn_local(Learner::new(Rc::clone(&joiner), number).live());
+            tokio::task::spawn_local(SyntheticLearner::new(Rc::clone(&joiner), number).live());
         }
     });
     let mut tick = interval(PRINT_EVERY);

@@ -28,26 +28,26 @@ const VALUE: f32 = 1e-3;
 type Fragment = (Version, Vec<f32>);
 
 /// Shared data.
-pub struct Pool {
+pub struct LearnerPool {
     pub address: SocketAddr,
     pub step: Duration,
     pub began: Instant,
     pub stats: RefCell<Stats>,
-    run: RefCell<Option<Model>>,
+    run: RefCell<Option<RunModel>>,
     cache: Mutex<BTreeMap<FragmentId, Fragment>>,
     shards: Mutex<BTreeMap<u32, Vec<u8>>>,
     digests: RefCell<BTreeMap<FragmentId, BTreeMap<Version, u64>>>,
 }
 
 /// Parameters of the run, as its learners see them.
-pub struct Model {
+pub struct RunModel {
     pub fragments: Arc<Fragments>,
     pub codec: Codec,
     /// Updates by fragment, `[P]`, with [`BODIES`] for each.
     bodies: Vec<Vec<Vec<u8>>>,
 }
 
-impl Pool {
+impl LearnerPool {
     pub fn new(address: SocketAddr, step: Duration) -> Self {
         Self {
             address,
@@ -73,7 +73,7 @@ impl Pool {
     pub fn fragments(&self, spec: &RunSpec) -> Result<Arc<Fragments>, String> {
         let mut run = self.run.borrow_mut();
         if run.is_none() {
-            *run = Some(Model::new(spec)?);
+            *run = Some(RunModel::new(spec)?);
         }
         Ok(run.as_ref().map(|run| Arc::clone(&run.fragments)).expect("just made"))
     }
@@ -136,7 +136,7 @@ impl Pool {
     }
 }
 
-impl Model {
+impl RunModel {
     /// Creates the model that `spec` describes.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use archipelago_core::diloco::{Entry, FragmentState, checksum};
 use archipelago_core::wire::{FragmentId, RunId, RunSpec, Version};
 use serde_json::{Value, json};
 
-use crate::pool::Model;
+use crate::pool::RunModel;
 
 /// Addresses of the cluster.
 #[derive(clap::Args)]
@@ -51,7 +51,7 @@ pub async fn run(args: Args) -> Result<Value, String> {
     let manifest: Value = serde_json::from_str(&text).map_err(|error| failed(&error))?;
     let run: RunId = serde_json::from_value(manifest["run"].clone()).map_err(|error| failed(&error))?;
     let spec: RunSpec = serde_json::from_value(manifest["spec"].clone()).map_err(|error| failed(&error))?;
-    let model = Model::new(&spec)?;
+    let model = RunModel::new(&spec)?;
     let ids: Vec<FragmentId> = model.fragments.ids().collect();
     let blobs = StoreSettings { place: args.blobs, variables: Vec::new() };
     let replicas = if args.bus.len() >= 3 { 3 } else { 1 };
@@ -72,7 +72,7 @@ pub async fn run(args: Args) -> Result<Value, String> {
 
 async fn follow(
     services: &Services,
-    model: &Model,
+    model: &RunModel,
     fragment: FragmentId,
     counts: &mut Counts,
 ) -> Result<(), String> {
@@ -111,7 +111,7 @@ async fn follow(
 }
 
 /// Creates a recomputation that continues from `state` of `fragment`.
-fn from(model: &Model, fragment: FragmentId, state: FragmentState) -> Option<Remake> {
+fn from(model: &RunModel, fragment: FragmentId, state: FragmentState) -> Option<Remake> {
     let count = model.fragments.ids().count();
     // The library only creates recomputations of all fragments; the states of the others are unused.
     let (states, until) = (vec![state; count], vec![Version(u64::MAX); count]);

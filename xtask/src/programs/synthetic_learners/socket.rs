@@ -19,14 +19,14 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 const READ_BUFFER_BYTES: usize = 4 << 10;
 
 /// WebSocket connection.
-pub struct Socket {
+pub struct LearnerSocket {
     stream: WebSocketStream<TcpStream>,
     assembler: Assembler,
     number: u32,
     is_dirty: bool,
 }
 
-impl Socket {
+impl LearnerSocket {
     /// Connects to the syncer at `address`.
     ///
     /// # Errors
