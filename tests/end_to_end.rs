@@ -12,7 +12,7 @@ use archipelago_core::wire::{
     Update, VERSION, encode,
 };
 use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_machine};
-use archipelago_tests::socket::{RawSocket, Received, hello};
+use archipelago_tests::socket::{RawSocket, SocketData, hello};
 use serde_json::Value;
 
 /// Flags of a run that takes a few seconds; its evaluations show a falling loss.
@@ -232,7 +232,7 @@ fn an_update_that_is_no_number_is_refused() {
     };
     socket.send(&Message::Progress(progress));
     let fate = loop {
-        let Received::Message(message) = socket.receive() else { panic!("closed before a round") };
+        let SocketData::Message(message) = socket.receive() else { panic!("closed before a round") };
         match *message {
             Message::Collect { fragment, base, .. } => {
                 let segments = fragments.segments(fragment).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use archipelago_tests::processes::{SyncerProcess, newest_snapshot, number, whole_machine};
-use archipelago_tests::witness::{Told, assert_known, witness};
+use archipelago_tests::witness::{LastMerged, assert_known, witness};
 
 /// Flags of a small run that takes no snapshot but its first.
 const FLAGS: [&str; 13] = [
@@ -32,7 +32,7 @@ fn kills_lose_nothing_that_a_learner_was_told() {
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start(&FLAGS);
     let mut others = [syncer.learner("anne"), syncer.learner("bert")];
-    let (mut told, mut serial) = (Told::new(), 0);
+    let (mut told, mut serial) = (LastMerged::new(), 0);
     for kill in 0..6 {
         let count = Arc::new(AtomicU64::new(0));
         let watching = witness(syncer.address, serial, Arc::clone(&count));

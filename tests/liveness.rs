@@ -165,14 +165,14 @@ fn a_paced_learner_takes_its_share_of_the_steps() {
 }
 
 /// Toy whose training fails in its `fails_at`-th step.
-struct Frail {
+struct FailingTrainer {
     toy: Toy,
     steps: u32,
     fails_at: Option<u32>,
     device: bool,
 }
 
-impl Trainer for Frail {
+impl Trainer for FailingTrainer {
     fn layout(&self) -> &Layout {
         self.toy.layout()
     }
@@ -214,7 +214,7 @@ fn who_fails_begins_anew() {
             made += u32::from(machine == 1);
             // If it fails repeatedly, it fails before any of its updates can be merged.
             let fails_at = (machine == 1 && made <= failures).then_some(if failures > 1 { 1 } else { 100 });
-            Box::new(Frail { toy: Toy::new(), steps: 0, fails_at, device })
+            Box::new(FailingTrainer { toy: Toy::new(), steps: 0, fails_at, device })
         };
         World::new(seed, spec, Toy::layout(), Box::new(make)).expect("a run of toys")
     };

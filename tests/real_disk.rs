@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use archipelago_tests::processes::{SMALL_RUN, SyncerProcess, number, whole_machine};
 use archipelago_tests::small_disk::DiskFault;
 use archipelago_tests::small_disk::is_left_out;
-use archipelago_tests::socket::News;
+use archipelago_tests::socket::EventStream;
 use archipelago_tests::witness::{assert_known, witness};
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ fn flags(snapshot_every: &str) -> Vec<&str> {
 }
 
 /// Waits until the syncer reports that the disk cannot be written, which it must do soon and everywhere.
-fn is_said(syncer: &mut SyncerProcess, news: &News, troubles: usize) -> Value {
+fn is_said(syncer: &mut SyncerProcess, news: &EventStream, troubles: usize) -> Value {
     let status = syncer.wait_until("it says so", |status| !status["disk"]["tapeFault"].is_null());
     let waited_s = number(&status["disk"], "unsavedAgeS");
     assert!(waited_s < SAID_WITHIN_S, "said after {waited_s} s: {}", status["disk"]);
@@ -76,7 +76,7 @@ fn a_file_system_that_fills_up_halts_the_run_and_loses_nothing() {
     }
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start_on_small_disk(DISK_BYTES, &flags("1h"));
-    let news = News::listen(syncer.address, "/v1/events");
+    let news = EventStream::listen(syncer.address, "/v1/events");
     let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
     let count = Arc::new(AtomicU64::new(0));
     let watching = witness(syncer.address, 0, Arc::clone(&count));
@@ -102,7 +102,7 @@ fn a_file_system_that_fills_up_halts_the_run_and_loses_nothing() {
     goes_on(&mut syncer);
     assert!(learners.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
 
-    let news = News::listen(syncer.address, "/v1/events");
+    let news = EventStream::listen(syncer.address, "/v1/events");
     syncer.small_disk().fill();
     is_said(&mut syncer, &news, 1);
     let (code, words) = syncer.stop();
@@ -172,7 +172,7 @@ fn a_disk_that_fails_halts_the_run_and_loses_nothing() {
     }
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start_on_faulty_disk(&flags("1h"));
-    let news = News::listen(syncer.address, "/v1/events");
+    let news = EventStream::listen(syncer.address, "/v1/events");
     let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
     let count = Arc::new(AtomicU64::new(0));
     let watching = witness(syncer.address, 0, Arc::clone(&count));

@@ -46,7 +46,7 @@ pub struct SyncerProcess {
     /// Address that it listens on.
     pub address: SocketAddr,
     flags: Vec<String>,
-    serves: Serves,
+    serves: SyncerEnvironment,
 }
 
 impl SyncerProcess {
@@ -56,7 +56,7 @@ impl SyncerProcess {
     /// If it does not come up.
     #[must_use]
     pub fn start(flags: &[&str]) -> Self {
-        Self::start_with(flags, |_| Serves::One)
+        Self::start_with(flags, |_| SyncerEnvironment::One)
     }
 
     /// As [`Self::start`], with a run in each folder below [`Self::folder`]; the status is that of `/v1/runs`.
@@ -65,7 +65,7 @@ impl SyncerProcess {
     /// If it does not come up.
     #[must_use]
     pub fn start_several(flags: &[&str]) -> Self {
-        Self::start_with(flags, |_| Serves::Several)
+        Self::start_with(flags, |_| SyncerEnvironment::Several)
     }
 
     /// As [`Self::start`], with a largest file size, as if the disk were full beyond it.
@@ -74,7 +74,7 @@ impl SyncerProcess {
     /// If it does not come up.
     #[must_use]
     pub fn start_with_files_up_to(file_bytes_max: u64, flags: &[&str]) -> Self {
-        Self::start_with(flags, |_| Serves::Limited(file_bytes_max))
+        Self::start_with(flags, |_| SyncerEnvironment::Limited(file_bytes_max))
     }
 
     /// As [`Self::start`], with a largest number of open files and sockets.
@@ -83,7 +83,7 @@ impl SyncerProcess {
     /// If it does not come up.
     #[must_use]
     pub fn start_with_descriptors(descriptors_max: u32, flags: &[&str]) -> Self {
-        Self::start_with(flags, |_| Serves::Crowded(descriptors_max))
+        Self::start_with(flags, |_| SyncerEnvironment::Crowded(descriptors_max))
     }
 
     /// As [`Self::start`], with its folder on a separate file system with room for `bytes`.
@@ -92,7 +92,7 @@ impl SyncerProcess {
     /// If it does not come up, or mounting is not permitted.
     #[must_use]
     pub fn start_on_small_disk(bytes: u64, flags: &[&str]) -> Self {
-        Self::start_with(flags, |folder| Serves::OnSmallDisk(SmallDisk::mount(folder, bytes)))
+        Self::start_with(flags, |folder| SyncerEnvironment::OnSmallDisk(SmallDisk::mount(folder, bytes)))
     }
 
     /// As [`Self::start`], with its folder on a disk with injected faults.
@@ -101,7 +101,7 @@ impl SyncerProcess {
     /// If it does not come up, or there is no C compiler.
     #[must_use]
     pub fn start_on_faulty_disk(flags: &[&str]) -> Self {
-        Self::start_with(flags, |folder| Serves::OnFaultyDisk(FaultyDisk::new(folder)))
+        Self::start_with(flags, |folder| SyncerEnvironment::OnFaultyDisk(FaultyDisk::new(folder)))
     }
 
     /// Returns the separate file system.
@@ -110,7 +110,11 @@ impl SyncerProcess {
     /// If the folder is on a common disk.
     #[must_use]
     pub fn small_disk(&self) -> &SmallDisk {
-        if let Serves::OnSmallDisk(disk) = &self.serves { disk } else { panic!("it is on a common disk") }
+        if let SyncerEnvironment::OnSmallDisk(disk) = &self.serves {
+            disk
+        } else {
+            panic!("it is on a common disk")
+        }
     }
 
     /// Returns the disk with injected faults.
@@ -119,10 +123,14 @@ impl SyncerProcess {
     /// If the folder is on a common disk.
     #[must_use]
     pub fn faulty_disk(&self) -> &FaultyDisk {
-        if let Serves::OnFaultyDisk(disk) = &self.serves { disk } else { panic!("it is on a common disk") }
+        if let SyncerEnvironment::OnFaultyDisk(disk) = &self.serves {
+            disk
+        } else {
+            panic!("it is on a common disk")
+        }
     }
 
-    fn start_with(flags: &[&str], serves: impl FnOnce(&Path) -> Serves) -> Self {
+    fn start_with(flags: &[&str], serves: impl FnOnce(&Path) -> SyncerEnvironment) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let serves = serves(&dir.path().join("run"));
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
@@ -235,7 +243,7 @@ impl SyncerProcess {
     /// Returns its `/v1/status`, if it answers.
     #[must_use]
     pub fn try_status(&self) -> Option<Value> {
-        let path = if matches!(self.serves, Serves::Several) { RUNS } else { STATUS };
+        let path = if matches!(self.serves, SyncerEnvironment::Several) { RUNS } else { STATUS };
         let body = get(self.address, path).ok()?;
         serde_json::from_str(&body).ok()
     }
@@ -334,7 +342,7 @@ impl SyncerProcess {
     /// Returns the path of `name` in its folder, as seen from this process.
     fn seen(&self, name: &str) -> PathBuf {
         match &self.serves {
-            Serves::OnSmallDisk(disk) => disk.path(name),
+            SyncerEnvironment::OnSmallDisk(disk) => disk.path(name),
             _ => self.folder().join(name),
         }
     }
@@ -368,14 +376,14 @@ pub fn of_learner(status: &Value, name: &str, key: &str) -> f64 {
     found.and_then(|learner| learner[key].as_f64()).unwrap_or(0.0)
 }
 
-fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], serves: &Serves) -> Child {
+fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], serves: &SyncerEnvironment) -> Child {
     let file = |name: &str| {
         File::options().append(true).create(true).open(dir.path().join(name)).expect("a file for its output")
     };
     let mut command = serves.command(program("syncer-server"));
     command
         .args(["serve", "--json", "--listen", &address.to_string()])
-        .arg(if matches!(serves, Serves::Several) { "--runs" } else { "--dir" })
+        .arg(if matches!(serves, SyncerEnvironment::Several) { "--runs" } else { "--dir" })
         .arg(dir.path().join("run"))
         .args(flags)
         .stdin(Stdio::null())
@@ -432,7 +440,7 @@ pub(crate) fn clock() -> Instant {
 }
 
 /// Environment of a syncer, and the number of its runs.
-pub(crate) enum Serves {
+pub(crate) enum SyncerEnvironment {
     /// One run.
     One,
     /// One run, with a largest file size in bytes.
@@ -447,7 +455,7 @@ pub(crate) enum Serves {
     OnFaultyDisk(FaultyDisk),
 }
 
-impl Serves {
+impl SyncerEnvironment {
     /// Returns the environment of later starts; limits apply only to the first one.
     pub(crate) fn lasting(&self) -> &Self {
         if matches!(self, Self::Limited(_) | Self::Crowded(_)) { &Self::One } else { self }

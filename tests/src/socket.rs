@@ -27,7 +27,7 @@ pub struct RawSocket {
 
 /// Received data.
 #[derive(Debug, PartialEq)]
-pub enum Received {
+pub enum SocketData {
     /// Decoded message.
     Message(Box<Message>),
     /// Close frame with its code.
@@ -63,7 +63,7 @@ impl RawSocket {
         assert!(answer.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{answer}");
         let mut socket = Self { stream, assembler: Assembler::new(BODY_BYTES_MAX), challenge: None };
         match socket.receive() {
-            Received::Message(message) => match *message {
+            SocketData::Message(message) => match *message {
                 Message::Challenge(challenge) => socket.challenge = Some(challenge),
                 other => panic!("{other:?} in place of Challenge"),
             },
@@ -81,7 +81,7 @@ impl RawSocket {
         let mut socket = Self::open(address);
         socket.send(&Message::Hello(hello(identity)));
         match socket.receive() {
-            Received::Message(message) => match *message {
+            SocketData::Message(message) => match *message {
                 Message::Welcome(welcome) => (socket, welcome),
                 other => panic!("{other:?} in place of Welcome"),
             },
@@ -132,18 +132,18 @@ impl RawSocket {
     ///
     /// # Panics
     /// If the peer sends an invalid message.
-    pub fn receive(&mut self) -> Received {
+    pub fn receive(&mut self) -> SocketData {
         loop {
-            let Some((opcode, payload)) = self.frame() else { return Received::End };
+            let Some((opcode, payload)) = self.frame() else { return SocketData::End };
             match opcode {
                 BINARY => {
                     if let Some(message) = self.assembler.push(&payload).expect("a message of ours") {
-                        return Received::Message(Box::new(message));
+                        return SocketData::Message(Box::new(message));
                     }
                 }
                 CLOSE => {
                     let code = payload.first_chunk::<2>().map_or(0, |code| u16::from_be_bytes(*code));
-                    return Received::Close(code);
+                    return SocketData::Close(code);
                 }
                 PING => {}
                 other => panic!("a frame with opcode {other}"),
@@ -156,13 +156,13 @@ impl RawSocket {
         let (mut bye, mut close) = (None, None);
         loop {
             match self.receive() {
-                Received::Message(message) => {
+                SocketData::Message(message) => {
                     if let Message::Bye(last) = *message {
                         bye = Some(last.code.into());
                     }
                 }
-                Received::Close(code) => close = Some(code),
-                Received::End => return (bye, close),
+                SocketData::Close(code) => close = Some(code),
+                SocketData::End => return (bye, close),
             }
             if close.is_some() {
                 return (bye, close);
@@ -264,11 +264,11 @@ pub fn order(address: SocketAddr, path: &str, token: &str) -> std::io::Result<u1
 }
 
 /// Event stream of a syncer, collected in the background.
-pub struct News {
+pub struct EventStream {
     text: Arc<Mutex<String>>,
 }
 
-impl News {
+impl EventStream {
     /// Opens `GET path`, a response without an end.
     ///
     /// # Panics

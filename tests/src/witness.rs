@@ -10,20 +10,24 @@ use std::thread::JoinHandle;
 use archipelago_core::diloco::{Codec, Fragments, Layout, checksum};
 use archipelago_core::wire::{Fate, FragmentId, LearnerState, Message, Progress, Serial, Update, Welcome};
 
-use crate::socket::{RawSocket, Received};
+use crate::socket::{RawSocket, SocketData};
 
 /// Key of the witness.
 const WITNESS: u8 = 9;
 
 /// Last update of each fragment that the witness was told was merged.
-pub type Told = BTreeMap<FragmentId, Serial>;
+pub type LastMerged = BTreeMap<FragmentId, Serial>;
 
 /// Joins the run at `address` as a learner that records what it is told, until its connection ends. `count` counts its
 /// merges. Its updates are numbered from after `serial_first`. Returns the record and its last number.
 ///
 /// # Panics
 /// In its thread, if the run has no model.
-pub fn witness(address: SocketAddr, serial_first: u64, count: Arc<AtomicU64>) -> JoinHandle<(Told, u64)> {
+pub fn witness(
+    address: SocketAddr,
+    serial_first: u64,
+    count: Arc<AtomicU64>,
+) -> JoinHandle<(LastMerged, u64)> {
     std::thread::spawn(move || {
         let (mut socket, welcome) = RawSocket::greet(address, WITNESS);
         let Welcome { run, layout: hash, spec, .. } = *welcome;
@@ -38,11 +42,11 @@ pub fn witness(address: SocketAddr, serial_first: u64, count: Arc<AtomicU64>) ->
             Message::Progress(Progress { run, leases: vec![], steps, tokens, step_ms, loss, state })
         };
         socket.send(&report(1));
-        let (mut told, mut serial) = (Told::new(), serial_first);
+        let (mut told, mut serial) = (LastMerged::new(), serial_first);
         loop {
             let message = match socket.receive() {
-                Received::Message(message) => *message,
-                Received::Close(_) | Received::End => return (told, serial),
+                SocketData::Message(message) => *message,
+                SocketData::Close(_) | SocketData::End => return (told, serial),
             };
             match message {
                 Message::Collect { fragment, base, .. } => {
@@ -80,7 +84,7 @@ pub fn witness(address: SocketAddr, serial_first: u64, count: Arc<AtomicU64>) ->
 ///
 /// # Panics
 /// If it does not, with `when`.
-pub fn assert_known(address: SocketAddr, told: &Told, when: &str) {
+pub fn assert_known(address: SocketAddr, told: &LastMerged, when: &str) {
     let (_socket, welcome) = RawSocket::greet(address, WITNESS);
     for (fragment, serial) in told {
         let known = welcome.merged[usize::from(fragment.0)];

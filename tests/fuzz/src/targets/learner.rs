@@ -24,13 +24,13 @@ const OUTPUTS_MAX: usize = 4_096;
 const SAID_MAX: usize = 256;
 
 /// LearnerDriver with the state of its shell, and the honest syncer whose messages are altered.
-struct Stage {
+struct LearnerHarness {
     member: LearnerDriver,
     now_us: u64,
     syncer: Syncer,
     conn: Option<ConnId>,
     conns: u64,
-    desk: Desk,
+    desk: PendingOutputs,
     shards: Vec<Arc<[u8]>>,
     replica: Option<Replica>,
     theta: Vec<f32>,
@@ -41,12 +41,12 @@ struct Stage {
 
 /// Pending outputs of the syncer.
 #[derive(Default)]
-struct Desk {
+struct PendingOutputs {
     said: VecDeque<Message>,
     jobs: Vec<MergeJob>,
 }
 
-impl Host for Desk {
+impl Host for PendingOutputs {
     fn send(&mut self, conns: &[ConnId], message: Message) {
         let room = SAID_MAX.saturating_sub(self.said.len());
         self.said.extend(conns.iter().take(room).map(|_| message.clone()));
@@ -69,7 +69,7 @@ impl Host for Desk {
 /// reordered and altered. In every case the learner goes on or ends, with a bounded number of outputs.
 pub fn run(data: &[u8]) {
     let mut script = Script(data);
-    let mut stage = Stage::new();
+    let mut stage = LearnerHarness::new();
     stage.tell(Input::Timeout);
     for _ in 0..STEPS_MAX {
         if script.is_over() || stage.is_over {
@@ -79,7 +79,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-impl Stage {
+impl LearnerHarness {
     fn new() -> Self {
         let (spec, shards) = Toy::run(1, 4, 200);
         let layout = Toy::layout();
@@ -101,7 +101,7 @@ impl Stage {
             syncer,
             conn: None,
             conns: 0,
-            desk: Desk::default(),
+            desk: PendingOutputs::default(),
             shards,
             replica: None,
             theta,
