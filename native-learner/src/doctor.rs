@@ -100,7 +100,7 @@ async fn examine_devices(args: &ComputeArgs) -> (Vec<Finding>, Value) {
         "asked": args.engine.name(), "adapters": adapters.iter().map(figures_of).collect::<Vec<_>>(),
     });
     match train(args).await {
-        Ok(Trained { engine, mut compute, trials, outlooks }) => {
+        Ok(TrainingTest { engine, mut compute, trials, outlooks }) => {
             figures["engine"] = json!(engine.kind().name());
             figures["device"] = json!(engine.describe());
             figures["matmul"] = json!(trials);
@@ -109,9 +109,9 @@ async fn examine_devices(args: &ComputeArgs) -> (Vec<Finding>, Value) {
             findings.push(Finding::well("compute", text.join("; ")));
             let mut models = Vec::new();
             for outlook in outlooks {
-                models.push(Model::of(&compute, outlook).await);
+                models.push(PresetCheck::of(&compute, outlook).await);
             }
-            figures["models"] = models.iter().map(Model::figures).collect();
+            figures["models"] = models.iter().map(PresetCheck::figures).collect();
             findings.push(Finding::well("models", told(&models)));
             let chosen = compute.builder.tunings().last().filter(|_| !trials.is_empty());
             findings.extend(chosen.into_iter().flat_map(|tuning| matmul(&tuning.choice, &trials)));
@@ -122,7 +122,7 @@ async fn examine_devices(args: &ComputeArgs) -> (Vec<Finding>, Value) {
 }
 
 /// Results of training a small model.
-struct Trained {
+struct TrainingTest {
     engine: AnyEngine,
     compute: Compute,
     trials: Vec<Trial>,
@@ -130,7 +130,7 @@ struct Trained {
 }
 
 /// Trains a small model briefly.
-async fn train(args: &ComputeArgs) -> Result<Trained, Failure> {
+async fn train(args: &ComputeArgs) -> Result<TrainingTest, Failure> {
     let measured = Preset::Small;
     let rehearsal = Rehearsal::new(measured);
     let Rehearsal { spec, tokens } = &rehearsal;
@@ -149,11 +149,11 @@ async fn train(args: &ComputeArgs) -> Result<Trained, Failure> {
     let tokens_per_s = trained as f64 * 1e6 / (clock.now_us() - start_us) as f64;
     let outlooks = Outlook::of_all(measured, tokens_per_s).map_err(failed)?;
     let trials = compute.trials(spec).await.map_err(failed)?;
-    Ok(Trained { engine, compute, trials, outlooks })
+    Ok(TrainingTest { engine, compute, trials, outlooks })
 }
 
 /// A preset on this machine.
-struct Model {
+struct PresetCheck {
     outlook: Outlook,
     /// Reason why the preset does not fit.
     unfit: Option<String>,
@@ -161,7 +161,7 @@ struct Model {
     room: Option<Room>,
 }
 
-impl Model {
+impl PresetCheck {
     async fn of(compute: &Compute, outlook: Outlook) -> Self {
         match compute.builder.room(&Rehearsal::new(outlook.preset).spec).await {
             Ok(room) => Self { outlook, unfit: None, room },
@@ -181,9 +181,9 @@ impl Model {
 }
 
 /// Lists the presets that fit, with their approximate speeds.
-fn told(models: &[Model]) -> String {
-    let name = |model: &Model| model.outlook.preset.name();
-    let fast = |model: &Model| {
+fn told(models: &[PresetCheck]) -> String {
+    let name = |model: &PresetCheck| model.outlook.preset.name();
+    let fast = |model: &PresetCheck| {
         let how = model.room.map(|Room { thrift, bytes }| match thrift {
             MemoryPlan::NONE => format!(" in {} MiB", bytes.div_ceil(1 << 20)),
             thrift => format!(" in {} MiB, where {thrift}", bytes.div_ceil(1 << 20)),

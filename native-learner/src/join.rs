@@ -13,7 +13,7 @@ use archipelago_runtime::platform::{Clock, interrupted, sleep};
 use crate::cli::JoinArgs;
 use crate::compute::Compute;
 use crate::exit::{Exit, Failure};
-use crate::show::Show;
+use crate::show::EventPrinter;
 
 /// Time after the first signal in which further signals are ignored, in milliseconds.
 const SAME_WISH_MS: u64 = 500;
@@ -49,7 +49,7 @@ async fn take_part(
         shelf: args.cache.shelf(),
         takes_adapters: true,
     };
-    let mut show = Show::new(args.output);
+    let mut show = EventPrinter::new(args.output);
     show.begin(&run_config, &identity.path);
     show.notes(compute.take_notes());
 

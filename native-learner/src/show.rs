@@ -23,8 +23,8 @@ const COLUMNS_MAX: usize = 79;
 /// Erases the current line and returns to its beginning.
 const ERASE: &str = "\r\x1b[2K";
 
-/// Prints the events of one run.
-pub(crate) struct Show {
+/// Printer of the events of one run.
+pub(crate) struct EventPrinter {
     output: OutputArgs,
     terminal: bool,
     /// Whether a progress line is on the terminal.
@@ -40,7 +40,7 @@ pub(crate) struct Show {
     is_missed: bool,
 }
 
-impl Show {
+impl EventPrinter {
     pub(crate) fn new(output: OutputArgs) -> Self {
         let terminal = io::stdout().is_terminal() && !output.json;
         let (sentence, shown_ms, loss, lost) = (String::new(), None, None, None);
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_run_is_no_loss_of_its_connection() {
-        let mut show = Show::new(OutputArgs { json: false, quiet: true, verbose: false });
+        let mut show = EventPrinter::new(OutputArgs { json: false, quiet: true, verbose: false });
         let lost = Event::Disconnected { reason: "thank you".into(), retry_ms: 100 };
         let progress = |doing| Event::Progress(Box::new(report(doing)));
         show.event(&lost);

@@ -3,7 +3,9 @@
 use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::RunSpec;
 use archipelago_runtime::engine::cpu::CpuGradient;
-use archipelago_runtime::engine::{EngineError, Helper, HelperError, Helpers, HelperResult, Task, PendingResult};
+use archipelago_runtime::engine::{
+    EngineError, Helper, HelperError, HelperResult, Helpers, PendingResult, Task,
+};
 use js_sys::{Error, Float32Array, Promise, Uint32Array};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
@@ -53,20 +55,20 @@ pub fn helpers(team: Team, count: u32) -> Helpers {
         let start = |_| team.start(to_js(model.as_ref()?), spec.inner.batch).ok();
         // Each helper needs at least one window, in addition to the learner's own.
         let useful = count.min(spec.inner.batch.saturating_sub(1));
-        (0..useful).map_while(start).map(|remote| Box::new(Owned(remote)) as Box<dyn Helper>).collect()
+        (0..useful).map_while(start).map(|remote| Box::new(OwnedHelper(remote)) as Box<dyn Helper>).collect()
     })
 }
 
 /// A helper that ends when it is dropped.
-struct Owned(Remote);
+struct OwnedHelper(Remote);
 
-impl Drop for Owned {
+impl Drop for OwnedHelper {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
-impl Helper for Owned {
+impl Helper for OwnedHelper {
     fn begin(&mut self, task: &Task<'_>) -> PendingResult {
         let (params, tokens) = (Float32Array::from(task.params), Uint32Array::from(task.tokens));
         let patience_ms = task.patience_ms;

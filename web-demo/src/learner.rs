@@ -126,7 +126,7 @@ impl Learner {
             batch,
             shelf: options
                 .keeps
-                .then(|| Rc::new(BrowserShelf { hooks: Rc::clone(&hooks) }) as Rc<dyn WeightCache>),
+                .then(|| Rc::new(BrowserStorage { hooks: Rc::clone(&hooks) }) as Rc<dyn WeightCache>),
             takes_adapters: true,
         };
         let observe = |event: &Event| hooks.event(to_js(event));
@@ -139,7 +139,7 @@ impl Learner {
             }
             let engine = builder.build(spec, moments.or(kept)).await?;
             self.gpu.replace(builder.gpu().cloned());
-            hooks.event(to_js(&Notice::Engine {
+            hooks.event(to_js(&LearnerNotice::Engine {
                 engine: engine.kind().name(),
                 device: builder.gpu().map_or_else(|| engine.describe(), describe),
                 fallback: builder.fallback().map(told),
@@ -151,7 +151,7 @@ impl Learner {
                 hooks.save(moments.steps as f64, vectors.collect());
             };
             let every = if engine.layout().len() > SAVED_PARAMS_MAX { 0 } else { options.save_steps };
-            Ok::<_, EngineError>(Saving::new(engine, every, Box::new(save)))
+            Ok::<_, EngineError>(MomentSaver::new(engine, every, Box::new(save)))
         };
         Ok(run(config, &self.control, build, observe).await?)
     }
@@ -191,7 +191,7 @@ async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<OptimiserState> {
     if kept.is_null() || kept.is_undefined() {
         return None;
     }
-    let kept: Kept = kept.unchecked_into();
+    let kept: StoredMoments = kept.unchecked_into();
     let steps = kept.steps();
     let vectors = kept.vectors().iter().map(|vector| Float32Array::new(&vector).to_vec()).collect();
     // The engine checks whether they belong to this model and its optimiser.
@@ -222,18 +222,18 @@ extern "C" {
     pub(crate) fn keep(this: &Hooks, name: &str, bytes: Uint8Array) -> Promise;
 
     /// Result of `restore`.
-    pub type Kept;
+    pub type StoredMoments;
     #[wasm_bindgen(method, getter)]
-    pub(crate) fn steps(this: &Kept) -> f64;
+    pub(crate) fn steps(this: &StoredMoments) -> f64;
     #[wasm_bindgen(method, getter)]
-    pub(crate) fn vectors(this: &Kept) -> Array;
+    pub(crate) fn vectors(this: &StoredMoments) -> Array;
 }
 
 /// Something that a page may want to show. As JSON each has its name under `event`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(test, derive(ts_rs::TS))]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "Notice"))]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Notice {
+pub enum LearnerNotice {
     /// The engine is chosen.
     Engine {
         /// "gpu" or "cpu".
@@ -251,7 +251,7 @@ pub enum Notice {
 pub type Save = Box<dyn Fn(&OptimiserState)>;
 
 /// [`AnyEngine`] with a save function for its moments.
-pub struct Saving {
+pub struct MomentSaver {
     engine: AnyEngine,
     save: Save,
     /// Steps between two saves; 0 for never.
@@ -259,14 +259,14 @@ pub struct Saving {
     since: u32,
 }
 
-impl Saving {
+impl MomentSaver {
     /// Creates an engine that saves after every `every` steps, or never if that is 0.
     pub fn new(engine: AnyEngine, every: u32, save: Save) -> Self {
         Self { engine, save, every, since: 0 }
     }
 }
 
-impl Engine for Saving {
+impl Engine for MomentSaver {
     fn exchange(&self) -> &dyn Exchange {
         self.engine.exchange()
     }
@@ -313,11 +313,11 @@ impl Engine for Saving {
 }
 
 /// Storage behind `hooks`, which limits its own size.
-pub(crate) struct BrowserShelf {
+pub(crate) struct BrowserStorage {
     pub(crate) hooks: Rc<Hooks>,
 }
 
-impl WeightCache for BrowserShelf {
+impl WeightCache for BrowserStorage {
     /// Returns true. A browser shows its free space only when data is stored.
     fn has_room(&self, _bytes: u64) -> bool {
         true
@@ -342,7 +342,7 @@ async fn settled(promise: Promise) -> Result<JsValue, ShelfError> {
     })
 }
 
-impl fmt::Debug for BrowserShelf {
+impl fmt::Debug for BrowserStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("BrowserShelf")
     }

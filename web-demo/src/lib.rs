@@ -30,12 +30,12 @@ use wasm_bindgen::prelude::wasm_bindgen;
 
 pub use failure::Failure;
 pub use helper::Differentiator;
-pub use learner::{Learner, Notice};
+pub use learner::{Learner, LearnerNotice};
 pub use measure::measure;
 pub use options::{JoinOptions, MeasureOptions, Measured, PresetFacts};
 #[cfg(feature = "parity")]
 pub use parity::Parity;
-pub use writer::Writer;
+pub use writer::TextGenerator;
 
 /// Runs when the module is loaded. A panic, which is a bug of ours, then ends the Worker with its message instead of a
 /// bare trap.

@@ -5,7 +5,7 @@ use archipelago_core::model::ModelView;
 use archipelago_core::wire::{Fate, FragmentId, LateReason, LearnerId, Refusal, Round, Version};
 use archipelago_ts::Module;
 
-use crate::{JoinOptions, MeasureOptions, Measured, Notice, PresetFacts};
+use crate::{JoinOptions, LearnerNotice, MeasureOptions, Measured, PresetFacts};
 
 #[test]
 fn types_of_the_package_are_current() {
@@ -21,5 +21,5 @@ fn types_of_the_package_are_current() {
     let module = module.declare::<Doing>().declare::<Offline>().declare::<Report>().declare::<Event>();
     let module = module.declare::<JoinOptions>().declare::<MeasureOptions>();
     let module = module.declare::<ModelView>();
-    module.declare::<PresetFacts>().declare::<Measured>().declare::<Notice>().check();
+    module.declare::<PresetFacts>().declare::<Measured>().declare::<LearnerNotice>().check();
 }

@@ -13,7 +13,7 @@ use crate::options::{read, to_js};
 
 /// Location of a syncer, for code that fetches from it.
 #[derive(Serialize)]
-struct Place {
+struct SyncerLocation {
     /// Base address of its routes, including a final slash.
     base: String,
     /// Invite from the link.
@@ -27,18 +27,18 @@ struct Place {
 pub fn place_of(link: &str) -> Result<JsValue, JsValue> {
     let address: Address = link.parse().map_err(Failure::from)?;
     let invite = address.invite().map(|invite| invite.expose().to_owned());
-    Ok(to_js(&Place { base: address.http_url("/"), invite }))
+    Ok(to_js(&SyncerLocation { base: address.http_url("/"), invite }))
 }
 
 /// Generator of texts from loaded parameters.
-#[wasm_bindgen]
-pub struct Writer {
+#[wasm_bindgen(js_name = Writer)]
+pub struct TextGenerator {
     fragments: Fragments,
     inner: cpu::Writer<Vec<f32>>,
 }
 
-#[wasm_bindgen]
-impl Writer {
+#[wasm_bindgen(js_class = Writer)]
+impl TextGenerator {
     /// Creates a writer for a run that exchanges `model` in `fragments` fragments, as the syncer reports. The
     /// parameters are 0 until each fragment has been loaded.
     ///
