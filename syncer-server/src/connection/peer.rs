@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use archipelago_core::wire::{Bye, CloseCode};
 
-use crate::listener::{Place, Share, Socket, Taken};
+use crate::listener::{ConnectionShare, Place, Socket, Taken};
 
 /// Time after which a learner that found no free connection may come again, in milliseconds.
 const FULL_WAIT_MS: u32 = 10_000;
@@ -14,13 +14,13 @@ pub struct Peer {
     place: Option<Arc<Place>>,
     socket: Option<Socket>,
     /// The run's share of the connections, on a server of several runs.
-    share: Option<Share>,
+    share: Option<ConnectionShare>,
     taken: Mutex<Option<Taken>>,
 }
 
 impl Peer {
     /// Returns a peer at `place` that belongs to no learner yet. Its run may hold `share` of the server's connections.
-    pub fn new(place: Option<Arc<Place>>, share: Option<Share>) -> Self {
+    pub fn new(place: Option<Arc<Place>>, share: Option<ConnectionShare>) -> Self {
         let socket = place.as_ref().map(|place| place.open_socket());
         Self { place, socket, share, taken: Mutex::new(None) }
     }

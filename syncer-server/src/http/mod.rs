@@ -36,7 +36,7 @@ use crate::admin_token::AdminToken;
 use crate::cluster_node::AdminBroadcast;
 use crate::connection::Context;
 use crate::corpus::Corpus;
-use crate::listener::{Share, Taken};
+use crate::listener::{ConnectionShare, Taken};
 
 pub use admin::obey;
 pub use admin::shows_token;
@@ -82,7 +82,7 @@ pub struct App {
     /// Handle for orders to the other processes that serve the run, if there are several.
     pub herald: Option<AdminBroadcast>,
     /// The run's share of the connections of a server with several runs.
-    pub share: Option<Share>,
+    pub share: Option<ConnectionShare>,
     /// Sources of model archives.
     pub exports: Exports,
     /// Parameters in the form that learners fetch.

@@ -25,7 +25,7 @@ use tower_service::Service;
 
 use super::connection_limits::{ConnectionLimits, Full, Place};
 use super::host::{Names, check};
-use super::proxy::{Contradiction, Held, Proxies};
+use super::proxy::{ConnectionBody, Contradiction, Proxies};
 use super::shares::Shares;
 use super::slow::slow;
 use super::stall_timeout::{Coming, Going, STALL_MAX};
@@ -162,7 +162,7 @@ impl Caller {
         let request = request.map(|body| Body::new(Coming::new(body, STALL_MAX)));
         let response = into_ok(self.router.clone().call(request).await);
         match brought {
-            Some(place) => response.map(|body| Body::new(Held { body, _place: place })),
+            Some(place) => response.map(|body| Body::new(ConnectionBody { body, _place: place })),
             None => response,
         }
     }

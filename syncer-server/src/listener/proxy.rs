@@ -108,12 +108,12 @@ fn forwarded(element: &str) -> Option<IpAddr> {
 }
 
 /// The body of an answer, which holds a place while it is sent.
-pub(super) struct Held<B> {
+pub(super) struct ConnectionBody<B> {
     pub(super) body: B,
     pub(super) _place: Arc<Place>,
 }
 
-impl<B: Body + Unpin> Body for Held<B> {
+impl<B: Body + Unpin> Body for ConnectionBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

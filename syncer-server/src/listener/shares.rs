@@ -12,18 +12,18 @@ const PASSING_PART: u32 = 8;
 /// Connections held by all runs of a server. Cheap to clone; all clones share the count.
 #[derive(Clone)]
 pub struct Shares {
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<ConnectionCounts>>,
     all_max: u32,
 }
 
 #[derive(Default)]
-struct Held {
+struct ConnectionCounts {
     /// Connections by run.
     counts: BTreeMap<u64, u32>,
     next: u64,
 }
 
-impl Held {
+impl ConnectionCounts {
     fn all(&self) -> u32 {
         self.counts.values().sum()
     }
@@ -47,24 +47,24 @@ impl Shares {
     }
 
     /// Adds a run, and returns its share; dropping the share removes the run.
-    pub fn join(&self) -> Share {
+    pub fn join(&self) -> ConnectionShare {
         let mut held = self.held();
         let run = held.next;
         held.next += 1;
         held.counts.insert(run, 0);
         drop(held);
-        Share(Arc::new(Member { shares: self.clone(), run }))
+        ConnectionShare(Arc::new(Member { shares: self.clone(), run }))
     }
 
     /// A panic cannot leave the numbers inconsistent, so a poisoned lock is safe to use.
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, ConnectionCounts> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The share of one run.
 #[derive(Clone)]
-pub struct Share(Arc<Member>);
+pub struct ConnectionShare(Arc<Member>);
 
 struct Member {
     shares: Shares,
@@ -77,7 +77,7 @@ impl Drop for Member {
     }
 }
 
-impl Share {
+impl ConnectionShare {
     /// Takes one connection, released when dropped; `None` if other runs need it.
     pub fn take(&self) -> Option<Taken> {
         let Member { shares, run } = &*self.0;
@@ -91,7 +91,7 @@ impl Share {
 }
 
 /// One connection of a run.
-pub struct Taken(Share);
+pub struct Taken(ConnectionShare);
 
 impl Drop for Taken {
     fn drop(&mut self) {
@@ -106,7 +106,7 @@ impl Drop for Taken {
 mod tests {
     use super::*;
 
-    fn take_all(share: &Share) -> Vec<Taken> {
+    fn take_all(share: &ConnectionShare) -> Vec<Taken> {
         std::iter::from_fn(|| share.take()).take(1_000).collect()
     }
 

@@ -67,7 +67,7 @@ pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Resu
         free(out, recording.manifest().run)?;
     }
     let began = Instant::now();
-    let mut span = Span::default();
+    let mut span = MergeTime::default();
     let mut curves = Curves::new(recording.merges(args.until)?);
     let mut look = |merge: &ReplayedMerge| {
         span.add(merge.at_ms);
@@ -118,12 +118,12 @@ const GAP_MS: u64 = 24 * 3_600 * 1_000;
 
 /// Sum of the times from merge to merge.
 #[derive(Default)]
-struct Span {
+struct MergeTime {
     last_ms: Option<u64>,
     total_ms: u64,
 }
 
-impl Span {
+impl MergeTime {
     /// Adds a merge at `at_ms` milliseconds since 1970. The clock may have been set since the last merge.
     fn add(&mut self, at_ms: u64) {
         let gap_ms = self.last_ms.replace(at_ms).map_or(0, |last_ms| at_ms.saturating_sub(last_ms));
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_makes_no_run_longer() {
-        let mut span = Span::default();
+        let mut span = MergeTime::default();
         for at_ms in [0, 500, 1_795_937_160_000, 1_795_937_161_000, 1_700_000_000_000, 1_700_000_000_250] {
             span.add(at_ms);
         }

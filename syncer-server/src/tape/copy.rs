@@ -61,7 +61,7 @@ pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, Ser
     for held in &mut bodies {
         held.grow().map_err(disk("read", &dir.join(&held.name)))?;
     }
-    let rest = rest(dir)?.into_iter().map(|name| Held::open(dir, name)).collect::<Result<Vec<_>, _>>()?;
+    let rest = rest(dir)?.into_iter().map(|name| OpenFile::open(dir, name)).collect::<Result<Vec<_>, _>>()?;
 
     for held in snapshots.into_iter().chain(bodies).chain(rest) {
         let target = to.join(&held.name);
@@ -76,7 +76,7 @@ pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, Ser
 }
 
 /// Open file of the run; stays readable after its removal.
-struct Held {
+struct OpenFile {
     /// Path relative to the run's folder.
     name: PathBuf,
     file: File,
@@ -84,7 +84,7 @@ struct Held {
     permissions: Permissions,
 }
 
-impl Held {
+impl OpenFile {
     fn open(dir: &Path, name: PathBuf) -> Result<Self, ServerError> {
         let path = dir.join(&name);
         let file = File::open(&path).map_err(disk("read", &path))?;
@@ -112,7 +112,7 @@ impl Held {
 
 /// Opens the files of the folder `sub` with the extension `ending`. Skips files that the syncer removes in the
 /// meantime.
-fn hold_all(dir: &Path, sub: &str, ending: &str) -> Result<Vec<Held>, ServerError> {
+fn hold_all(dir: &Path, sub: &str, ending: &str) -> Result<Vec<OpenFile>, ServerError> {
     let folder = dir.join(sub);
     let mut held = Vec::new();
     for entry in list(&folder)? {
@@ -120,7 +120,7 @@ fn hold_all(dir: &Path, sub: &str, ending: &str) -> Result<Vec<Held>, ServerErro
         if name.extension().is_none_or(|found| found != ending) {
             continue;
         }
-        match Held::open(dir, name) {
+        match OpenFile::open(dir, name) {
             Err(ServerError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             other => held.push(other?),
         }

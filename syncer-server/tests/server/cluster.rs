@@ -7,7 +7,7 @@ use archipelago_core::wire::{CloseCode, Fate, Hello, Message, Refusal, Update};
 use serde_json::Value;
 use syncer_server::{ClusterArgs, Role, ServeConfig, Within};
 
-use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
+use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, hello};
 
 pub fn part(dir: &std::path::Path, services: &Services, role: Role) -> ServeConfig {
     let plain = config(dir);
@@ -50,8 +50,8 @@ async fn two_servers_serve_one_run() {
     std::fs::create_dir_all(&left).unwrap();
     std::fs::write(left.join("lock"), "").unwrap();
     let other = Server::start(part(dirs[1].path(), &services, Role::Gateway)).await;
-    let mut anne = Learner::join(&one, 1).await;
-    let mut bert = Learner::join(&other, 2).await;
+    let mut anne = ScriptedLearner::join(&one, 1).await;
+    let mut bert = ScriptedLearner::join(&other, 2).await;
     assert_eq!(anne.welcome.run, bert.welcome.run, "it is one run");
     assert_ne!(anne.welcome.learner, bert.welcome.learner);
     let mut merged = 0;
@@ -84,7 +84,7 @@ async fn two_servers_serve_one_run() {
     assert_eq!(welcome.learner, learner, "he has the same number everywhere");
     let before = bert.welcome.merged.clone();
     assert!(welcome.merged.iter().any(Option::is_some), "{before:?} → {:?}", welcome.merged);
-    let mut bert = Learner::of(client, welcome).await;
+    let mut bert = ScriptedLearner::of(client, welcome).await;
     let mut merged = 0;
     for _ in 0..4 {
         let (_, fate) = tokio::join!(anne.answer(|_| {}), bert.answer(|_| {}));
@@ -109,7 +109,7 @@ fn dirs() -> [tempfile::TempDir; 2] {
 }
 
 /// Trains until it is cancelled.
-async fn train(mut learner: Learner) {
+async fn train(mut learner: ScriptedLearner) {
     loop {
         learner.answer(|_| {}).await;
         // More reported windows lead to more leases.
@@ -161,7 +161,7 @@ async fn is_set(server: &Server, key: &str, value: &str) {
 async fn what_is_ordered_at_one_server_holds_at_all() {
     let dirs = dirs();
     let (services, [one, other]) = pair(&dirs).await;
-    let mut bert = Learner::join(&other, 2).await;
+    let mut bert = ScriptedLearner::join(&other, 2).await;
     // The first server has to know the learner.
     while !matches!(bert.answer(|_| {}).await, Fate::Merged { .. }) {}
     until(&one, "it knows him", |status| status["learnersTotal"] == 1).await;
@@ -222,7 +222,7 @@ async fn a_run_of_two_servers_ends_at_its_tokens() {
     let other = Server::start(limited(dirs[1].path(), Role::Gateway)).await;
     let mut going = Vec::new();
     for (server, number) in [(&one, 1), (&other, 2)] {
-        let mut learner = Learner::join(server, number).await;
+        let mut learner = ScriptedLearner::join(server, number).await;
         going.push(tokio::spawn(async move {
             loop {
                 match learner.client.next().await {
@@ -274,7 +274,7 @@ async fn a_process_that_begins_goes_by_what_was_ordered() {
         let order_of = format!("{{\"stop-at-tokens\": {tokens}}}");
         assert_eq!(order(&one, "/v1/admin/settings", &order_of).await, 202);
     }
-    let trains = tokio::spawn(train(Learner::join(&one, 1).await));
+    let trains = tokio::spawn(train(ScriptedLearner::join(&one, 1).await));
     let tokens = |status: &Value| status["tokensMerged"].as_f64().unwrap_or(0.0);
     until(&one, "it has more than that", |status| tokens(status) > 8_000.0).await;
     let other = Server::start(limited(dirs[1].path(), Role::Gateway)).await;
@@ -295,8 +295,8 @@ async fn a_process_that_begins_goes_by_what_was_ordered() {
 async fn what_is_wrong_with_an_update_is_told() {
     let dirs = dirs();
     let (_, [one, other]) = pair(&dirs).await;
-    let trains = tokio::spawn(train(Learner::join(&one, 1).await));
-    let mut bert = Learner::join(&other, 2).await;
+    let trains = tokio::spawn(train(ScriptedLearner::join(&one, 1).await));
+    let mut bert = ScriptedLearner::join(&other, 2).await;
     let spoilt = |update: &mut Update| {
         // The first scale becomes a bfloat16 NaN.
         update.body[..2].copy_from_slice(&[0xff, 0x7f]);
@@ -318,8 +318,8 @@ async fn what_is_wrong_with_an_update_is_told() {
 async fn who_is_always_late_is_merged_too() {
     let dirs = dirs();
     let (_, [one, other]) = pair(&dirs).await;
-    let trains = tokio::spawn(train(Learner::join(&one, 1).await));
-    let mut bert = Learner::join(&other, 2).await;
+    let trains = tokio::spawn(train(ScriptedLearner::join(&one, 1).await));
+    let mut bert = ScriptedLearner::join(&other, 2).await;
     let mut merged = 0;
     // Rounds are so short that some end while his update is on its way to its owner process.
     for _ in 0..12 {

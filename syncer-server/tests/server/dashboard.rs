@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::monitoring::copy;
-use crate::support::{Learner, PATIENCE, Server, config, header};
+use crate::support::{PATIENCE, ScriptedLearner, Server, config, header};
 
 pub async fn json(server: &Server, path: &str) -> Value {
     let (code, head, body) = server.http(&format!("GET {path}")).await;
@@ -47,7 +47,7 @@ impl Watch {
 async fn rounds_learners_and_series_tell_of_a_merge() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
 
     let status = server.status().await;
@@ -97,7 +97,7 @@ async fn events_are_few_and_raw_ones_only_on_request() {
     }
     let mut raw = Watch::open(&server, "/v1/events?raw=1").await;
     raw.until("status", 1).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     plain.until("point", 1).await;
     plain.until("rounds", 1).await;
@@ -225,7 +225,7 @@ async fn an_owner_may_hide_names_and_devices() {
     let server = Server::start(ServeConfig { hide_names: true, ..config(dir.path()) }).await;
     let mut watch = Watch::open(&server, "/v1/events?raw=1").await;
     watch.until("status", 1).await;
-    let _learner = Learner::join(&server, 7).await;
+    let _learner = ScriptedLearner::join(&server, 7).await;
     watch.until("status", 3).await;
     assert!(watch.text.contains("islet 1") && !watch.text.contains("learner 7"), "{}", watch.text);
     let status = server.status().await;
@@ -267,7 +267,7 @@ async fn a_crash_before_the_first_snapshot_keeps_the_history() {
     };
     let first = tokio::time::timeout(PATIENCE, first).await.unwrap();
     assert_eq!(first["tokensMerged"], 0);
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     let mut again = None;
     for _ in 0..TRIES {

@@ -17,12 +17,12 @@ use syncer_server::{
 };
 
 use crate::dashboard::Watch;
-use crate::support::{Client, Learner, PATIENCE, Server, config};
+use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config};
 
 /// Merges an update of each fragment, so that all have left their initial state. The order of fragments depends on
 /// response times.
 async fn train(server: &Server) -> Welcome {
-    let mut learner = Learner::join(server, 1).await;
+    let mut learner = ScriptedLearner::join(server, 1).await;
     let is_at_start = async || {
         let status = server.status().await;
         status["fragments"].as_array().unwrap().iter().any(|fragment| fragment[1] == "0")
@@ -170,7 +170,7 @@ async fn whoever_watches_hears_of_a_merge_when_it_is_on_the_disk() {
     let server = Server::start(config(dir.path())).await;
     let mut watch = Watch::open(&server, "/v1/events?raw=1").await;
     watch.until("status", 1).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     hears_of_merges(&mut watch, 1).await;
     let asked = learner.collect().await;
@@ -199,7 +199,7 @@ async fn whoever_watches_hears_of_a_merge_when_it_is_on_the_disk() {
 async fn a_disk_that_hangs_is_told_of() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     unsaved(&server, false).await;
     assert_eq!(server.status().await["disk"]["unsavedAgeS"], Value::Null);
@@ -378,7 +378,7 @@ fn suspect(dir: &Path) {
 async fn renew() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(settings(dir.path())).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     for _ in 0..MERGES {
         learner.merge().await;
     }
@@ -406,7 +406,7 @@ async fn the_stored_run_goes_on() {
     assert_eq!(leads_to(dir.path(), u64::MAX), expected);
 
     let server = Server::start(settings(dir.path())).await;
-    let mut learner = Learner::join(&server, 2).await;
+    let mut learner = ScriptedLearner::join(&server, 2).await;
     learner.merge().await;
     let first = &server.status().await["learners"][0];
     assert_eq!(first["trust"], "suspect", "{first}");
@@ -423,7 +423,7 @@ const MERGES_MIN: u64 = 12;
 /// that arrives while an earlier one waits replaces it, so not every update is merged.
 async fn trained(dir: &Path) -> u64 {
     let server = Server::start(config(dir)).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     for update in 1..=4 * MERGES_MIN {
         let invitation = learner.collect().await;
         learner.steps += 1;
@@ -581,7 +581,7 @@ async fn a_fork_begins_where_the_run_was() {
     assert_eq!(status["run"], *forked.run);
     assert_ne!(status["run"], *forked.of);
     assert_eq!(status["tokensMerged"], forked.tokens_merged);
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     server.stop().await;
     // The fork continues from the same parameters, and has its own tape.
@@ -604,7 +604,7 @@ async fn a_fork_begins_where_the_run_was() {
     // The run continues without its bodies. New bodies do not reuse the numbers of missing ones.
     fs::remove_dir_all(dir.path().join("bodies")).unwrap();
     let server = Server::start(config(dir.path())).await;
-    Learner::join(&server, 1).await.merge().await;
+    ScriptedLearner::join(&server, 1).await.merge().await;
     server.stop().await;
     assert!(!dir.path().join("bodies/00000001.bodies").exists());
     assert!(dir.path().join("bodies/00000002.bodies").exists());

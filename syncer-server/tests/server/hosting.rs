@@ -21,13 +21,13 @@ use crate::take_home::{BROWSER, MISSING};
 
 const SETTINGS: &str = "preset = \"tiny\"\ncorpus-bytes = \"60kB\"\nno-eval = true\n";
 
-struct House {
+struct HostedServer {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), ServerError>>,
 }
 
-impl House {
+impl HostedServer {
     async fn start(folder: &Path) -> Self {
         Self::start_with(folder, ServeConfig::default()).await
     }
@@ -94,7 +94,7 @@ fn states(runs: &[Value]) -> Vec<(&str, &str)> {
 #[tokio::test]
 async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let house = House::start(dir.path()).await;
+    let house = HostedServer::start(dir.path()).await;
     assert_eq!(house.list("").await, Vec::<Value>::new());
     for (name, settings, part) in [
         ("../x", "", "is not a name of a run"),
@@ -142,7 +142,7 @@ async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
     house.stop().await;
 
     // The run stays archived over a restart.
-    let house = House::start(dir.path()).await;
+    let house = HostedServer::start(dir.path()).await;
     assert_eq!(states(&house.settled().await), [("a", "archived"), ("b", "open")]);
     assert_eq!(house.ask("POST /v1/runs/a/start", "secret-of-the-owner", "").await.0, 200);
     assert_eq!(house.ask("POST /v1/runs/a/start", "secret-of-the-owner", "").await.0, 409);
@@ -160,7 +160,7 @@ async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
 #[tokio::test]
 async fn a_run_is_made_by_flags() {
     let dir = tempfile::tempdir().unwrap();
-    let house = House::start(dir.path()).await;
+    let house = HostedServer::start(dir.path()).await;
     let order = |words: &[&str]| {
         let url = format!("http://{}", house.address);
         let line = ["syncer-server", "run"].iter().chain(words);
@@ -204,7 +204,7 @@ async fn a_run_with_a_text_of_its_own_is_made_on_the_machine_of_the_server() {
     let text = dir.path().join("poems.txt");
     fs::write(&text, "a line of a poem\n".repeat(9_000)).unwrap();
     let settings = dir.path().join("poems.toml");
-    let house = House::start(&runs).await;
+    let house = HostedServer::start(&runs).await;
     let create = |name: &str, data: &Path, runs: &Path| {
         fs::write(&settings, format!("preset = \"tiny\"\nno-eval = true\ndata = {data:?}\n")).unwrap();
         let url = format!("http://{}", house.address);
@@ -239,7 +239,7 @@ async fn a_run_that_cannot_be_opened_keeps_no_other_from_being_served() {
     }
     // Remains of a run that was being removed during a crash.
     fs::create_dir_all(dir.path().join(".removed-old/bodies")).unwrap();
-    let house = House::start(dir.path()).await;
+    let house = HostedServer::start(dir.path()).await;
     let runs = house.settled().await;
     assert_eq!(states(&runs), [("bad", "failed"), ("good", "open")]);
     assert!(runs[0]["why"].as_str().unwrap().contains("cannot read data nowhere"), "{}", runs[0]);
@@ -263,7 +263,7 @@ async fn a_run_that_cannot_be_opened_keeps_no_other_from_being_served() {
 #[tokio::test]
 async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
     let dir = tempfile::tempdir().unwrap();
-    let house = House::start(dir.path()).await;
+    let house = HostedServer::start(dir.path()).await;
     let none = house.ask("GET /v1/status", "", "").await;
     assert_eq!((none.0, none.1.contains("has no run yet")), (404, true), "{}", none.1);
     for name in ["poems", "tales"] {
@@ -321,7 +321,7 @@ async fn open(address: SocketAddr, path: &str, headers: &str) -> (TcpStream, u16
 async fn no_run_takes_the_connections_of_another() {
     let dir = tempfile::tempdir().unwrap();
     let config = ServeConfig { connections_max: 32, ..ServeConfig::default() };
-    let house = House::start_with(dir.path(), config).await;
+    let house = HostedServer::start_with(dir.path(), config).await;
     for name in ["a", "b"] {
         assert_eq!(house.create(name, SETTINGS).await.0, 200);
     }
@@ -362,7 +362,7 @@ async fn no_run_takes_the_connections_of_another() {
 #[tokio::test]
 async fn a_run_that_is_being_opened_can_be_deleted() {
     let dir = tempfile::tempdir().unwrap();
-    let house = House::start(dir.path()).await;
+    let house = HostedServer::start(dir.path()).await;
     let settings = "preset = \"medium\"\ncorpus-bytes = \"1MB\"\nno-eval = true\n";
     let body = json!({ "name": "large", "settings": settings }).to_string();
     let headers = format!("\nAuthorization: Bearer secret-of-the-owner\nContent-Length: {}", body.len());
@@ -391,7 +391,7 @@ async fn wrong_links_lead_to_the_runs() {
     let (dir, pages) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(pages.path().join("missing.html"), MISSING).unwrap();
     let config = ServeConfig { pages: Some(pages.path().to_owned()), ..ServeConfig::default() };
-    let house = House::start_with(dir.path(), config).await;
+    let house = HostedServer::start_with(dir.path(), config).await;
     assert_eq!(house.create("poems", SETTINGS).await.0, 200);
     let away = house.ask("POST /v1/runs/poems/archive", "secret-of-the-owner", "").await;
     assert_eq!(away.0, 200, "{}", away.1);

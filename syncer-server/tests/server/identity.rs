@@ -20,7 +20,7 @@ use tokio_tungstenite::connect_async;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::Message as Frame;
 
-use crate::support::{Client, Learner, PATIENCE, Server, config, hello, key, sign};
+use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, hello, key, sign};
 
 /// Returns the end of a connection on which `hello` is sent.
 async fn refused(server: &Server, say: impl FnOnce(&Client) -> Hello) -> (u16, String) {
@@ -37,7 +37,7 @@ async fn refused(server: &Server, say: impl FnOnce(&Client) -> Hello) -> (u16, S
 async fn an_account_cannot_be_stolen() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
-    let mut honest = Learner::join(&server, 1).await;
+    let mut honest = ScriptedLearner::join(&server, 1).await;
     honest.merge().await;
     let recorded = honest.client.signed(hello(1));
     let identity = u16::from(CloseCode::Identity);
@@ -256,8 +256,8 @@ fn checked(dir: &std::path::Path) -> ServeConfig {
 
 /// Learner that takes one step from Θ̂ when asked, along the signs of the gradient on its next windows. An idle one
 /// takes no step, and claims the same.
-struct Islet {
-    learner: Learner,
+struct GradientSignLearner {
+    learner: ScriptedLearner,
     trainer: CpuTrainer,
     /// Keeps the parameters of `trainer` at Θ̂.
     replica: Replica,
@@ -271,8 +271,8 @@ struct Islet {
     idles: bool,
 }
 
-impl Islet {
-    fn new(learner: Learner, shards: Arc<Vec<Vec<u8>>>, idles: bool) -> Self {
+impl GradientSignLearner {
+    fn new(learner: ScriptedLearner, shards: Arc<Vec<Vec<u8>>>, idles: bool) -> Self {
         let spec = &learner.welcome.spec;
         let model = ModelSpec::of(&spec.model).unwrap();
         let mut trainer = CpuTrainer::fixed(&model, &spec.inner).unwrap();
@@ -357,13 +357,13 @@ async fn who_does_not_train_is_suspected_and_told_of() {
     let server = Server::start(checked(dir.path())).await;
     let mut learners = Vec::new();
     for number in 1..=LEARNERS {
-        learners.push(Learner::join(&server, number).await);
+        learners.push(ScriptedLearner::join(&server, number).await);
     }
     let welcome = &learners[0].welcome;
     let shards = Arc::new(shards(&server, welcome.run, &welcome.spec.data.shards).await);
     let rider = usize::from(LEARNERS) - 1;
     let train = |(at, learner)| {
-        let mut islet = Islet::new(learner, Arc::clone(&shards), at == rider);
+        let mut islet = GradientSignLearner::new(learner, Arc::clone(&shards), at == rider);
         tokio::spawn(async move {
             loop {
                 islet.go_on().await;

@@ -18,7 +18,7 @@ use syncer_server::{
 use tokenizers::Tokenizer;
 
 use crate::durability::args;
-use crate::support::{Client, Learner, PATIENCE, Server, config};
+use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config};
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/init")
@@ -196,7 +196,7 @@ async fn a_model_stops_where_its_folder_says() {
 async fn a_run_from_a_folder_follows_from_its_tape_and_needs_the_folder_no_more() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(from_folder(dir.path())).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     for _ in 0..4 {
         learner.merge().await;
     }
@@ -274,7 +274,7 @@ async fn a_crash_amid_the_start_loses_nothing() {
             Server::start(if is_known { goes_on(dir.path()) } else { from_folder(dir.path()) }).await;
         server.status().await;
         assert!(parameters(dir.path()) == parameters(whole.path()), "{count}: it begins with the folder's");
-        Learner::join(&server, 1).await.merge().await;
+        ScriptedLearner::join(&server, 1).await.merge().await;
         server.stop().await;
         assert_eq!(initial(dir.path()), initial(whole.path()), "{count}");
         let found = replay(dir.path()).unwrap();

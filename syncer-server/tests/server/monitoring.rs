@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode as SocketCode;
 
 use crate::dashboard::{Watch, json};
-use crate::support::{Client, Learner, PATIENCE, Server, config, header, hello};
+use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, header, hello};
 
 /// Prefix of the name of every metric.
 const PREFIX: &str = "archipelago_";
@@ -27,7 +27,7 @@ async fn scrape() -> String {
     let dir = tempfile::tempdir().unwrap();
     let config = ServeConfig { no_eval: false, ..config(dir.path()) };
     let server = Server::start(ServeConfig { snapshot_every: "100ms".parse().unwrap(), ..config }).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     let scraped = async {
         loop {
@@ -131,7 +131,7 @@ async fn an_owner_is_told_that_nobody_is_there_and_that_somebody_came() {
     let looked = looked.await.unwrap().unwrap();
     assert!(looked.contains(&format!("ALERT          {text}")), "{looked}");
 
-    let _learner = Learner::join(&server, 1).await;
+    let _learner = ScriptedLearner::join(&server, 1).await;
     let notice = posted(&hook).await;
     let relief = "A learner takes part again.";
     assert_eq!((&notice["text"], &notice["raised"]), (&relief.into(), &false.into()));
@@ -149,7 +149,7 @@ async fn an_owner_is_told_that_nobody_is_there_and_that_somebody_came() {
     server.stop().await;
 }
 
-type Printed = Result<String, ServerError>;
+type CommandOutput = Result<String, ServerError>;
 
 fn asking(server: &Server) -> PlaceArgs {
     // A link as learners receive it.
@@ -160,16 +160,20 @@ fn folder(dir: &Path) -> PlaceArgs {
     PlaceArgs { url: String::new(), ca: None, dir: Some(dir.to_owned()) }
 }
 
-async fn apart(look: impl FnOnce() -> Printed + Send + 'static) -> Printed {
+async fn apart(look: impl FnOnce() -> CommandOutput + Send + 'static) -> CommandOutput {
     tokio::task::spawn_blocking(look).await.unwrap()
 }
 
-async fn status(place: &PlaceArgs, json: bool) -> Printed {
+async fn status(place: &PlaceArgs, json: bool) -> CommandOutput {
     let args = TableArgs { place: place.clone(), json, csv: false };
     apart(move || inspect::status(&args)).await
 }
 
-async fn table(look: fn(&TableArgs) -> Printed, place: &PlaceArgs, (json, csv): (bool, bool)) -> Vec<String> {
+async fn table(
+    look: fn(&TableArgs) -> CommandOutput,
+    place: &PlaceArgs,
+    (json, csv): (bool, bool),
+) -> Vec<String> {
     let args = TableArgs { place: place.clone(), json, csv };
     let text = apart(move || look(&args)).await.unwrap();
     text.lines().map(str::to_owned).collect()
@@ -190,7 +194,7 @@ async fn figures<const N: usize>(place: &PlaceArgs, names: [&str; N]) -> [Value;
 async fn a_syncer_and_its_folder_tell_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     let (asked, found) = (asking(&server), folder(dir.path()));
 
@@ -324,11 +328,11 @@ async fn tells_who_came_and_went_and_what_the_owner_did() {
     server.stop().await;
 
     let server = Server::start(config(dir.path())).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     let fate = learner.answer(|update| update.checksum ^= 1).await;
     assert!(matches!(fate, Fate::Refused(_)), "{fate:?}");
     texts(&server, "", "An update of learner 1 was refused: it was damaged on its way.").await;
-    let _other = Learner::join(&server, 2).await;
+    let _other = ScriptedLearner::join(&server, 2).await;
     texts(&server, "", "learner 2 joined (test).").await;
     learner.client.send(&Message::Bye(Bye::new(CloseCode::Done, "enough"))).await;
     texts(&server, "", "learner 1 left.").await;
@@ -366,7 +370,7 @@ async fn a_page_that_is_closed_has_left() {
         (2, Some(SocketCode::Abnormal), "The connection to learner 2 broke."),
         (3, None, "The connection to learner 3 broke."),
     ] {
-        let mut learner = Learner::join(&server, number).await;
+        let mut learner = ScriptedLearner::join(&server, number).await;
         texts(&server, "", "joined").await;
         if let Some(code) = code {
             let frame = CloseFrame { code, reason: "".into() };
@@ -384,7 +388,7 @@ async fn a_page_that_is_closed_has_left() {
 async fn a_crash_loses_nothing_that_was_told() {
     let (dir, copied) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = Server::start(config(dir.path())).await;
-    let _learner = Learner::join(&server, 1).await;
+    let _learner = ScriptedLearner::join(&server, 1).await;
     texts(&server, "", "learner 1 joined").await;
     let crashed = copied.path().join("run");
     copy(dir.path(), &crashed);
@@ -403,7 +407,7 @@ async fn a_crash_loses_nothing_that_was_told() {
 async fn hidden_names_stay_hidden_in_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(ServeConfig { hide_names: true, ..config(dir.path()) }).await;
-    let _learner = Learner::join(&server, 7).await;
+    let _learner = ScriptedLearner::join(&server, 7).await;
     assert_eq!(texts(&server, "?limit=1", "joined").await, ["islet 1 joined."]);
     assert_eq!(json(&server, "/v1/log?name=learner").await["entries"], Value::Array(vec![]));
     server.stop().await;
@@ -434,7 +438,7 @@ fn own(dir: &Path) -> ServeConfig {
 
 /// Returns the next question: its number, and the versions that it is about. It may arrive before the fate of an
 /// update.
-async fn question(learner: &mut Learner) -> (u32, Vec<Version>) {
+async fn question(learner: &mut ScriptedLearner) -> (u32, Vec<Version>) {
     loop {
         if let Some(question) = learner.questions.pop_front() {
             return question;
@@ -443,7 +447,7 @@ async fn question(learner: &mut Learner) -> (u32, Vec<Version>) {
     }
 }
 
-async fn answer(learner: &mut Learner, number: u32, loss: Option<f32>) {
+async fn answer(learner: &mut ScriptedLearner, number: u32, loss: Option<f32>) {
     let run = learner.welcome.run;
     learner.client.send(&Message::Measured { run, number, loss }).await;
 }
@@ -470,8 +474,8 @@ async fn losses(server: &Server, count: usize) -> Vec<(f64, Option<u64>)> {
 async fn who_is_trusted_is_asked_and_believed_within_bounds() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(own(dir.path())).await;
-    let _other = Learner::join(&server, 1).await;
-    let mut judge = Learner::join(&server, 2).await;
+    let _other = ScriptedLearner::join(&server, 1).await;
+    let mut judge = ScriptedLearner::join(&server, 2).await;
     let LearnerId(id) = judge.welcome.learner;
     let (first, versions) = question(&mut judge).await;
     assert_eq!(versions.len(), usize::from(judge.welcome.spec.exchange.fragments));
@@ -500,7 +504,7 @@ async fn who_is_trusted_is_asked_and_believed_within_bounds() {
     answer(&mut judge, number, Some(1.0)).await;
     let end = judge.client.end().await;
     assert_eq!(end.bye, 4_007, "{end:?}");
-    let mut judge = Learner::join(&server, 2).await;
+    let mut judge = ScriptedLearner::join(&server, 2).await;
     let (number, _) = question(&mut judge).await;
     answer(&mut judge, number, Some(1.0)).await;
     assert_eq!(losses(&server, 3).await.last(), Some(&(1.0, Some(id.into()))));
@@ -511,9 +515,9 @@ async fn who_is_trusted_is_asked_and_believed_within_bounds() {
 async fn nobody_else_measures() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(own(dir.path())).await;
-    let mut judge = Learner::join(&server, 2).await;
+    let mut judge = ScriptedLearner::join(&server, 2).await;
     let (number, _) = question(&mut judge).await;
-    let mut liar = Learner::join(&server, 1).await;
+    let mut liar = ScriptedLearner::join(&server, 1).await;
     answer(&mut liar, number, Some(0.0)).await;
     assert_eq!(liar.client.end().await.bye, 4_007);
     answer(&mut judge, number, Some(5.0)).await;
@@ -523,10 +527,10 @@ async fn nobody_else_measures() {
 
 /// Joins a learner with the evaluator's name and another key. The syncer asks its evaluator each second. Checks that it
 /// asks this learner nothing, although its update is merged.
-async fn unasked(server: &Server) -> Learner {
+async fn unasked(server: &Server) -> ScriptedLearner {
     let namesake = Hello { name: "learner 2".into(), ..hello(1) };
     let (client, welcome) = Client::connect(server).await.introduced_as(namesake).await;
-    let mut liar = Learner::of(client, welcome).await;
+    let mut liar = ScriptedLearner::of(client, welcome).await;
     liar.merge().await;
     let asked = tokio::time::timeout(std::time::Duration::from_millis(1_300), question(&mut liar)).await;
     assert!(asked.is_err(), "{asked:?}");
@@ -538,7 +542,7 @@ async fn unasked(server: &Server) -> Learner {
 async fn a_second_key_under_the_name_does_not_measure() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(own(dir.path())).await;
-    let mut judge = Learner::join(&server, 2).await;
+    let mut judge = ScriptedLearner::join(&server, 2).await;
     let (number, _) = question(&mut judge).await;
     answer(&mut judge, number, Some(5.0)).await;
     losses(&server, 1).await;
@@ -549,7 +553,7 @@ async fn a_second_key_under_the_name_does_not_measure() {
 
     let server = Server::start(own(dir.path())).await;
     let _liar = unasked(&server).await;
-    let mut judge = Learner::join(&server, 2).await;
+    let mut judge = ScriptedLearner::join(&server, 2).await;
     let (number, _) = question(&mut judge).await;
     answer(&mut judge, number, Some(4.0)).await;
     assert_eq!(losses(&server, 2).await.last().unwrap().0, 4.0);
@@ -563,7 +567,7 @@ async fn learners_are_told_the_layout_and_what_the_owner_calls_it() {
         // The second start has only the folder.
         let config = own(dir.path());
         let server = Server::start(ServeConfig { params: config.params.filter(|_| given), ..config }).await;
-        let learner = Learner::join(&server, 1).await;
+        let learner = ScriptedLearner::join(&server, 1).await;
         let model = &learner.welcome.spec.model;
         let expected = Architecture { name: "bigrams".into(), settings: b"width 8".to_vec() };
         assert_eq!(model.architecture, expected);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use archipelago_cluster::{ServiceFuture, Local, ServiceError, Services, Tape};
+use archipelago_cluster::{Local, ServiceError, ServiceFuture, Services, Tape};
 use archipelago_core::cluster::Record;
 use archipelago_core::wire::{CloseCode, FragmentId, Hello, Invite, Message, Share};
 use serde_json::Value;
@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::cluster::{part, until};
 use crate::durability::args;
-use crate::support::{Client, Learner, PATIENCE, Server, config, header, hello};
+use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, header, hello};
 
 #[tokio::test]
 async fn a_paused_run_waits_over_a_restart_and_goes_on() {
@@ -25,7 +25,7 @@ async fn a_paused_run_waits_over_a_restart_and_goes_on() {
     // No snapshot is taken in the meantime.
     let rarely = ServeConfig { snapshot_every: "1h".parse().unwrap(), ..config(dir.path()) };
     let server = Server::start(rarely).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     for verb in ["pause", "resume"] {
         assert_eq!(server.http(&format!("POST /v1/admin/{verb}")).await.0, 401);
@@ -43,7 +43,7 @@ async fn a_paused_run_waits_over_a_restart_and_goes_on() {
     server.stop().await;
 
     let server = Server::start(config(dir.path())).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     assert!(learner.welcome.held);
     assert!(learner.welcome.tokens_trained > 0, "the account so far");
     assert_eq!(server.http("POST /v1/admin/resume\nAuthorization: Bearer secret-of-the-owner").await.0, 202);
@@ -144,7 +144,7 @@ async fn shown(server: &Server) -> (f64, Option<f64>) {
 async fn the_owner_slows_a_learner_down_and_everybody_sees_it() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     assert_eq!((learner.welcome.share, shown(&server).await), (Share::FULL, (1.0, None)));
     assert_eq!(send_order(&server, "1/pace", "no", r#"{"share":0.5}"#).await.0, 401);
     assert_eq!(send_order(&server, "1/pace", "secret-of-the-owner", r#"{"share":0.25}"#).await.0, 202);
@@ -156,7 +156,7 @@ async fn the_owner_slows_a_learner_down_and_everybody_sees_it() {
     assert_eq!(shown(&server).await, (0.25, None));
     // The learner is still merged, and a new connection is told its share.
     learner.merge().await;
-    let again = Learner::join(&server, 1).await;
+    let again = ScriptedLearner::join(&server, 1).await;
     assert_eq!(again.welcome.share, Share::new(0.25).unwrap());
     server.stop().await;
 }
@@ -165,8 +165,8 @@ async fn the_owner_slows_a_learner_down_and_everybody_sees_it() {
 async fn the_owner_sends_a_learner_away_and_lets_it_back() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
-    let learner = Learner::join(&server, 1).await;
-    let mut other = Learner::join(&server, 2).await;
+    let learner = ScriptedLearner::join(&server, 1).await;
+    let mut other = ScriptedLearner::join(&server, 2).await;
     assert_eq!(send_order(&server, "1/drop", "no", r#"{"seconds":60}"#).await.0, 401);
     assert_eq!(send_order(&server, "1/drop", "secret-of-the-owner", r#"{"seconds":60}"#).await.0, 202);
     let end = learner.client.end().await;
@@ -185,7 +185,7 @@ async fn the_owner_sends_a_learner_away_and_lets_it_back() {
 
     assert_eq!(send_order(&server, "1/drop", "secret-of-the-owner", r#"{"seconds":0}"#).await.0, 202);
     assert_eq!(shown(&server).await, (1.0, None));
-    Learner::join(&server, 1).await.merge().await;
+    ScriptedLearner::join(&server, 1).await.merge().await;
     server.stop().await;
 }
 
@@ -193,7 +193,7 @@ async fn the_owner_sends_a_learner_away_and_lets_it_back() {
 async fn orders_about_learners_are_checked() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
-    Learner::join(&server, 1).await;
+    ScriptedLearner::join(&server, 1).await;
     for (path, body, code, words) in [
         ("2/pace", r#"{"share":0.5}"#, 404, "no learner 2"),
         ("2/drop", r#"{"seconds":5}"#, 404, "no learner 2"),
@@ -260,7 +260,7 @@ async fn wait_until(server: &Server, pick: impl Fn(&Value) -> bool) -> Value {
 /// Returns a server whose run has merged an update and is finished.
 async fn finished(config: ServeConfig) -> Server {
     let server = Server::start(config).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     // An absent learner is not asked for a last update.
     drop(learner);
@@ -360,7 +360,7 @@ async fn a_complete_run_is_measured_once() {
     let measured = ServeConfig { no_eval: false, eval_every: "1h".parse().unwrap(), ..config(dir.path()) };
     let server = Server::start(measured.clone()).await;
     let begun = wait_until(&server, |status| !status["valLossFirst"].is_null()).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     drop(learner);
     wait_until(&server, |status| status["connected"] == 0).await;
@@ -391,12 +391,12 @@ async fn a_server_may_exit_with_the_run() {
 }
 
 /// Tape that can be made unavailable.
-struct Lame {
+struct FaultyTape {
     tape: Arc<dyn Tape>,
     is_away: Arc<AtomicBool>,
 }
 
-impl Lame {
+impl FaultyTape {
     fn or<'a, T: Send + 'a>(&self, answer: ServiceFuture<'a, T>) -> ServiceFuture<'a, T> {
         if !self.is_away.load(Ordering::SeqCst) {
             return answer;
@@ -406,7 +406,7 @@ impl Lame {
     }
 }
 
-impl Tape for Lame {
+impl Tape for FaultyTape {
     fn append<'a>(
         &'a self,
         fragment: FragmentId,
@@ -431,7 +431,7 @@ impl Tape for Lame {
 async fn a_server_says_that_what_it_shares_is_away() {
     let (dir, is_away) = (tempfile::tempdir().unwrap(), Arc::new(AtomicBool::new(false)));
     let local = Local::services();
-    let tape = Lame { tape: Arc::clone(&local.tape), is_away: Arc::clone(&is_away) };
+    let tape = FaultyTape { tape: Arc::clone(&local.tape), is_away: Arc::clone(&is_away) };
     let server =
         Server::start(part(dir.path(), &Services { tape: Arc::new(tape), ..local }, Role::All)).await;
     assert_eq!(server.http("GET /readyz").await.0, 200);
@@ -478,7 +478,7 @@ fn words(line: &str, dir: &Path) -> Vec<String> {
 async fn a_run_is_steered_by_what_is_in_its_folder() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     let order = async |line: &str| say(words(line, dir.path())).await;
     let is = async |key: &str| server.status().await[key].clone();
@@ -539,7 +539,7 @@ async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again()
     const OWNER: &str = "secret-of-the-owner";
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
 
     let (code, _) = change(&server, "wrong", r#"{"merge": "mean"}"#).await;
@@ -617,7 +617,7 @@ async fn a_stop_that_is_passed_is_refused_at_a_start_and_left_out_of_a_fork() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     let server = Server::start(config(&run)).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     server.stop().await;
 

@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::Message as Frame;
 use tokio_tungstenite::{MaybeTlsStream, connect_async, tungstenite};
 
-use crate::support::{Client, Learner, Server, config, header, hello};
+use crate::support::{Client, ScriptedLearner, Server, config, header, hello};
 
 #[tokio::test]
 async fn every_bad_peer_gets_its_typed_close() {
@@ -86,7 +86,7 @@ async fn every_bad_peer_gets_its_typed_close() {
 async fn bad_updates_get_receipts_and_good_ones_are_merged() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     for wanted in [Refusal::NotFinite, Refusal::Shape, Refusal::Checksum, Refusal::Empty] {
         let spoilt = |update: &mut Update| {
             match wanted {
@@ -178,7 +178,7 @@ async fn stopping_and_finishing_say_goodbye() {
 async fn the_goodbye_does_not_overtake_the_last_receipts() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secret-of-the-owner").await.0, 202);
     let (mut sent, mut told) = (vec![], vec![]);
     let bye = loop {
@@ -212,11 +212,11 @@ async fn who_never_reads_keeps_nobody_from_going_on() {
     // Enough text to lease one learner everything that it trains on here.
     config.corpus_bytes = "8MB".parse().unwrap();
     let server = Server::start(config).await;
-    let mut deaf = Learner::join(&server, 2).await;
+    let mut deaf = ScriptedLearner::join(&server, 2).await;
     // Only learners that train receive changes.
     deaf.steps += 1;
     deaf.report().await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     let run = deaf.welcome.run;
     for (fragment, version) in (0..).map(FragmentId).zip(deaf.welcome.versions.clone()) {
         deaf.client.send(&Message::VersionAck { run, fragment, version }).await;

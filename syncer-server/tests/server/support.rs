@@ -281,7 +281,7 @@ pub fn hello(number: u8) -> Hello {
 }
 
 /// Learner that trains nothing and sends what the test requests.
-pub struct Learner {
+pub struct ScriptedLearner {
     pub client: Client,
     pub welcome: Welcome,
     pub fragments: Fragments,
@@ -297,7 +297,7 @@ pub struct Learner {
     pub windows: u32,
 }
 
-impl Learner {
+impl ScriptedLearner {
     pub async fn join(server: &Server, number: u8) -> Self {
         let (client, welcome) = Client::greet(server, number).await;
         Self::of(client, welcome).await

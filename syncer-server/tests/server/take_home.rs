@@ -21,7 +21,7 @@ use zip::ZipArchive;
 
 use crate::durability::args;
 use crate::init::{from_folder, goes_on};
-use crate::support::{Client, Learner, PATIENCE, Server, config, header, hello};
+use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, header, hello};
 
 #[tokio::test]
 async fn a_folder_holds_the_model_whole() {
@@ -110,7 +110,7 @@ async fn a_model_names_nobody_who_trained_it() {
     let greeting = Hello { name: name.clone(), device: device.clone(), ..hello(7) };
     let identity = greeting.identity;
     let (client, welcome) = client.introduced_as(greeting).await;
-    Learner::of(client, welcome).await.merge().await;
+    ScriptedLearner::of(client, welcome).await.merge().await;
     let (code, _, archive) = server.http("GET /v1/export.zip").await;
     assert_eq!(code, 200);
     server.stop().await;
@@ -179,7 +179,7 @@ async fn a_report_and_its_curves_are_for_everybody() {
         let is_open = config.invite.is_none();
         let server = Server::start(config).await;
         if is_open {
-            Learner::join(&server, 1).await.merge().await;
+            ScriptedLearner::join(&server, 1).await.merge().await;
         }
         let run = server.status().await["run"].as_str().unwrap().to_owned();
         let (code, head, body) = server.http(&format!("GET /v1/runs/{run}/report.html")).await;
@@ -435,7 +435,7 @@ fn of_rank(rank: u32, config: ServeConfig) -> ServeConfig {
 /// Begins the run of `config`, merges an update and stops. Returns the learner's welcome.
 async fn begun(config: ServeConfig) -> Welcome {
     let server = Server::start(config).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
     server.stop().await;
     learner.welcome
@@ -472,7 +472,7 @@ async fn adapters_begin_as_the_model_and_come_home_for_peft_and_merged() {
     assert!((loss - expected).abs() < 1e-3, "{loss} instead of {expected}: adapters change nothing at first");
     let facts = &status["adapters"];
     assert_eq!((&facts["rank"], &facts["targets"]), (&2.into(), &"q,k,v,o,gate,up,down".into()));
-    let spec = Learner::join(&server, 1).await.welcome.spec;
+    let spec = ScriptedLearner::join(&server, 1).await.welcome.spec;
     server.stop().await;
 
     let decoder = ModelSpec::of(&spec.model).unwrap();
@@ -522,7 +522,7 @@ async fn adapters_begin_as_the_model_and_come_home_for_peft_and_merged() {
 async fn the_weights_are_fetched_in_parts_that_never_change() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(adapters(dir.path())).await;
-    let welcome = Learner::join(&server, 1).await.welcome;
+    let welcome = ScriptedLearner::join(&server, 1).await.welcome;
     let frozen: Frozen = welcome.spec.frozen.unwrap();
     assert_eq!((frozen.form, frozen.parts(), frozen.check()), (FrozenForm::F16, 1, Ok(())));
     let path = format!("GET /v1/runs/{}/frozen", welcome.run);
@@ -549,7 +549,7 @@ async fn the_weights_are_fetched_in_parts_that_never_change() {
     // A run that trains all of its weights has no frozen weights.
     let plain = tempfile::tempdir().unwrap();
     let server = Server::start(from_folder(plain.path())).await;
-    let welcome = Learner::join(&server, 1).await.welcome;
+    let welcome = ScriptedLearner::join(&server, 1).await.welcome;
     assert_eq!(welcome.spec.frozen, None);
     assert_eq!(server.http(&format!("GET /v1/runs/{}/frozen/0", welcome.run)).await.0, 404);
     server.stop().await;

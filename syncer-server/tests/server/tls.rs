@@ -28,7 +28,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::{Connector, connect_async, tungstenite};
 
-use crate::support::{Client, Learner, PATIENCE, Server, config, header, hello};
+use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, header, hello};
 
 /// Creates a certificate for this machine.
 fn made() -> CertifiedKey<KeyPair> {
@@ -92,7 +92,7 @@ async fn learners_and_browsers_are_served_and_who_speaks_plainly_is_told() {
     let request = format!("wss://localhost:{}/v1/ws", server.address.port()).into_client_request().unwrap();
     let client = Client::connect_by(request, Some(Connector::Rustls(config))).await;
     let (client, welcome) = client.introduced(1).await;
-    Learner::of(client, welcome).await.merge().await;
+    ScriptedLearner::of(client, welcome).await.merge().await;
 
     let (code, _, body) = server.http("GET /healthz").await;
     let said = String::from_utf8(body).unwrap();
@@ -312,7 +312,7 @@ async fn a_transfer_that_broke_off_is_resumed_after_merges() {
     let config = config(dir.path());
     let config = ServeConfig { method: MethodArgs { fragments: 1, ..config.method }, ..config };
     let server = Server::start(config).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     let run = learner.welcome.run;
     let fetched = |version: String, range: &str| {
         let request = format!("GET /v1/runs/{run}/fragments/0/{version}{range}");
@@ -469,7 +469,7 @@ async fn closed(mut client: Client) {
 async fn silent_sockets_take_no_learners_seats() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(ServeConfig { learners_max: 2, ..config(dir.path()) }).await;
-    let mut known = Learner::join(&server, 1).await;
+    let mut known = ScriptedLearner::join(&server, 1).await;
     known.merge().await;
     let mut silent = Vec::new();
     for _ in 0..300 {

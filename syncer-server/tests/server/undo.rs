@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use crate::durability::args;
 use crate::init::{from_folder, goes_on};
-use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
+use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, hello};
 
 /// Steps of an update. The rate of rounds follows the merged steps of the learners.
 const STEPS: u32 = 8;
@@ -76,7 +76,7 @@ async fn trust(server: &Server, learner: usize) -> String {
 }
 
 /// Makes `learner` answer the next question with `delta` for each value, as an update of more steps.
-async fn answer(learner: &mut Learner, delta: f32) {
+async fn answer(learner: &mut ScriptedLearner, delta: f32) {
     learner.steps += u64::from(STEPS);
     learner.report().await;
     let asked = learner.collect().await;
@@ -88,7 +88,7 @@ async fn answer(learner: &mut Learner, delta: f32) {
 }
 
 /// Runs a round of both: the honest learner alternates by a little, the other one moves by `delta`.
-async fn round(honest: &mut Learner, other: &mut Learner, delta: f32) {
+async fn round(honest: &mut ScriptedLearner, other: &mut ScriptedLearner, delta: f32) {
     // Twice each way, because two fragments alternate.
     let little = if honest.steps / u64::from(STEPS) % 4 < 2 { LITTLE } else { -LITTLE };
     // Otherwise the text would run out before the loss is measured often enough.
@@ -105,8 +105,8 @@ async fn round(honest: &mut Learner, other: &mut Learner, delta: f32) {
 async fn harm_is_undone_and_told() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(measured(dir.path())).await;
-    let mut honest = Learner::join(&server, 1).await;
-    let mut other = Learner::join(&server, 2).await;
+    let mut honest = ScriptedLearner::join(&server, 1).await;
+    let mut other = ScriptedLearner::join(&server, 2).await;
     let patience = tokio::time::Instant::now() + 5 * PATIENCE;
     while losses(&server).await.len() < 9 {
         round(&mut honest, &mut other, 0.0).await;
@@ -157,8 +157,8 @@ async fn harm_is_undone_and_told() {
 async fn nothing_is_undone_where_the_owner_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(ServeConfig { no_undo: true, ..measured(dir.path()) }).await;
-    let mut honest = Learner::join(&server, 1).await;
-    let mut other = Learner::join(&server, 2).await;
+    let mut honest = ScriptedLearner::join(&server, 1).await;
+    let mut other = ScriptedLearner::join(&server, 2).await;
     let patience = tokio::time::Instant::now() + 5 * PATIENCE;
     let is_worse = |losses: &[f64]| losses.first().zip(losses.last()).is_some_and(|(a, b)| *b > 1.05 * a);
     while !is_worse(&losses(&server).await) {
@@ -290,7 +290,7 @@ async fn found(whole: &Path, name: &Path, config: impl Fn(&Path) -> ServeConfig)
 /// Merges some updates in the run of `config`.
 async fn train(config: ServeConfig) -> Server {
     let server = Server::start(config).await;
-    let mut learner = Learner::join(&server, 1).await;
+    let mut learner = ScriptedLearner::join(&server, 1).await;
     for _ in 0..MERGES {
         learner.merge().await;
     }
