@@ -21,7 +21,7 @@ use crate::connection::Context;
 use crate::errors::ServerError;
 use crate::evaluate::{self, Judge, Prover};
 use crate::invites::Guests;
-use crate::listener::Share;
+use crate::listener::ConnectionShare;
 use crate::meters::Meters;
 use crate::prepare::{Plan, Prepared, alert_terms, owner_token, to_lead};
 use crate::progress::{Cancellation, Progress, Unit};
@@ -55,7 +55,7 @@ pub(crate) struct HostResources {
     /// Token of the server's owner, accepted like the run's own token.
     pub(crate) token: String,
     /// The run's share of long-lived connections.
-    pub(crate) share: Share,
+    pub(crate) share: ConnectionShare,
 }
 
 /// Returns the goodbye for learners when the program ends.

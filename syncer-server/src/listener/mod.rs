@@ -30,7 +30,7 @@ pub use auth_throttle::TooMany;
 pub use connection_limits::Place;
 pub use listen::{Door, answer};
 pub use pending::Socket;
-pub use shares::{ConnectionShare, ConnectionShare as Share, Shares, Taken};
+pub use shares::{ConnectionShare, Shares, Taken};
 pub use slow::WrongSecret;
 
 use crate::config::ServeConfig;
