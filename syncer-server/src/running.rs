@@ -260,9 +260,13 @@ impl ClusterTasks {
 
 /// Resolves when contact with the leaders of the rounds is lost; never outside a cluster.
 async fn lost(node: &mut Option<ClusterTasks>) {
-    match node.as_mut().and_then(|node| node.lost.take()) {
-        Some(lost) if lost.await.is_ok() => {}
-        _ => std::future::pending().await,
+    let lost = node.as_mut().and_then(|node| node.lost.take());
+    let is_lost = match lost {
+        Some(lost) => lost.await.is_ok(),
+        None => false,
+    };
+    if !is_lost {
+        std::future::pending().await
     }
 }
 
@@ -397,6 +401,7 @@ async fn save(store: Arc<Store>, snapshot: Snapshot, tokens_merged: u64) -> Resu
         store.save_with(&snapshot, &progress)
     })
     .await?
+    .map(drop)
 }
 
 /// Leads rounds of the run of `config` until `shutdown`, without serving learners.

@@ -28,7 +28,6 @@ pub use folder::Folder;
 pub use peft::{adapter_config, peft_layout};
 pub use reader::Tensors;
 pub use small::check_json;
-pub use small::placeholder;
 pub use source::SourceSettings;
 pub use source::is_id;
 pub use special::SpecialTokens;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use archipelago_core::model::{FrozenWeights, ModelSpec, add_adapters};
 use archipelago_core::wire::RunSpec;
 
-use super::{Store, architecture, disk, is_there, write_file};
+use super::{Store, decoder, disk, is_there, write_file};
 use crate::errors::ServerError;
 
 /// File of the frozen weights. `run.json` has the checksum of each part.
@@ -77,7 +77,7 @@ impl Store {
         let no_model = |error: &dyn std::fmt::Display| ServerError::Internal {
             what: format!("the run's frozen weights cannot be used: {error}"),
         };
-        let decoder = manifest::decoder(&spec.model)?.ok_or_else(|| no_model(&"it is not a decoder"))?;
+        let decoder = decoder(&spec.model)?.ok_or_else(|| no_model(&"it is not a decoder"))?;
         FrozenWeights::from_bytes(&decoder, said.form, bytes).map(Some).map_err(|error| no_model(&error))
     }
 

@@ -36,8 +36,7 @@ use crate::config::{INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT};
 use crate::errors::ServerError;
 
 pub use held_out::HeldOut;
-pub use manifest::{FORMAT, Initial, Manifest};
-pub use manifest::{decoder, readable};
+pub use manifest::{FORMAT, Initial, Manifest, decoder, readable};
 pub use place::free_bytes;
 pub use place::{fit, is_there, is_within, make_private, names, outside, sync_folder, write_private};
 pub use snapshot::Snapshot;

@@ -109,12 +109,12 @@ impl World {
         if let Some((loss, moment)) =
             looking.measured.take_if(|(_, moment)| self.record.gate.is_safe(moment.seq))
         {
-            self.judge(&mut looking, loss, moment);
+            self.attribute(&mut looking, loss, moment);
         }
         self.looking = Some(looking);
     }
 
-    fn judge(&mut self, looking: &mut WorldMonitor, bad: f64, moment: Moment) {
+    fn attribute(&mut self, looking: &mut WorldMonitor, bad: f64, moment: Moment) {
         let WorldMonitor { lookout, spec, loss, .. } = looking;
         let Some((good, from)) = lookout.look(bad, moment.clone()) else { return };
         let from = from.clone();
@@ -122,8 +122,8 @@ impl World {
         let mut attribution = Attribution::new(good, bad, self.disk.tape.senders(from.seq, moment.seq));
         while let Some(without) = attribution.next() {
             trials += 1;
-            blame
-                .measured(self.without(&from, &moment, &without).map_or(f64::INFINITY, |theta| loss(&theta)));
+            let theta = self.without(&from, &moment, &without);
+            attribution.measured(theta.map_or(f64::INFINITY, |theta| loss(&theta)));
         }
         let verdict = attribution.verdict();
         let (culprits, better) = match verdict {
