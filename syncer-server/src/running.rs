@@ -87,7 +87,7 @@ impl Running {
 
         let (handle, mailbox) = ActorHandle::new();
         let (stop, stopping) = watch::channel(false);
-        let (open, mut all_closed) = mpsc::channel(1);
+        let (open, all_closed) = mpsc::channel(1);
         let meters = Arc::new(Meters::from(prepared.carried.traffic));
         let context = context(&prepared, handle.clone(), &meters);
         let broadcast = node.as_ref().map(|(_, hearing)| hearing.herald());
@@ -100,72 +100,79 @@ impl Running {
         }
         let app = Arc::new(app(&config, &prepared, context, host, broadcast, stopping.clone(), open)?);
 
-        let served = Arc::clone(&app);
-        let work = async move {
-            let (store, admission) = (Arc::clone(&prepared.store), prepared.admission.clone());
-            let exit_when_finished = config.exit_when_finished;
-            if let Some(node) = &mut node {
-                node.obey(served);
-            }
-            let checks = prepared.evaluator.is_some() && config.checks > 0.0;
-            let mut parts = RunParts {
-                config,
-                prepared,
-                clock,
-                meters,
-                mailbox,
-                webhook,
-                terms,
-                leader_requests,
-                checks,
-            };
-            parts.spawn_loss_checks(&handle)?;
-            let mut measuring = parts.spawn_evaluation(&handle);
-            let over = handle.over_watch();
-            tokio::spawn(admission.watch(handle.clone()));
-            drop(handle);
-            let mut is_lost = false;
-            let shutdown = async {
-                tokio::select! {
-                    bye = shutdown => bye,
-                    () = lost(&mut node) => {
-                        is_lost = true;
-                        restart()
-                    }
+        let checks = prepared.evaluator.is_some() && config.checks > 0.0;
+        let parts =
+            RunParts { config, prepared, clock, meters, mailbox, webhook, terms, leader_requests, checks };
+        let work = Work { app: Arc::clone(&app), parts, handle, node, scratch, stop, all_closed };
+        Ok(Self { app, stopping, work: Box::pin(work.run(shutdown)) })
+    }
+}
+
+/// Work of an open run.
+struct Work {
+    app: Arc<http::App>,
+    parts: RunParts,
+    handle: ActorHandle,
+    node: Option<ClusterTasks>,
+    scratch: Option<TempDir>,
+    /// Ends the connections.
+    stop: watch::Sender<bool>,
+    /// Resolves when all connections are closed, since each holds a sender.
+    all_closed: mpsc::Receiver<()>,
+}
+
+impl Work {
+    async fn run(self, shutdown: impl Future<Output = Bye>) -> Result<ServerStatus, ServerError> {
+        let Self { app, mut parts, handle, mut node, scratch, stop, mut all_closed } = self;
+        let Prepared { syncer, store, admission, .. } = &parts.prepared;
+        let (run, store, admission) = (syncer.run(), Arc::clone(store), admission.clone());
+        let exit_when_finished = parts.config.exit_when_finished;
+        if let Some(node) = &mut node {
+            node.obey(app);
+        }
+        parts.spawn_loss_checks(&handle)?;
+        let mut measuring = parts.spawn_evaluation(&handle);
+        let over = handle.over_watch();
+        tokio::spawn(admission.watch(handle.clone()));
+        drop(handle);
+        let mut is_lost = false;
+        let shutdown = async {
+            tokio::select! {
+                bye = shutdown => bye,
+                () = lost(&mut node) => {
+                    is_lost = true;
+                    restart()
                 }
-            };
-            let until = until(shutdown, over, &mut measuring, exit_when_finished);
-            let ended = parts.into_actor().run(until).await;
-            stop.send_replace(true);
-            if let Some(node) = &mut node {
-                node.stop_obeying();
             }
-            // Every connection holds a sender; when all are dropped, all connections are closed.
-            drop(tokio::time::timeout(GOODBYE_WITHIN, all_closed.recv()).await);
-            // A measurement that still runs is no longer needed. Wait for it briefly, since it reads the folder.
-            if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
-                drop(tokio::time::timeout(GOODBYE_WITHIN, measuring).await);
-            }
-            let is_node = node.is_some();
-            if let Some(node) = node {
-                node.stop_leading().await;
-            }
-            let Final { snapshot, status } = ended?;
-            // Runs led by other processes are stored in their shared storage.
-            if !is_node {
-                save(store, snapshot, status.core.tokens_merged).await?;
-            }
-            let (finished, tokens_merged) = (status.core.finished, status.core.tokens_merged);
-            tracing::info!(%run, finished, tokens_merged, "saved and stopped");
-            drop(scratch);
-            if is_lost {
-                let why =
-                    "lost contact with the other processes of the cluster: restart this process".to_owned();
-                return Err(ServerError::Cluster { why });
-            }
-            Ok(status)
         };
-        Ok(Self { app, stopping, work: Box::pin(work) })
+        let until = until(shutdown, over, &mut measuring, exit_when_finished);
+        let ended = parts.into_actor().run(until).await;
+        stop.send_replace(true);
+        if let Some(node) = &mut node {
+            node.stop_obeying();
+        }
+        drop(tokio::time::timeout(GOODBYE_WITHIN, all_closed.recv()).await);
+        // A measurement that still runs is no longer needed. Wait for it briefly, since it reads the folder.
+        if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
+            drop(tokio::time::timeout(GOODBYE_WITHIN, measuring).await);
+        }
+        let is_node = node.is_some();
+        if let Some(node) = node {
+            node.stop_leading().await;
+        }
+        let Final { snapshot, status } = ended?;
+        // Runs led by other processes are stored in their shared storage.
+        if !is_node {
+            save(store, snapshot, status.core.tokens_merged).await?;
+        }
+        let (finished, tokens_merged) = (status.core.finished, status.core.tokens_merged);
+        tracing::info!(%run, finished, tokens_merged, "saved and stopped");
+        drop(scratch);
+        if is_lost {
+            let why = "lost contact with the other processes of the cluster: restart this process".to_owned();
+            return Err(ServerError::Cluster { why });
+        }
+        Ok(status)
     }
 }
 

@@ -83,6 +83,9 @@ pub fn without_packing(path: &Path) -> PathBuf {
     if is_called(path, &PACKED) { path.with_extension("") } else { path.to_owned() }
 }
 
+/// Extensions of zip archives that are documents.
+const WORD_PROCESSOR: [&str; 3] = ["docx", "odt", "epub"];
+
 /// Bytes after the header of bzip2 data that begin a block.
 const BZIP2_BLOCK: [u8; 6] = [0x31, 0x41, 0x59, 0x26, 0x53, 0x59];
 
@@ -176,18 +179,42 @@ fn after_skippable(bytes: &[u8]) -> std::io::Result<Option<&[u8]>> {
 /// Returns the format of `bytes` and how to convert it, if the format is known but not supported.
 fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
     let head = &bytes[..bytes.len().min(HEAD_BYTES)];
+    archive(path, head).or_else(|| document(path, head)).or_else(|| text_form(path, head))
+}
+
+/// Returns the kind of an archive or of compressed data, and how to unpack it.
+fn archive(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
     let begins = |magic: &[u8]| head.starts_with(magic);
     let unpack = |command: &str| format!("unpack it with `{command} {}`", quoted(path));
     let found = match () {
+        () if compression(head).is_some() => ("compressed data", "unpack that as well".to_owned()),
+        () if begins(b"BZh") && head.get(4..10) == Some(&BZIP2_BLOCK) => {
+            ("bzip2 data", unpacked_by("bzip2", &["bz2", "tbz2"], path))
+        }
+        () if begins(b"\xfd7zXZ\0") => ("xz data", unpacked_by("xz", &["xz", "txz"], path)),
+        () if begins(b"\x5d\0\0") => ("lzma data", unpacked_by("xz --format=lzma", &["lzma"], path)),
+        () if begins(b"LZIP\x01") => ("lzip data", unpacked_by("lzip", &["lz"], path)),
+        () if begins(b"\x04\x22\x4d\x18") || begins(b"\x02\x21\x4c\x18") => {
+            ("lz4 data", unpacked_by("lz4", &["lz4"], path))
+        }
+        () if begins(b"PK\x03\x04") && !is_called(path, &WORD_PROCESSOR) => {
+            ("a zip archive", unpack("unzip"))
+        }
+        () if begins(b"7z\xbc\xaf\x27\x1c") => ("a 7-Zip archive", unpack("7z x")),
+        () if begins(b"Rar!\x1a\x07") => ("a RAR archive", unpack("unrar x")),
+        () if head.get(257..262) == Some(b"ustar") => ("a tar archive", unpack("tar xf")),
+        () => return None,
+    };
+    Some(found)
+}
+
+/// Returns the kind of a document or table in a binary format, and how to convert it.
+fn document(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
+    let begins = |magic: &[u8]| head.starts_with(magic);
+    let found = match () {
         () if begins(b"PAR1") => ("a Parquet file", by_datasets("parquet", path)),
         () if begins(b"ARROW1") => ("an Arrow file", by_datasets("arrow", path)),
-        () if begins(b"\xff\xff\xff\xff") && !bytes.is_ascii() => {
-            ("an Arrow stream", by_datasets("arrow", path))
-        }
-        () if begins(b"version https://git-lfs.github.com/spec/") => (
-            "a git-lfs pointer, which stands for a file that was not fetched",
-            "fetch the file itself with `git lfs pull` in that folder".to_owned(),
-        ),
+        () if begins(b"\xff\xff\xff\xff") => ("an Arrow stream", by_datasets("arrow", path)),
         () if begins(b"\xff\xfe\0\0") || begins(b"\0\0\xfe\xff") => ("UTF-32 text", recoded("UTF-32", path)),
         () if begins(b"\xff\xfe") || begins(b"\xfe\xff") => ("UTF-16 text", recoded("UTF-16", path)),
         () if begins(b"{\\rtf") => (
@@ -206,7 +233,7 @@ fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
             "a PDF document",
             format!("extract its text with `pdftotext {} {}`", quoted(path), quoted(&renamed(path, "txt"))),
         ),
-        () if begins(b"PK\x03\x04") && is_called(path, &["docx", "odt", "epub"]) => (
+        () if begins(b"PK\x03\x04") && is_called(path, &WORD_PROCESSOR) => (
             "a document of a word processor",
             format!(
                 "convert it with `pandoc -t plain -o {} {}`",
@@ -214,26 +241,24 @@ fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
                 quoted(path)
             ),
         ),
-        () if begins(b"PK\x03\x04") => ("a zip archive", unpack("unzip")),
-        () if compression(head).is_some() => ("compressed data", "unpack that as well".to_owned()),
-        () if begins(b"BZh") && head.get(4..10) == Some(&BZIP2_BLOCK) => {
-            ("bzip2 data", unpacked_by("bzip2", &["bz2", "tbz2"], path))
-        }
-        () if begins(b"\xfd7zXZ\0") => ("xz data", unpacked_by("xz", &["xz", "txz"], path)),
-        () if begins(b"\x5d\0\0") => ("lzma data", unpacked_by("xz --format=lzma", &["lzma"], path)),
-        () if begins(b"LZIP\x01") => ("lzip data", unpacked_by("lzip", &["lz"], path)),
-        () if begins(b"\x04\x22\x4d\x18") || begins(b"\x02\x21\x4c\x18") => {
-            ("lz4 data", unpacked_by("lz4", &["lz4"], path))
-        }
-        () if begins(b"7z\xbc\xaf\x27\x1c") => ("a 7-Zip archive", unpack("7z x")),
-        () if begins(b"Rar!\x1a\x07") => ("a RAR archive", unpack("unrar x")),
-        () if head.get(257..262) == Some(b"ustar") => ("a tar archive", unpack("tar xf")),
         () if begins(b"SQLite format 3\0") => (
             "an SQLite database",
             format!(
                 "write one column as lines of JSON, as `sqlite3 -json {} 'SELECT text FROM …'`",
                 quoted(path)
             ),
+        ),
+        () => return None,
+    };
+    Some(found)
+}
+
+/// Returns the form of a text that is not trained on as it is, and how to convert it.
+fn text_form(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
+    let found = match () {
+        () if head.starts_with(b"version https://git-lfs.github.com/spec/") => (
+            "a git-lfs pointer, which stands for a file that was not fetched",
+            "fetch the file itself with `git lfs pull` in that folder".to_owned(),
         ),
         () if is_called(path, &["tsv"]) => ("a table", table(path, '\t')),
         () if is_called(path, &["csv"]) => ("a table", table(path, delimiter(head).unwrap_or(','))),

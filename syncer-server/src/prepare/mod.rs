@@ -233,8 +233,10 @@ impl<'a> Plan<'a> {
         let manifest = self.store.manifest()?;
         let forked = manifest.as_ref().and_then(|manifest| manifest.forked).filter(|_| !has_tape);
         let (syncer, carried, tape) = match self.start(manifest)? {
-            Start::Resume(manifest, snapshot) => self.resume(&manifest, snapshot)?,
-            Start::Fork(snapshot) => self.begin_fork(snapshot)?,
+            Start::Resume(manifest, snapshot) => {
+                self.resume(&manifest, snapshot.map(|snapshot| *snapshot))?
+            }
+            Start::Fork(snapshot) => self.begin_fork(*snapshot)?,
             Start::New => match &shared {
                 Some(shared) => self.begin_process(shared)?,
                 None => self.begin_run(cancellation)?,
@@ -291,11 +293,13 @@ impl<'a> Plan<'a> {
             return Err(ServerError::Config { why });
         }
         match (manifest, self.found.take()) {
-            (Some(manifest), snapshot) if self.store.has_tape() => Ok(Start::Resume(manifest, snapshot)),
+            (Some(manifest), snapshot) if self.store.has_tape() => {
+                Ok(Start::Resume(Box::new(manifest), snapshot.map(Box::new)))
+            }
             (_, Some(Snapshot { seq: 1.., .. })) => {
                 Err(tape_is_missing("with all decisions after the last snapshot"))
             }
-            (_, Some(snapshot)) => Ok(Start::Fork(snapshot)),
+            (_, Some(snapshot)) => Ok(Start::Fork(Box::new(snapshot))),
             (_, None) if has_bodies(&self.store) => {
                 Err(tape_is_missing("and the files in bodies/ cannot be read without it"))
             }
@@ -361,9 +365,9 @@ impl<'a> Plan<'a> {
 /// Ways in which a run starts.
 enum Start {
     /// From its tape, and its last snapshot if there is one.
-    Resume(Manifest, Option<Snapshot>),
+    Resume(Box<Manifest>, Option<Box<Snapshot>>),
     /// From the snapshot of the run that it was forked from.
-    Fork(Snapshot),
+    Fork(Box<Snapshot>),
     /// From initial parameters.
     New,
 }
