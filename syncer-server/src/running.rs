@@ -127,8 +127,10 @@ impl Work {
         let Prepared { syncer, store, admission, .. } = &parts.prepared;
         let (run, store, admission) = (syncer.run(), Arc::clone(store), admission.clone());
         let exit_when_finished = parts.config.exit_when_finished;
-        if let Some(node) = &mut node {
-            node.obey(app);
+        // The routes hold the sender that `all_closed` waits for.
+        match &mut node {
+            Some(node) => node.obey(app),
+            None => drop(app),
         }
         parts.spawn_loss_checks(&handle)?;
         let mut measuring = parts.spawn_evaluation(&handle);
