@@ -12,7 +12,6 @@
 #![forbid(unsafe_code)]
 
 mod bench;
-mod cache;
 mod cli;
 mod compute;
 mod doctor;

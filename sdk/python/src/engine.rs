@@ -10,8 +10,7 @@ use archipelago::learner::{Codec, Replica, ReplicaError};
 use archipelago::model::{ApplyPolicy, Fragments, Layout, RunSpec};
 use archipelago::wire::{FragmentId, Serial};
 
-use crate::bridge::ProgramBridge;
-use crate::fault::ProgramError;
+use crate::bridge::{ProgramBridge, ProgramError};
 use crate::tensors::ParameterMap;
 
 /// Codes fragments that the program copied out, and sends changes to it.

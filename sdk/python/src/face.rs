@@ -9,8 +9,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::bridge::{Batch, NextItem, Order, Task};
-use crate::fault::ProgramError;
+use crate::bridge::{Batch, NextItem, Order, ProgramError, Task};
 use crate::file::{TensorValues, WriteError, write};
 use crate::learner::{LearnerHandle, LearnerSettings, StartError};
 use crate::tensors::{TensorShape, TensorSlice};

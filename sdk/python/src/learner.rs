@@ -11,9 +11,8 @@ use archipelago::run::{
 };
 use archipelago_runtime::engine::EngineError;
 
-use crate::bridge::ProgramBridge;
+use crate::bridge::{ProgramBridge, ProgramError};
 use crate::engine::BridgeEngine;
-use crate::fault::ProgramError;
 use crate::tensors::{ParameterMap, TensorShape};
 
 /// Settings of a learner from the program.

@@ -19,8 +19,6 @@ pub mod bridge;
 pub mod engine;
 #[cfg(feature = "extension")]
 mod face;
-pub mod fault;
 pub mod file;
-pub mod fused;
 pub mod learner;
 pub mod tensors;

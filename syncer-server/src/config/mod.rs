@@ -6,13 +6,11 @@ mod classroom;
 mod cli;
 mod cluster;
 mod data;
-mod effective;
 mod flags;
 mod inspect;
 mod invites;
 mod kept;
 mod lora;
-mod name;
 mod run;
 mod runs;
 mod steer;
@@ -36,11 +34,11 @@ pub use invites::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOr
 pub(crate) use kept::settled;
 pub use kept::{Kept, PATHS, SETTINGS_FILE, hides_names, is_kept};
 pub use lora::LoraArgs;
-pub use name::RunName;
 pub use run::{
     INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT, admin_token, base, check_context, invite, licence, preset,
     run_spec, syncer_config,
 };
+pub use runs::RunName;
 pub use runs::{OrderArgs, RunOrder, RunsArgs};
 pub use steer::{DropArgs, PaceArgs, SetArgs, SteerArgs};
 

@@ -1,10 +1,13 @@
 //! Settings of the commands for a server of several runs.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use archipelago_cli::secret;
+use serde::{Deserialize, Serialize};
 
-use super::{RunFlags, RunName};
+use super::RunFlags;
 
 /// Settings of `runs`.
 #[derive(clap::Args, Clone, Debug)]
@@ -85,5 +88,88 @@ impl RunOrder {
             Self::Finish => "admin/finish",
             Self::Archive => "archive",
         }
+    }
+}
+
+/// Longest name in characters, since it is a folder and part of links.
+const CHARS_MAX: usize = 32;
+/// Number of hex digits in a run's number, which paths may name, too.
+const RUN_DIGITS: usize = 16;
+
+/// Name of a run: 1 to 32 lower-case letters a to z, digits and hyphens, not beginning with a hyphen. It is also the
+/// run's folder, and cannot refer to another folder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct RunName(String);
+
+/// Error for a text that is not a valid name of a run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is not a name of a run: give 1 to {CHARS_MAX} of a to z, 0 to 9 and -, a letter or digit first, and not \
+     {RUN_DIGITS} hex digits, which would be a run's number"
+)]
+pub struct NoRunName {
+    /// The text, or its beginning.
+    pub text: String,
+}
+
+impl RunName {
+    /// Returns the name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for RunName {
+    type Err = NoRunName;
+
+    fn from_str(text: &str) -> Result<Self, NoRunName> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let is_number = text.len() == RUN_DIGITS && text.chars().all(|c| c.is_ascii_hexdigit());
+        let fits = (1..=CHARS_MAX).contains(&text.len()) && text.chars().all(plain) && !text.starts_with('-');
+        match fits && !is_number {
+            true => Ok(Self(text.to_owned())),
+            false => Err(NoRunName { text: text.chars().take(2 * CHARS_MAX).collect() }),
+        }
+    }
+}
+
+impl TryFrom<String> for RunName {
+    type Error = NoRunName;
+
+    fn try_from(text: String) -> Result<Self, NoRunName> {
+        text.parse()
+    }
+}
+
+impl From<RunName> for String {
+    fn from(name: RunName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for RunName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_plain_folder() {
+        for name in ["a", "poems-2", "0", &"x".repeat(32), "0123456789abcde", "0123456789abcdeg"] {
+            assert_eq!(name.parse::<RunName>().unwrap().as_str(), name);
+        }
+        for text in ["", "..", ".", "a/b", "A", "-a", "a b", "a.b", "é", &"x".repeat(33), "0123456789abcdef"]
+        {
+            let error = text.parse::<RunName>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{text:?} is not a name of a run")), "{error}");
+        }
+        assert!("x".repeat(10_000).parse::<RunName>().unwrap_err().to_string().len() < 400);
+        assert!(serde_json::from_str::<RunName>("\"../a\"").is_err());
     }
 }

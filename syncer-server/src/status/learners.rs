@@ -7,7 +7,7 @@ use archipelago_core::diloco::{LearnerId, Millis, TrustLevel};
 use archipelago_core::wire::{self, LearnerState};
 use serde::{Deserialize, Serialize};
 
-use super::rate::Speeds;
+use super::series::Speeds;
 use super::view;
 
 /// Maximum number of learners in `/v1/status`.

@@ -1,12 +1,10 @@
 //! Run status as JSON: the core's status and the figures that only the server knows.
 
-mod adapters;
 mod alerts;
 mod disk;
 mod history;
 mod learners;
 mod log;
-mod rate;
 mod rounds;
 mod series;
 mod tracker;
@@ -19,7 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::meters::Traffic;
 
-pub use adapters::AdapterFacts;
 pub use alerts::{AlertChange, AlertKind, AlertTerms, AlertView, Alerts, Sight};
 pub use disk::{Disk, DiskView, Taped};
 pub use history::{Evaluation, History, SAMPLES_MAX, Samples, TextSample};
@@ -28,10 +25,11 @@ pub use learners::{
     Trust, hidden_name, learners_of,
 };
 pub use log::{EventLog, LOG_MAX, LogEntry, LogEntryView, LogEvent, LogKind, LogQuery, LogView, log_of};
-pub use rate::{RATE_WINDOW_MS, Rate};
 pub use rounds::{Answer, AnswerFate, MergedReport, RoundReport, Rounds, RoundsView};
 pub use series::{POINTS_MAX, Point, PointEvent, Series, SeriesView, series_of};
+pub use series::{RATE_WINDOW_MS, Rate};
 pub use tracker::StatusTracker;
+pub use view::AdapterFacts;
 
 /// Figures that the server accumulates over all its starts. Snapshots and the tape's file both keep them; the tape's
 /// file is updated more often.

@@ -6,7 +6,7 @@ use archipelago_core::diloco::Millis;
 use archipelago_core::diloco::syncer::{Event, Syncer};
 
 use super::learners::{foremost, hidden_name, page_of};
-use super::rate::Speeds;
+use super::series::Speeds;
 use super::{
     AlertChange, AlertTerms, Alerts, Carried, Disk, Evaluation, EventLog, Facts, History, LearnerView,
     LearnersPage, LearnersQuery, LogEntry, LogQuery, LogView, Point, PointEvent, Rate, Rounds, RoundsView,

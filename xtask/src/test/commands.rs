@@ -11,10 +11,7 @@ const DEMO: &str = "sdk/cli/src/demo.rs";
 
 const PROGRAMS: &[DocumentedProgram] = &[
     DocumentedProgram { call: "syncer-server", sources: &["syncer-server/src/config/", METHOD, DEMO] },
-    DocumentedProgram {
-        call: "native-learner",
-        sources: &["native-learner/src/cli.rs", "native-learner/src/cache.rs"],
-    },
+    DocumentedProgram { call: "native-learner", sources: &["native-learner/src/cli.rs"] },
     DocumentedProgram { call: "simulate", sources: &["tests/experiments/src/", METHOD] },
     DocumentedProgram { call: "cargo xtask demo", sources: &[DEMO, "xtask/src/demo.rs"] },
     DocumentedProgram { call: "cargo xtask test", sources: &["xtask/src/test/mod.rs"] },

@@ -8,7 +8,6 @@
 //! data-parallel training from the same parameters over the same text.
 
 mod attack_stats;
-mod baseline;
 mod cosines;
 mod distributed;
 mod documents;

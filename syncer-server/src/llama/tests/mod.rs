@@ -2,7 +2,6 @@
 //! `tests/golden/init_fixture.py`.
 
 mod home;
-mod parts;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ const FULL: Duration = Duration::from_secs(12);
 /// Goal: a peer that repeatedly opens as many silent sockets as the syncer can hold does no lasting harm. The connected
 /// learner keeps training, the run is saved, and others can connect after the flood.
 #[test]
-fn a_door_full_of_silent_sockets_harms_nobody_inside() {
+fn silent_sockets_harm_no_connected_learner() {
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start_with_descriptors(128, &FLAGS);
     let mut learner = syncer.learner("inside");
@@ -38,11 +38,12 @@ fn a_door_full_of_silent_sockets_harms_nobody_inside() {
         }
         sleep(FULL / tries);
     }
-    assert!(turned_away > 0, "the door was never full");
+    assert!(turned_away > 0, "the connections were never exhausted");
     drop(silent);
 
-    let after = syncer
-        .wait_until("room at the door", |status| number(status, "rounds") > number(&before, "rounds") + 10.0);
+    let after = syncer.wait_until("room for new connections", |status| {
+        number(status, "rounds") > number(&before, "rounds") + 10.0
+    });
     assert_eq!((number(&after, "live"), number(&after, "learnersTotal")), (1.0, 1.0), "{after}");
     // The learner never had to reconnect.
     assert!(of_learner(&after, "inside", "connectedS") > FULL.as_secs_f64(), "{after}");
