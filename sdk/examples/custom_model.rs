@@ -122,13 +122,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Joins the run at `address` until it ends.
+/// Joins the run at `address` until it ends, or until Ctrl+C.
 fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
     // A real program should keep its key across starts; this one is a newcomer each time.
     let config = RunConfig { name: "bigrams".into(), ..RunConfig::new(address.parse()?, Key::random()?) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let control = Control::new();
+    let stopper = control.clone();
+    runtime.spawn(async move {
+        // Without a signal handler, Ctrl+C ends this program at once and the syncer waits for it for a while.
+        if tokio::signal::ctrl_c().await.is_ok() {
+            stopper.stop();
+        }
+    });
     let build = async |spec: &RunSpec, _basis| HostEngine::new(spec, Bigrams::new(spec));
-    let report = runtime.block_on(run(config, &Control::new(), build, |event| {
+    let report = runtime.block_on(run(config, &control, build, |event| {
         if let Event::Progress(now) = event {
             println!("{} steps, loss {:.3}", now.steps, now.loss.unwrap_or(f32::NAN));
         }

@@ -129,6 +129,13 @@ impl Process {
         }
     }
 
+    /// Sends the signal of Ctrl+C, or kills the program on systems without it.
+    pub fn interrupt(&mut self) {
+        if !self.signal("INT") {
+            self.kill();
+        }
+    }
+
     /// Suspends the program. Returns false on systems without that signal.
     pub fn freeze(&self) -> bool {
         self.signal("STOP")

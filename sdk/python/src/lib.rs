@@ -6,14 +6,12 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`tensors`] | the tensors of a program, and where the parameters of a run lie in them |
-//! | [`fused`] | matrices of experts that lie in tensors of another shape |
+//! | [`tensors`] | tensors of a program, their place among the run's parameters, and experts fused into one tensor |
 //! | [`bridge`] | queues between loop and program |
-//! | [`fault`] | what can go wrong |
-//! | [`engine`] | the loop's side of it: codes fragments and takes changes in |
-//! | [`learner`] | the loop on a thread of its own |
-//! | [`mod@file`] | the file that a run of a model of one's own begins with |
-//! | `face` | what Python sees, with the feature `extension` |
+//! | [`engine`] | engine of the loop: codes fragments and applies changes |
+//! | [`learner`] | thread of the loop |
+//! | [`mod@file`] | file that starts a run of a custom model |
+//! | `face` | Python classes, with the feature `extension` |
 
 pub mod bridge;
 pub mod engine;

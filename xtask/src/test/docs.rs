@@ -15,7 +15,7 @@
 //! For `cargo run`, the stage runs the named program or example as the tests have built it.
 //! In commands that readers do not see, `$ARCHIPELAGO` is the repository. `syncer-server serve` and
 //! `native-learner join` go on in the background until the next server starts or the page ends. Each must then end with
-//! exit code 0 after a polite signal.
+//! exit code 0 after Ctrl+C.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -323,10 +323,10 @@ impl PageSession {
         Err(format!("`{command}` had no effect within {} s", WAIT.as_secs()))
     }
 
-    /// Ends all programs politely, the newest first.
+    /// Ends all programs as a reader does, with Ctrl+C, the newest first.
     fn end(&mut self) -> Result<(), String> {
         while let Some((command, mut process)) = self.running.pop() {
-            process.ask_to_end();
+            process.interrupt();
             match process.wait(WAIT) {
                 Some(0) => {}
                 Some(code) => {

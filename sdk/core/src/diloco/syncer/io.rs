@@ -30,7 +30,7 @@ pub enum Input {
     Merged(Box<Result<MergeOutcome, Box<MergeFailure>>>),
     /// Merges did harm and are rolled back. A host that sends this must support [`Output::Remake`].
     Undo(Box<Undo>),
-    /// The loss checks of [`super::ContributionTest`] changed the verdict on a learner.
+    /// The [`ContributionTest`](crate::diloco::trust::ContributionTest) changed its verdict on a learner.
     ContributionVerdict { learner: LearnerId, verdict: ContributionVerdict },
     /// Collect the last progress of every learner on every fragment, then say goodbye.
     Finish,

@@ -10,7 +10,7 @@
 //! | banned | its exclusion ends, after the first conviction | convicted |
 //! | banned, convicted | the owner pardons it | newcomer |
 //!
-//! [`TrustRecord`] has the part that survives a restart: the ledger stores it, and the tape replays it. [`Trust`] adds
+//! [`TrustRecord`] has the part that survives a restart: the ledger stores it, and the tape replays it. `Trust` adds
 //! what one process knows about connected learners. [`Influence`] turns levels into weights.
 
 mod attribution;

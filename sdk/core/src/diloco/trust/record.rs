@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::diloco::Suspicion;
 
 /// Merged time after which a learner is no longer a newcomer, in milliseconds, as the mean over fragments. The limit
-/// is lower while no connected learner was merged for twice as long: see [`TrustRecord::level`]. Constant of ours.
+/// is lower while no connected learner was merged for twice as long: see `TrustRecord::level`. Constant of ours.
 pub const PROBATION_MS: u64 = 600_000;
 /// Minimum turns of all fragments in [`PROBATION_MS`]. The time between two updates counts up to this part of it, so
 /// that waiting alone ends no probation. Constant of ours.
