@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use archipelago::data::token;
-use archipelago::run::{Event, Report, RunError};
+use archipelago::run::{Doing, Event, Report, RunError};
 use archipelago::wire::CloseCode;
 use archipelago_runtime::engine::EngineError;
 use tokio::sync::Notify;
@@ -446,12 +446,16 @@ impl ProgramBridge {
                 Some(reason) => (true, format!("the connection was lost because {reason}; connecting again")),
                 None => return,
             },
-            Event::Welcomed { run, learner, params, batch, .. } => (
-                false,
-                format!(
+            Event::Welcomed { run, learner, params, batch, .. } => {
+                // The next report follows within half a second, and the program may ask before.
+                if let Some(report) = state.report.as_mut().filter(|report| report.doing == Doing::Connecting) {
+                    report.doing = Doing::Joining;
+                }
+                let text = format!(
                     "admitted to run {run} as learner {learner}: {params} parameters, {batch} windows a step"
-                ),
-            ),
+                );
+                (false, text)
+            }
             Event::Afresh { reason } => (true, format!("joining as a newcomer: {reason}")),
             Event::Trouble { reason } => (true, reason.clone()),
             _ => return,
