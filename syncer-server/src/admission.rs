@@ -15,7 +15,7 @@ use crate::admin_token::is_same;
 use crate::clock::unix_ms;
 use crate::errors::ServerError;
 use crate::identity::verify;
-use crate::invites::{Guests, InviteFault};
+use crate::invites::{InviteFault, InviteStore};
 use crate::listener::{Place, TooMany};
 
 /// Interval between checks of the ban list; other programs may change it in the run's folder.
@@ -39,7 +39,7 @@ pub struct Admission(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     terms: Terms,
-    guests: Arc<Guests>,
+    invite_store: Arc<InviteStore>,
     banned: Mutex<BTreeSet<Fingerprint>>,
     /// Keys of admitted learners with an open connection, by SHA-256 of the nonce that requests show. Hashing keeps the
     /// time of a look-up from revealing anything about the nonce.
@@ -48,26 +48,26 @@ struct Shared {
 
 /// The pass of one admitted connection; dropping it ends the pass.
 #[derive(Debug)]
-pub struct Pass {
+pub struct AdmissionPermit {
     shared: Arc<Shared>,
     shown_sha256: [u8; 32],
 }
 
 impl Admission {
-    /// Creates an admission by `terms`, with the invites and bans in `guests`.
+    /// Creates an admission by `terms`, with the invites and bans in `invite_store`.
     ///
     /// # Errors
     /// `Disk`: the bans cannot be read.
-    pub fn new(terms: Terms, guests: Arc<Guests>) -> Result<Self, ServerError> {
-        let banned = guests.banned()?.into_keys().collect();
+    pub fn new(terms: Terms, invite_store: Arc<InviteStore>) -> Result<Self, ServerError> {
+        let banned = invite_store.banned()?.into_keys().collect();
         let passes = Mutex::default();
-        Ok(Self(Arc::new(Shared { terms, guests, banned: Mutex::new(banned), passes })))
+        Ok(Self(Arc::new(Shared { terms, invite_store, banned: Mutex::new(banned), passes })))
     }
 
     /// Returns the invites and bans.
     #[must_use]
-    pub fn guests(&self) -> &Arc<Guests> {
-        &self.0.guests
+    pub fn invite_store(&self) -> &Arc<InviteStore> {
+        &self.0.invite_store
     }
 
     /// Returns true if learners must show an invite.
@@ -103,13 +103,13 @@ impl Admission {
         challenge: &Challenge,
         hello: &Hello,
         place: Option<&Place>,
-    ) -> Result<Pass, Bye> {
+    ) -> Result<AdmissionPermit, Bye> {
         verify(challenge, hello).map_err(|fault| Bye::new(CloseCode::Identity, fault.to_string()))?;
         let fingerprint = hello.identity.fingerprint();
         if lock(&self.0.banned).contains(&fingerprint) {
             // The ban may have been lifted since the last check.
-            let guests = Arc::clone(&self.0.guests);
-            let asked = tokio::task::spawn_blocking(move || guests.is_banned(fingerprint)).await;
+            let invite_store = Arc::clone(&self.0.invite_store);
+            let asked = tokio::task::spawn_blocking(move || invite_store.is_banned(fingerprint)).await;
             if !matches!(asked, Ok(Ok(false))) {
                 return Err(Bye::new(CloseCode::Banned, BANNED));
             }
@@ -129,7 +129,7 @@ impl Admission {
         judged.map_err(Refusal::bye)?;
         let shown_sha256 = Sha256::digest(hex(&challenge.nonce)).into();
         lock(&self.0.passes).insert(shown_sha256, fingerprint);
-        Ok(Pass { shared: Arc::clone(&self.0), shown_sha256 })
+        Ok(AdmissionPermit { shared: Arc::clone(&self.0), shown_sha256 })
     }
 
     /// Checks that the invite of `hello` suffices for admission.
@@ -173,8 +173,8 @@ impl Admission {
                 _ = tick.tick() => {}
                 () = actor.closed() => return,
             }
-            let guests = Arc::clone(&self.0.guests);
-            let looked = tokio::task::spawn_blocking(move || guests.banned()).await;
+            let invite_store = Arc::clone(&self.0.invite_store);
+            let looked = tokio::task::spawn_blocking(move || invite_store.banned()).await;
             let banned = match looked {
                 Ok(Ok(banned)) => banned,
                 Ok(Err(error)) => {
@@ -203,12 +203,12 @@ impl Shared {
     /// Checks the personal invite of `hello`. Blocks on the disk.
     fn ask(&self, hello: &Hello) -> Result<(), Refusal> {
         let fingerprint = hello.identity.fingerprint();
-        let admitted = self.guests.admit(fingerprint, hello.invite.as_ref(), unix_ms());
+        let admitted = self.invite_store.admit(fingerprint, hello.invite.as_ref(), unix_ms());
         admitted.map_err(Refusal::Disk)?.map_err(Refusal::Invite)
     }
 }
 
-impl Drop for Pass {
+impl Drop for AdmissionPermit {
     fn drop(&mut self) {
         lock(&self.shared.passes).remove(&self.shown_sha256);
     }

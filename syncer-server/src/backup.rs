@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::errors::ServerError;
-use crate::invites::Guests;
+use crate::invites::InviteStore;
 use crate::store::{Manifest, Store, disk, is_within, vacant, whole_folder};
 use crate::tape::{Copied, copy};
 
@@ -69,7 +69,7 @@ pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
 /// Copies the run in the folder of `store` to `folder`, with the same permissions.
 fn copy_to(store: &Store, manifest: &Manifest, folder: &Path) -> Result<Copied, ServerError> {
     let dir = store.dir();
-    Guests::copy(dir, folder)?;
+    InviteStore::copy(dir, folder)?;
     let copied = copy(store, manifest, folder)?;
     let permissions = fs::metadata(dir).map_err(disk("read", dir))?.permissions();
     fs::set_permissions(folder, permissions).map_err(disk("write", folder))?;

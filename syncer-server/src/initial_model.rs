@@ -21,7 +21,7 @@ use crate::store::{Initial, Manifest, Store, decoder};
 const PIECE: usize = 1 << 20;
 
 /// The first parameters of a run.
-pub(crate) struct Beginning {
+pub(crate) struct StartingPoint {
     /// Flat, `[len]`.
     pub(crate) theta: Vec<f32>,
     /// The record of the source folder, if the parameters came from one.
@@ -289,13 +289,13 @@ impl Origin {
         spec: &RunSpec,
         layout: &Layout,
         cancellation: &Cancellation,
-    ) -> Result<Beginning, ServerError> {
+    ) -> Result<StartingPoint, ServerError> {
         if let Self::Kept(manifest) = self {
-            return Ok(Beginning { theta: store.initial(manifest)?, initial: manifest.init.clone() });
+            return Ok(StartingPoint { theta: store.initial(manifest)?, initial: manifest.init.clone() });
         }
         let theta = self.all(spec, layout, cancellation)?;
         let initial = self.named(|| Initial::digest(&theta));
-        Ok(Beginning { theta, initial })
+        Ok(StartingPoint { theta, initial })
     }
 
     /// Returns all parameters, flat. They are computed or read in pieces.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::clock::unix_ms;
 use crate::config::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
 use crate::errors::ServerError;
-use crate::invites::{Guests, InviteTerms, InviteView};
+use crate::invites::{InviteStore, InviteTerms, InviteView};
 use crate::store::Store;
 use archipelago_cli::plain;
 
@@ -19,11 +19,11 @@ use archipelago_cli::plain;
 /// - `NoSnapshot`: there is no run in the folder.
 /// - `Disk`, `DirCorrupt`, `System`: the invites cannot be read, created or stored.
 pub fn invite(args: &InviteArgs) -> Result<String, ServerError> {
-    let guests = guests(&args.dir)?;
+    let invite_store = invite_store(&args.dir)?;
     match args.order {
         InviteOrder::Create => {
             let lasts_ms = args.expires.map(|time| time.ms());
-            let made = guests
+            let made = invite_store
                 .invite(&InviteTerms { uses: args.uses, lasts_ms, note: args.note.clone() }, unix_ms())?;
             if args.json {
                 return Ok(json(&made));
@@ -35,7 +35,7 @@ pub fn invite(args: &InviteArgs) -> Result<String, ServerError> {
             ))
         }
         InviteOrder::List => {
-            let invites = guests.invites()?;
+            let invites = invite_store.invites()?;
             if args.json {
                 return Ok(json(&invites));
             }
@@ -48,7 +48,7 @@ pub fn invite(args: &InviteArgs) -> Result<String, ServerError> {
         }
         InviteOrder::Revoke => {
             let id = args.id.as_deref().ok_or_else(|| needs("--id NAME, which `invite list` shows"))?;
-            match guests.revoke(id, unix_ms())? {
+            match invite_store.revoke(id, unix_ms())? {
                 Some(true) => Ok(format!("invite {id} is revoked: it admits no more learners")),
                 Some(false) => Ok(format!("invite {id} was already revoked")),
                 None => Err(ServerError::Config {
@@ -64,7 +64,7 @@ pub fn invite(args: &InviteArgs) -> Result<String, ServerError> {
 /// # Errors
 /// As [`invite`].
 pub fn ban(args: &BanArgs) -> Result<String, ServerError> {
-    let guests = guests(&args.dir)?;
+    let invite_store = invite_store(&args.dir)?;
     let key = || args.key.ok_or_else(|| needs("--key FINGERPRINT, which `learners --json` shows"));
     let done = |key: Fingerprint, words: &str| match args.json {
         true => json(&serde_json::json!({ "fingerprint": key.to_string(), "done": words })),
@@ -72,15 +72,15 @@ pub fn ban(args: &BanArgs) -> Result<String, ServerError> {
     };
     match args.order {
         BanOrder::Add => {
-            let new = guests.ban(key()?, &args.note, unix_ms())?;
+            let new = invite_store.ban(key()?, &args.note, unix_ms())?;
             Ok(done(key()?, if new { "is banned" } else { "was banned before" }))
         }
         BanOrder::Lift => {
-            let was = guests.lift(key()?)?;
+            let was = invite_store.lift(key()?)?;
             Ok(done(key()?, if was { "may come back" } else { "was not banned" }))
         }
         BanOrder::List => {
-            let bans = guests.bans()?;
+            let bans = invite_store.bans()?;
             match args.json {
                 true => Ok(json(&bans)),
                 false => Ok(bans
@@ -107,9 +107,9 @@ pub fn token(args: &TokenArgs) -> Result<String, ServerError> {
     Ok(format!("the token in {} was replaced; the old one is no longer valid", path.display()))
 }
 
-fn guests(dir: &std::path::Path) -> Result<Guests, ServerError> {
+fn invite_store(dir: &std::path::Path) -> Result<InviteStore, ServerError> {
     is_run(&Store::look(dir))?;
-    Guests::open(dir)
+    InviteStore::open(dir)
 }
 
 /// Checks that the folder has a run, so that a mistyped name does not create a folder.

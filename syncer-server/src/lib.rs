@@ -80,12 +80,12 @@ mod links;
 mod listener;
 mod llama;
 mod meters;
+mod open_run;
 mod outbox;
 mod prepare;
 mod progress;
 mod replay;
 mod report;
-mod running;
 mod sample;
 pub mod status;
 pub mod steer;
@@ -115,7 +115,7 @@ pub use report::{Reports, report};
 pub use sample::{Written, sample};
 pub use status::{AdapterFacts, ServerStatus};
 pub use store::Store;
-pub use tape::{Member, ReplayedMerge, Undone};
+pub use tape::{MergedSender, ReplayedMerge, Undone};
 
 use std::future::Future;
 use std::sync::Arc;
@@ -123,7 +123,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 use links::Links;
-use running::Running;
+use open_run::OpenRun;
 
 /// Listens on the address that `config` names.
 ///
@@ -163,7 +163,7 @@ pub async fn lead(
     tell: impl FnOnce(),
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServerError> {
-    running::lead(config, tell, shutdown).await
+    open_run::lead(config, tell, shutdown).await
 }
 
 /// Serves like [`serve`], and calls `tell` once the run is open, so that requests to the announced address are
@@ -182,15 +182,15 @@ pub async fn serve_and_tell(
     let links = address.map(|address| Links::of(address, &config));
     let restart = async {
         shutdown.await;
-        running::restart()
+        open_run::restart()
     };
     let run =
-        Running::open(&config, links.map(|links| links.pages).unwrap_or_default(), None, restart).await?;
+        OpenRun::open(&config, links.map(|links| links.pages).unwrap_or_default(), None, restart).await?;
     if let Some(remark) = http::remark(config.pages.as_deref()) {
         tracing::warn!("{remark}");
     }
     let told = Arc::clone(&run.app);
-    let tell_renewal = move |shown| running::certificate(vec![Arc::clone(&told)], shown);
+    let tell_renewal = move |shown| open_run::certificate(vec![Arc::clone(&told)], shown);
     tokio::spawn(entrance.clone().renew(run.stopping.clone(), tell_renewal));
     let web = tokio::spawn(listener::answer(listener, entrance, hosting::single(run.app), run.stopping));
     let folder = Store::look(&config.dir);

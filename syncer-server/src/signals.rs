@@ -40,14 +40,14 @@ pub fn signalled() -> Result<impl Future<Output = ()> + Send, ServerError> {
 
 /// Reports the first signal, and ends the process at the second.
 async fn obey(mut signals: Signals, tell: oneshot::Sender<()>) {
-    let mut wishes = Wishes::default();
+    let mut signals = StopSignals::default();
     let mut tell = Some(tell);
     loop {
         signals.next().await;
-        match wishes.hear(Instant::now()) {
-            Wish::Stop => drop(tell.take().map(|tell| tell.send(()))),
-            Wish::Same => {}
-            Wish::StopNow => process::exit(u8::from(Exit::Stopped).into()),
+        match signals.hear(Instant::now()) {
+            StopRequest::Stop => drop(tell.take().map(|tell| tell.send(()))),
+            StopRequest::Same => {}
+            StopRequest::StopNow => process::exit(u8::from(Exit::Stopped).into()),
         }
     }
 }
@@ -93,27 +93,27 @@ impl Signals {
 
 /// The received signals.
 #[derive(Default)]
-struct Wishes {
+struct StopSignals {
     first: Option<Instant>,
 }
 
 /// The meaning of a signal.
 #[derive(Debug, PartialEq, Eq)]
-enum Wish {
+enum StopRequest {
     Stop,
     Same,
     StopNow,
 }
 
-impl Wishes {
-    fn hear(&mut self, now: Instant) -> Wish {
+impl StopSignals {
+    fn hear(&mut self, now: Instant) -> StopRequest {
         match self.first {
             None => {
                 self.first = Some(now);
-                Wish::Stop
+                StopRequest::Stop
             }
-            Some(first) if now.duration_since(first) < SAME_WITHIN => Wish::Same,
-            Some(_) => Wish::StopNow,
+            Some(first) if now.duration_since(first) < SAME_WITHIN => StopRequest::Same,
+            Some(_) => StopRequest::StopNow,
         }
     }
 }
@@ -125,11 +125,11 @@ mod tests {
     #[test]
     fn signals_at_once_are_one_wish() {
         let start = Instant::now();
-        let mut wishes = Wishes::default();
-        let mut hear = |after_ms| wishes.hear(start + Duration::from_millis(after_ms));
+        let mut signals = StopSignals::default();
+        let mut hear = |after_ms| signals.hear(start + Duration::from_millis(after_ms));
         assert_eq!(
             [hear(0), hear(0), hear(499), hear(500)],
-            [Wish::Stop, Wish::Same, Wish::Same, Wish::StopNow]
+            [StopRequest::Stop, StopRequest::Same, StopRequest::Same, StopRequest::StopNow]
         );
     }
 }

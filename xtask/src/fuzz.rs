@@ -55,19 +55,19 @@ fn search(args: &Args) -> Result<(), String> {
     let folder = target_folder()?.join("fuzz");
     let fuzz = with_flags(&folder)?;
     // Without the flags, because this program does not link libFuzzer's counters.
-    let kept = ["--locked", "-p", "archipelago-fuzz", "--features", "kept", "--bin", "kept"];
-    let kept = program(&build(&kept)?, "kept")?;
+    let corpus = ["--locked", "-p", "archipelago-fuzz", "--features", "corpus", "--bin", "corpus"];
+    let corpus = program(&build(&corpus)?, "corpus")?;
     let names: Vec<&str> = args.target.as_deref().map_or_else(|| TARGETS.to_vec(), |name| vec![name]);
     for name in names {
         println!("── {name}, {} s", args.seconds);
         let [known, small] = ["known", "small"].map(|part| folder.join(part).join(name));
         fs::create_dir_all(&known).map_err(|error| format!("{}: {error}", known.display()))?;
-        succeed(Command::new(&kept).args(["unpack", name]).arg(&known))?;
+        succeed(Command::new(&corpus).args(["unpack", name]).arg(&known))?;
         let mut command = Command::new(&fuzz);
         command.env("FUZZ_TARGET", name).current_dir(&folder).arg(&known);
         command.args(["-max_len=600", "-timeout=30", "-rss_limit_mb=4096", "-print_final_stats=1"]);
         let searched_s = search_for(&mut command, f64::from(args.seconds))?;
-        keep(&fuzz, &kept, name, &known, &small)?;
+        keep(&fuzz, &corpus, name, &known, &small)?;
         add_up(name, searched_s)?;
     }
     Ok(())
@@ -123,7 +123,7 @@ fn added(list: &str, name: &str, seconds: u64) -> String {
 }
 
 /// Keeps the smallest set of inputs with the same coverage as those in `known`.
-fn keep(fuzz: &Path, kept: &Path, name: &str, known: &Path, small: &Path) -> Result<(), String> {
+fn keep(fuzz: &Path, corpus: &Path, name: &str, known: &Path, small: &Path) -> Result<(), String> {
     if small.exists() {
         fs::remove_dir_all(small).map_err(|error| format!("{}: {error}", small.display()))?;
     }
@@ -131,7 +131,7 @@ fn keep(fuzz: &Path, kept: &Path, name: &str, known: &Path, small: &Path) -> Res
     let mut merge = Command::new(fuzz);
     merge.env("FUZZ_TARGET", name).args(["-merge=1", "-max_len=400"]).args([small, known]);
     succeed(&mut merge)?;
-    succeed(Command::new(kept).args(["pack", name]).arg(small))
+    succeed(Command::new(corpus).args(["pack", name]).arg(small))
 }
 
 fn with_flags(folder: &Path) -> Result<PathBuf, String> {

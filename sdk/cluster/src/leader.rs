@@ -32,7 +32,7 @@ pub struct LeaderSettings {
     /// Terms of each fragment that the process may lead. Their process is replaced by the one above.
     pub fragments: Vec<LeaderTerms>,
     /// Source of initial states, used when the process leads a fragment without merges.
-    pub beginnings: InitialStates,
+    pub initial_states: InitialStates,
     /// Maximum number of fragments led at once, by the machine's capacity; `usize::MAX` for no limit.
     pub lead_max: usize,
     /// Duration of a lease without renewal, in milliseconds, the same for all processes; at least 5. A dead owner is
@@ -50,7 +50,7 @@ pub struct LeaderSettings {
 /// Each fragment has one task, which also computes the merges; use a runtime with several threads. No error of a
 /// service ends it: errors are logged, and the service is asked again with growing pauses.
 pub async fn own(services: Services, settings: LeaderSettings, stop: impl Future<Output = ()> + Send) {
-    let LeaderSettings { process, fragments, beginnings, lead_max, lease_ms, tick_ms, orders } = settings;
+    let LeaderSettings { process, fragments, initial_states, lead_max, lease_ms, tick_ms, orders } = settings;
     let clock = MonotonicClock::start();
     let fragments: BTreeMap<FragmentId, LeaderTerms> = fragments
         .into_iter()
@@ -61,7 +61,7 @@ pub async fn own(services: Services, settings: LeaderSettings, stop: impl Future
     let (there, led) = (services.clone(), fragments.keys().copied().collect::<Vec<_>>());
     let crew = LeaderTasks::new(led, move |fragment, lease| {
         let told = (lease, orders.clone());
-        let run = (fragments[&fragment].clone(), beginnings.clone());
+        let run = (fragments[&fragment].clone(), initial_states.clone());
         lead(there.clone(), run, clock, told, tick_ms.max(1))
     });
     let mut desk = LeaderLoop { services, clock, shares, crew, patience: Retry::default() };
@@ -286,7 +286,7 @@ struct FragmentRequests {
     fragment: FragmentId,
     services: Services,
     clock: MonotonicClock,
-    beginnings: InitialStates,
+    initial_states: InitialStates,
     /// True while the initial state is being made.
     is_beginning: bool,
     asked: JoinSet<RequestResult>,
@@ -306,7 +306,7 @@ enum ServiceKind {
 /// Drives the owner of a fragment by its lease and the orders in force, until the sender of the lease is dropped.
 async fn lead(
     services: Services,
-    (terms, beginnings): (LeaderTerms, InitialStates),
+    (terms, initial_states): (LeaderTerms, InitialStates),
     clock: MonotonicClock,
     (mut lease, mut orders): (watch::Receiver<Option<Millis>>, watch::Receiver<AdminCommands>),
     tick_ms: u64,
@@ -316,7 +316,7 @@ async fn lead(
     owner.handle(clock.now(), LeaderInput::Ordered(*orders.borrow_and_update()));
     let (asked, patience) = (JoinSet::new(), Arc::default());
     let mut desk =
-        FragmentRequests { fragment, services, clock, beginnings, is_beginning: false, asked, patience };
+        FragmentRequests { fragment, services, clock, initial_states, is_beginning: false, asked, patience };
     let mut replies: Option<Inbox<Reply>> = None;
     let mut tick = interval(ms(tick_ms));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -430,9 +430,9 @@ impl FragmentRequests {
         if std::mem::replace(&mut self.is_beginning, true) {
             return;
         }
-        let (beginnings, fragment) = (self.beginnings.clone(), self.fragment);
+        let (initial_states, fragment) = (self.initial_states.clone(), self.fragment);
         self.asked.spawn(async move {
-            let made = spawn_blocking(move || beginnings.make(fragment)).await;
+            let made = spawn_blocking(move || initial_states.make(fragment)).await;
             match made.unwrap_or_else(|failed| Err(failed.into())) {
                 Ok(state) => RequestResult::Begun(Some(state)),
                 Err(error) => {

@@ -35,12 +35,12 @@ fn owner(
     process: u64,
     lease_ms: u64,
 ) -> (oneshot::Sender<()>, JoinHandle<()>) {
-    let (fragments, beginnings, process) = (run.owner(), run.beginnings(), ProcessId(process));
+    let (fragments, initial_states, process) = (run.owner(), run.initial_states(), ProcessId(process));
     let orders = run.orders();
     let settings = LeaderSettings {
         process,
         fragments,
-        beginnings,
+        initial_states,
         lead_max: usize::MAX,
         lease_ms,
         tick_ms: 20,
@@ -118,7 +118,7 @@ async fn what_fragments_begin_in_is_made_once() {
     let services = Local::services();
     let made = Arc::new(Mutex::new(Vec::new()));
     let (seen, begun) = (Arc::clone(&made), Arc::clone(&run));
-    let beginnings = InitialStates::new(move |fragment| {
+    let initial_states = InitialStates::new(move |fragment| {
         let mut seen = seen.lock().unwrap();
         seen.push(fragment);
         let is_first = seen.iter().filter(|other| **other == fragment).count() == 1;
@@ -134,7 +134,7 @@ async fn what_fragments_begin_in_is_made_once() {
     let settings = LeaderSettings {
         process,
         fragments,
-        beginnings,
+        initial_states,
         lead_max: usize::MAX,
         lease_ms: LEASE_MS,
         tick_ms: 20,

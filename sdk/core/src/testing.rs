@@ -114,21 +114,21 @@ pub(crate) fn merge(fragment: FragmentId, part: Part) -> MergeEntry {
 
 /// A host that records the requests of its syncer in order.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct RecordingHost {
     pub(crate) asked: Vec<Asked>,
     pub(crate) events: Vec<Event>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) finished: bool,
 }
 
-/// A request of the syncer to a [`Desk`]; a goodbye counts as a message.
+/// A request of the syncer to a [`RecordingHost`]; a goodbye counts as a message.
 pub(crate) enum Asked {
     Send(Vec<ConnId>, Message),
     Merge(MergeJob),
     Remake(RemakeJob),
 }
 
-impl Host for Desk {
+impl Host for RecordingHost {
     fn send(&mut self, conns: &[ConnId], message: Message) {
         self.asked.push(Asked::Send(conns.to_vec(), message));
     }

@@ -1,6 +1,6 @@
 //! Meeting point of the learner's loop and the training program.
 //!
-//! The loop queues orders in the order of its calls. Between two steps the program takes them one by one and carries
+//! The loop queues requests in the order of its calls. Between two steps the program takes them one by one and carries
 //! them out on its own tensors: it copies a fragment out, adds a change, or trains on a batch. One batch is ready while
 //! the program trains on the previous one, so that the program need not wait for the loop.
 
@@ -16,9 +16,9 @@ use tokio::sync::Notify;
 
 use crate::tensors::TensorSlice;
 
-/// Order for the program.
+/// Request to the program.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Order {
+pub enum ProgramRequest {
     /// Train on this batch.
     Step(Batch),
     /// Copy these values out, in 32 bits, and return them under this id.
@@ -57,7 +57,7 @@ pub struct Batch {
 /// Values that the program copied out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorCopy {
-    /// Id of the order.
+    /// Id of the request.
     pub id: u64,
     /// The values, in the order of the places.
     pub values: Vec<f32>,
@@ -66,9 +66,9 @@ pub struct TensorCopy {
 /// Next item for the program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NextItem {
-    /// An order, removed from the queue.
-    Order(Order),
-    /// No order yet, or none before the current step is done.
+    /// A request, removed from the queue.
+    Request(ProgramRequest),
+    /// No request yet, or none before the current step is done.
     Nothing,
     /// The learner has left or the run is complete.
     Over,
@@ -84,12 +84,12 @@ pub struct ProgramBridge {
 
 #[derive(Debug, Default)]
 struct BridgeState {
-    orders: VecDeque<Order>,
+    requests: VecDeque<ProgramRequest>,
     id_next: u64,
     /// Batch that the program trains on.
     running: Option<ActiveBatch>,
     copies: VecDeque<TensorCopy>,
-    /// Last measurement of the program, and the id of its order.
+    /// Last measurement of the program, and the id of its request.
     measured: Option<(u64, Option<f32>)>,
     /// Finished steps of the current engine, their tokens that the loop has not taken yet, and the last loss.
     steps: u64,
@@ -107,7 +107,7 @@ struct BridgeState {
     over: Option<Result<(), ProgramError>>,
     /// Whether the program is leaving and no longer trains.
     leaving: bool,
-    /// Whether the program is gone and carries out no orders.
+    /// Whether the program is gone and carries out no requests.
     gone: bool,
 }
 
@@ -137,7 +137,7 @@ impl ProgramBridge {
 
     // Methods for the program.
 
-    /// Returns the next order, waiting at most `wait`. A batch is returned only while no other one is being trained on.
+    /// Returns the next request, waiting at most `wait`. A batch is returned only while no other one is being trained on.
     ///
     /// # Errors
     /// [`ProgramError`]: the fault since the last call. The end of the loop is reported at every call.
@@ -157,19 +157,19 @@ impl ProgramBridge {
         if !state.has_news() {
             return Ok(NextItem::Nothing);
         }
-        let order = loop {
-            match state.orders.pop_front() {
-                Some(Order::Step(_)) if state.leaving => self.for_loop.notify_one(),
-                Some(order) => break order,
+        let request = loop {
+            match state.requests.pop_front() {
+                Some(ProgramRequest::Step(_)) if state.leaving => self.for_loop.notify_one(),
+                Some(request) => break request,
                 None => return Ok(NextItem::Nothing),
             }
         };
-        if let Order::Step(batch) = &order {
+        if let ProgramRequest::Step(batch) = &request {
             state.running = Some(ActiveBatch::of(batch));
             // The queue has room for the next batch.
             self.for_loop.notify_one();
         }
-        Ok(NextItem::Order(order))
+        Ok(NextItem::Request(request))
     }
 
     /// Reports the end of the step on the batch `id`, with its mean loss in nats per token. `tokens` are the trained
@@ -186,7 +186,7 @@ impl ProgramBridge {
         let Some(batch) = state.running.take_if(|running| running.id == id) else { return Ok(()) };
         let loss = if batch.learns { loss } else { state.loss };
         if !loss.is_finite() {
-            state.orders.clear();
+            state.requests.clear();
             state.blown_up = Some(loss);
             self.for_loop.notify_one();
             return Err(ProgramError::NotFinite { what: format!("the loss, {loss},") });
@@ -211,7 +211,8 @@ impl ProgramBridge {
     #[must_use]
     pub fn is_loaded(&self) -> bool {
         let state = self.state();
-        state.is_loaded && !state.orders.iter().any(|order| matches!(order, Order::Change { .. }))
+        state.is_loaded
+            && !state.requests.iter().any(|request| matches!(request, ProgramRequest::Change { .. }))
     }
 
     /// Returns the last report, if there is one.
@@ -220,13 +221,13 @@ impl ProgramBridge {
         self.state().report.clone()
     }
 
-    /// Stops training. The program still carries out all orders other than steps until the loop ends.
+    /// Stops training. The program still carries out all requests other than steps until the loop ends.
     pub fn leave(&self) {
         self.state().leaving = true;
         self.for_loop.notify_one();
     }
 
-    /// Stops carrying out orders of any kind.
+    /// Stops carrying out requests of any kind.
     pub fn let_go(&self) {
         self.state().gone = true;
         self.for_loop.notify_one();
@@ -248,7 +249,7 @@ impl ProgramBridge {
     /// Drops all state of the previous engine.
     pub fn clear(&self) {
         let mut state = self.state();
-        state.orders.clear();
+        state.requests.clear();
         state.copies.clear();
         (state.running, state.blown_up) = (None, None);
         (state.steps, state.tokens, state.loss) = (0, 0, 0.0);
@@ -259,21 +260,21 @@ impl ProgramBridge {
     pub fn read(&self, places: Vec<TensorSlice>) -> u64 {
         let mut state = self.state();
         let id = state.id();
-        state.orders.push_back(Order::Read { id, places });
+        state.requests.push_back(ProgramRequest::Read { id, places });
         self.for_program.notify_all();
         id
     }
 
-    /// Requests a change. If the last queued order is a change at the same places, both are combined. Most changes of a
+    /// Requests a change. If the last queued request is a change at the same places, both are combined. Most changes of a
     /// fragment are such a pair: its own update is subtracted and the merged one added.
     pub fn change(&self, kept: f32, values: Vec<f32>, places: Vec<TensorSlice>) {
         let mut state = self.state();
-        match state.orders.back_mut() {
-            Some(Order::Change { kept: before, values: sum, places: same }) if *same == places => {
+        match state.requests.back_mut() {
+            Some(ProgramRequest::Change { kept: before, values: sum, places: same }) if *same == places => {
                 *before *= kept;
                 sum.iter_mut().zip(&values).for_each(|(sum, value)| *sum = kept * *sum + value);
             }
-            _ => state.orders.push_back(Order::Change { kept, values, places }),
+            _ => state.requests.push_back(ProgramRequest::Change { kept, values, places }),
         }
         self.for_program.notify_all();
     }
@@ -291,11 +292,16 @@ impl ProgramBridge {
     pub fn offer(&self, tokens: &[u32], windows: u32, learning_rate: f32) -> Result<bool, EngineError> {
         let mut state = self.state();
         state.check()?;
-        if state.orders.iter().any(|order| matches!(order, Order::Step(_))) {
+        if state.requests.iter().any(|request| matches!(request, ProgramRequest::Step(_))) {
             return Ok(false);
         }
         let id = state.id();
-        state.orders.push_back(Order::Step(Batch { id, tokens: tokens.to_vec(), windows, learning_rate }));
+        state.requests.push_back(ProgramRequest::Step(Batch {
+            id,
+            tokens: tokens.to_vec(),
+            windows,
+            learning_rate,
+        }));
         self.for_program.notify_all();
         Ok(true)
     }
@@ -323,7 +329,7 @@ impl ProgramBridge {
     /// Reports a fault at the program's next call, and drops all work of the current engine.
     pub fn tell(&self, fault: ProgramError) {
         let mut state = self.state();
-        state.orders.clear();
+        state.requests.clear();
         state.running = None;
         state.fault = Some(fault);
         self.for_program.notify_all();
@@ -343,11 +349,11 @@ impl BridgeState {
         self.id_next
     }
 
-    /// Returns true if there is an order, a fault or the end of the loop for the program.
+    /// Returns true if there is a request, a fault or the end of the loop for the program.
     fn has_news(&self) -> bool {
-        let has_order = match self.orders.front() {
-            Some(Order::Step(_)) => self.running.is_none() || self.leaving,
-            order => order.is_some(),
+        let has_order = match self.requests.front() {
+            Some(ProgramRequest::Step(_)) => self.running.is_none() || self.leaving,
+            request => request.is_some(),
         };
         has_order || self.fault.is_some() || self.over.is_some()
     }
@@ -395,7 +401,7 @@ impl ProgramBridge {
         let mut state = self.state();
         let id = state.id();
         let task = Task { id, values, places, tokens: tokens.to_vec(), windows };
-        state.orders.push_back(Order::Measure(task));
+        state.requests.push_back(ProgramRequest::Measure(task));
         self.for_program.notify_all();
         id
     }

@@ -88,7 +88,7 @@ impl BridgeEngine {
     }
 
     /// Does `work` after all earlier work on `fragment`.
-    fn order(&mut self, fragment: FragmentId, work: Work) -> Result<(), EngineError> {
+    fn request(&mut self, fragment: FragmentId, work: Work) -> Result<(), EngineError> {
         match self.awaited.get_mut(&fragment) {
             Some(awaited) => awaited.later.push_back(work),
             None => self.act(fragment, work)?,
@@ -186,7 +186,7 @@ impl Exchange for BridgeEngine {
     }
 
     fn encode(&mut self, serial: Serial, fragment: FragmentId) -> Result<(), EngineError> {
-        self.order(fragment, Work::Encode(serial))
+        self.request(fragment, Work::Encode(serial))
     }
 
     fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
@@ -195,15 +195,15 @@ impl Exchange for BridgeEngine {
     }
 
     fn include(&mut self, fragment: FragmentId) -> Result<(), EngineError> {
-        self.order(fragment, Work::Include)
+        self.request(fragment, Work::Include)
     }
 
     fn apply(&mut self, fragment: FragmentId, body: &[u8]) -> Result<(), EngineError> {
-        self.order(fragment, Work::Apply(body.to_vec()))
+        self.request(fragment, Work::Apply(body.to_vec()))
     }
 
     fn load(&mut self, fragment: FragmentId, values: &[f32], keep: bool) -> Result<(), EngineError> {
-        self.order(fragment, Work::Load { values: values.to_vec(), keep })
+        self.request(fragment, Work::Load { values: values.to_vec(), keep })
     }
 }
 
@@ -281,7 +281,7 @@ mod tests {
     use futures::executor::block_on;
 
     use super::*;
-    use crate::bridge::{NextItem, Order};
+    use crate::bridge::{NextItem, ProgramRequest};
     use crate::tensors::{TensorShape, TensorSlice};
 
     /// Change of each parameter by a step.
@@ -326,20 +326,20 @@ mod tests {
     }
 
     impl TestProgram {
-        /// Carries out the orders in `bridge` until the learner's loop is over.
+        /// Carries out the requests in `bridge` until the learner's loop is over.
         fn work(&mut self, bridge: &ProgramBridge) {
             loop {
                 match bridge.next(Duration::from_secs(1)) {
-                    Ok(NextItem::Order(order)) => self.act(bridge, order),
+                    Ok(NextItem::Request(request)) => self.act(bridge, request),
                     Ok(NextItem::Nothing) => {}
                     Ok(NextItem::Over) | Err(_) => return,
                 }
             }
         }
 
-        fn act(&mut self, bridge: &ProgramBridge, order: Order) {
-            match order {
-                Order::Step(batch) => {
+        fn act(&mut self, bridge: &ProgramBridge, request: ProgramRequest) {
+            match request {
+                ProgramRequest::Step(batch) => {
                     // As in `TestTrainer`, where the tensor `b` comes first in the layout.
                     let of_b = self.0[1].len();
                     for (tensor, offset) in [(1, 0), (0, of_b)] {
@@ -348,17 +348,17 @@ mod tests {
                     }
                     bridge.done(batch.id, 1.0, None).unwrap();
                 }
-                Order::Read { id, places } => {
+                ProgramRequest::Read { id, places } => {
                     let part = |place: &TensorSlice| &self.0[place.tensor][place.start..place.stop];
                     bridge.give(id, places.iter().flat_map(part).copied().collect());
                 }
-                Order::Measure(task) => {
+                ProgramRequest::Measure(task) => {
                     let whole: Vec<_> = task.places.iter().map(|place| (place.tensor, place.stop)).collect();
                     assert_eq!(whole, [(1, self.0[1].len()), (0, self.0[0].len())], "whole, as laid out");
                     let (sum, len) = (task.values.iter().sum::<f32>(), task.values.len() as f32);
                     bridge.measured(task.id, Some(sum / len + task.windows as f32));
                 }
-                Order::Change { kept, values, places } => {
+                ProgramRequest::Change { kept, values, places } => {
                     let mut values = values.into_iter();
                     for TensorSlice { tensor, start, stop } in places {
                         let part = &mut self.0[tensor][start..stop];
@@ -457,7 +457,7 @@ mod tests {
                 scope.spawn(|| program.work(&bridge));
                 let _over = BridgeCloser(&bridge);
                 let found = block_on(life(&mut engine, apply));
-                // The last change is done soon, and then no order is left.
+                // The last change is done soon, and then no request is left.
                 while !bridge.is_loaded() {
                     thread::yield_now();
                 }
@@ -480,7 +480,7 @@ mod tests {
             let program = scope.spawn(|| {
                 let mut trained = Vec::new();
                 while trained.len() < 3 {
-                    let Ok(NextItem::Order(Order::Step(batch))) = bridge.next(wait) else {
+                    let Ok(NextItem::Request(ProgramRequest::Step(batch))) = bridge.next(wait) else {
                         panic!("no batch")
                     };
                     assert_eq!((batch.windows, batch.tokens.len()), (2, 130));
@@ -505,7 +505,7 @@ mod tests {
         let mut given = [7 | token::GIVEN; 130];
         let step = |tokens: &[u32], loss| {
             assert!(bridge.offer(tokens, 2, 1e-3).unwrap());
-            let Ok(NextItem::Order(Order::Step(batch))) = bridge.next(Duration::ZERO) else {
+            let Ok(NextItem::Request(ProgramRequest::Step(batch))) = bridge.next(Duration::ZERO) else {
                 panic!("no batch")
             };
             bridge.done(batch.id, loss, None).map(|()| bridge.take_steps().unwrap())
@@ -546,7 +546,9 @@ mod tests {
     fn who_blew_up_measures_nothing() {
         let (mut engine, bridge) = at_bridge(ApplyPolicy::Overwrite);
         assert!(bridge.offer(&[0; 65], 1, 1e-3).unwrap());
-        let Ok(NextItem::Order(Order::Step(batch))) = bridge.next(Duration::ZERO) else { panic!("no batch") };
+        let Ok(NextItem::Request(ProgramRequest::Step(batch))) = bridge.next(Duration::ZERO) else {
+            panic!("no batch")
+        };
         bridge.done(batch.id, f32::INFINITY, None).unwrap_err();
         assert!(matches!(block_on(engine.held_out_loss(&[7; 65])), Err(EngineError::NotFinite { .. })));
     }
@@ -555,7 +557,7 @@ mod tests {
     fn what_is_not_finite_is_named_and_never_sent() {
         let (mut engine, bridge) = at_bridge(ApplyPolicy::Keep { residue: true });
         Engine::encode(&mut engine, Serial(1), FragmentId(0)).unwrap();
-        let Ok(NextItem::Order(Order::Read { id, places })) = bridge.next(Duration::ZERO) else {
+        let Ok(NextItem::Request(ProgramRequest::Read { id, places })) = bridge.next(Duration::ZERO) else {
             panic!("no copy asked for")
         };
         let len = places.iter().map(|place| place.stop - place.start).sum();
@@ -570,7 +572,9 @@ mod tests {
         assert!(fault.starts_with("a value of tensor ") && fault.contains("reset the optimiser"), "{fault}");
 
         assert!(bridge.offer(&[0; 65], 1, 1e-3).unwrap());
-        let Ok(NextItem::Order(Order::Step(batch))) = bridge.next(Duration::ZERO) else { panic!("no batch") };
+        let Ok(NextItem::Request(ProgramRequest::Step(batch))) = bridge.next(Duration::ZERO) else {
+            panic!("no batch")
+        };
         assert!(matches!(bridge.done(batch.id, f32::INFINITY, None), Err(ProgramError::NotFinite { .. })));
         assert!(matches!(bridge.offer(&[0; 65], 1, 1e-3), Err(EngineError::NotFinite { .. })));
         // A new engine starts from scratch, and a step of the old one is ignored.

@@ -11,12 +11,12 @@
 //! | [`engine`] | engine of the loop: codes fragments and applies changes |
 //! | [`learner`] | thread of the loop |
 //! | [`mod@file`] | file that starts a run of a custom model |
-//! | `face` | Python classes, with the feature `extension` |
+//! | `classes` | Python classes, with the feature `extension` |
 
 pub mod bridge;
-pub mod engine;
 #[cfg(feature = "extension")]
-mod face;
+mod classes;
+pub mod engine;
 pub mod file;
 pub mod learner;
 pub mod tensors;

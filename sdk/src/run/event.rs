@@ -208,7 +208,7 @@ impl fmt::Display for Report {
 
 /// Counts of receipts, and the learning rate of the last step.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct ReceiptCounts {
     pub(super) updates_merged: u64,
     pub(super) updates_late: u64,
     pub(super) updates_refused: u64,

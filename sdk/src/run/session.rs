@@ -16,7 +16,7 @@ use futures::future::{Either, select};
 
 use super::batch::STEP_US_MAX;
 use super::downloads::{Downloads, TransferResult};
-use super::event::{Doing, Event, Offline, Report, Tally};
+use super::event::{Doing, Event, Offline, ReceiptCounts, Report};
 use super::frozen::{FrozenDownload, Weights};
 use super::link::SyncerLink;
 use super::meter::{Meter, TimeUse};
@@ -49,7 +49,7 @@ pub(super) struct LearnerSession<'a, E, B, O> {
     /// Error of the last lost device.
     pub(super) lost: Option<EngineError>,
     pub(super) meter: Meter,
-    pub(super) tally: Tally,
+    pub(super) receipts: ReceiptCounts,
     /// Owner's settings last passed to the member.
     told: ControlState,
     pub(super) end: Option<End>,
@@ -129,7 +129,7 @@ where
             step_us_max: STEP_US_MAX,
             lost: None,
             meter: Meter::default(),
-            tally: Tally::default(),
+            receipts: ReceiptCounts::default(),
             told: ControlState { paused: false, hidden: false, duty_permille: 1_000 },
             end: None,
             fed_bytes: 0,
@@ -265,7 +265,7 @@ where
                 return self.drain().await;
             }
         };
-        self.tally.learning_rate = batch.learning_rate;
+        self.receipts.learning_rate = batch.learning_rate;
         self.meter.step(now_us, busy_us + earlier_us, stats.tokens, stats.loss);
         if self.meter.steps == 1 {
             (self.observe)(&Event::FirstStep { elapsed_ms: now_us / 1_000 });
@@ -554,7 +554,7 @@ where
             device: part.engine.describe(),
             batch: part.batch,
             tokens_trained: welcome.tokens_trained.saturating_sub(self.meter.tokens),
-            tokens_merged: welcome.tokens_merged.saturating_sub(self.tally.tokens_merged.round() as u64),
+            tokens_merged: welcome.tokens_merged.saturating_sub(self.receipts.tokens_merged.round() as u64),
         });
         let (fragments, batch) = (part.engine.fragments().clone(), part.batch);
         self.tell(Input::Built { fragments, batch });
@@ -566,12 +566,12 @@ where
             Message::Receipt { fragment, fate, .. } => {
                 match fate {
                     Fate::Merged { tokens, .. } => {
-                        self.tally.updates_merged += 1;
+                        self.receipts.updates_merged += 1;
                         let share = self.part.as_ref().map_or(0.0, |part| part.share(*fragment));
-                        self.tally.tokens_merged += *tokens as f64 * share;
+                        self.receipts.tokens_merged += *tokens as f64 * share;
                     }
-                    Fate::Late(_) => self.tally.updates_late += 1,
-                    Fate::Refused(_) => self.tally.updates_refused += 1,
+                    Fate::Late(_) => self.receipts.updates_late += 1,
+                    Fate::Refused(_) => self.receipts.updates_refused += 1,
                 }
                 (self.observe)(&Event::Receipt { fragment: *fragment, fate: *fate });
             }
@@ -648,14 +648,14 @@ impl<E: Engine, B, O> LearnerSession<'_, E, B, O> {
             share: self.member.share().ratio(),
             steps: self.meter.steps,
             tokens_trained: self.meter.tokens,
-            tokens_merged: self.tally.tokens_merged.round() as u64,
+            tokens_merged: self.receipts.tokens_merged.round() as u64,
             tokens_unsettled: unsettled.round() as u64,
-            updates_merged: self.tally.updates_merged,
-            updates_late: self.tally.updates_late,
-            updates_refused: self.tally.updates_refused,
+            updates_merged: self.receipts.updates_merged,
+            updates_late: self.receipts.updates_late,
+            updates_refused: self.receipts.updates_refused,
             clock_tokens: self.member.clock_tokens(),
             loss: self.meter.take_loss(),
-            learning_rate: self.tally.learning_rate,
+            learning_rate: self.receipts.learning_rate,
             tokens_per_s: self.meter.tokens_per_s(now_us),
             step_ms: self.meter.step_us as f32 / 1e3,
             sync_ratio: self.meter.sync_ratio(),

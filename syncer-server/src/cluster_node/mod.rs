@@ -2,7 +2,7 @@
 
 mod admin_broadcast;
 mod agreed;
-mod order;
+mod owner_command;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use tokio::time::sleep;
 use crate::actor::{ActorHandle, Command};
 use crate::config::{Part, Place, Role, ServeConfig};
 use crate::errors::ServerError;
-use crate::invites::Guests;
+use crate::invites::InviteStore;
 use crate::prepare::Shared;
 pub use admin_broadcast::AdminBroadcast;
 pub(crate) use admin_broadcast::Hearing;
-pub(crate) use order::Order;
+pub(crate) use owner_command::OwnerCommand;
 
 /// Time of silence after which a process loses its leadership, in milliseconds.
 const LEASE_MS: u64 = 3_000;
@@ -87,14 +87,21 @@ impl Membership {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
         let fragments = self.shared.owner_terms(self.process).filter(|_| self.role.leads());
-        let beginnings = self.shared.beginnings();
+        let initial_states = self.shared.initial_states();
         let (process, services, orders) = (self.process, self.services.clone(), hearing.orders());
         let lead_max = self.lead_max;
         async move {
             if let Some(fragments) = fragments {
                 let (lease_ms, tick_ms) = (LEASE_MS, OWNER_TICK_MS);
-                let settings =
-                    LeaderSettings { process, fragments, beginnings, lead_max, lease_ms, tick_ms, orders };
+                let settings = LeaderSettings {
+                    process,
+                    fragments,
+                    initial_states,
+                    lead_max,
+                    lease_ms,
+                    tick_ms,
+                    orders,
+                };
                 own(services, settings, stop).await;
             }
         }
@@ -106,7 +113,7 @@ impl Membership {
     }
 
     /// Makes `syncer` serve learners for the leaders, and passes the leaders' messages to `actor`. Keys that are banned
-    /// in `guests` are removed. Returns the syncer, the channel to the leaders, and a receiver that resolves when
+    /// in `invite_store` are removed. Returns the syncer, the channel to the leaders, and a receiver that resolves when
     /// contact with the leaders is lost. Dropping the channel ends the exchange.
     ///
     /// # Errors
@@ -115,7 +122,7 @@ impl Membership {
         &self,
         syncer: Syncer,
         actor: ActorHandle,
-        guests: Arc<Guests>,
+        invite_store: Arc<InviteStore>,
     ) -> Result<(Syncer, mpsc::UnboundedSender<LeaderRequest>, oneshot::Receiver<()>), ServerError> {
         // Gateway numbers have 32 bits; two collide by chance once in billions of pairs.
         let gateway = GatewayId(self.process.0 as u32);
@@ -139,7 +146,7 @@ impl Membership {
         let (lost, is_lost) = oneshot::channel();
         tokio::spawn(async move {
             while let Some(input) = inputs.recv().await {
-                let banned = banned(&guests, &input).await;
+                let banned = banned(&invite_store, &input).await;
                 if !actor.tell(Command::Input(input)).await {
                     return;
                 }
@@ -172,10 +179,10 @@ async fn tell(health: Health, actor: ActorHandle) {
 
 /// Returns the key that `input` admits, if it was banned while `input` waited. The check of connected learners may have
 /// run before.
-async fn banned(guests: &Arc<Guests>, input: &Input) -> Option<Fingerprint> {
+async fn banned(invite_store: &Arc<InviteStore>, input: &Input) -> Option<Fingerprint> {
     let Input::Introduced { hello, .. } = input else { return None };
-    let (guests, fingerprint) = (Arc::clone(guests), hello.identity.fingerprint());
-    let asked = tokio::task::spawn_blocking(move || guests.is_banned(fingerprint)).await;
+    let (invite_store, fingerprint) = (Arc::clone(invite_store), hello.identity.fingerprint());
+    let asked = tokio::task::spawn_blocking(move || invite_store.is_banned(fingerprint)).await;
     (!matches!(asked, Ok(Ok(false)))).then_some(fingerprint)
 }
 

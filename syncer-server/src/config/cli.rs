@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::inspect::{DEFAULT_FOLDER, FolderArgs};
 use super::invites::{BanArgs, InviteArgs, TokenArgs};
-use super::kept::{self, Kept, SETTINGS_FILE};
+use super::stored::{self, SETTINGS_FILE, StoredSettings};
 use super::{
     DropArgs, EventsArgs, OF_THE_SERVER, OrderArgs, PaceArgs, RunFlags, RunsArgs, ServeConfig, SetArgs,
     SteerArgs, TableArgs, classroom,
@@ -300,11 +300,11 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliEr
             return None;
         };
         let file = config.dir.join(SETTINGS_FILE);
-        contradiction = kept::contradiction(&given.sources, &config.dir);
+        contradiction = stored::contradiction(&given.sources, &config.dir);
         (config.runs.is_none() && file.is_file()).then_some(file)
     })?;
     if let Verb::Serve(config) | Verb::Validate(config) | Verb::Doctor(config) = &mut given.cli.verb {
-        let mut kept = Kept::of(&given.sources, &config.dir, contradiction);
+        let mut kept = StoredSettings::of(&given.sources, &config.dir, contradiction);
         classroom::imply(config, &given.sources);
         if config.classroom {
             kept.imply("preset", &config.preset);

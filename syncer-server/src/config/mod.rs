@@ -9,11 +9,11 @@ mod data;
 mod flags;
 mod inspect;
 mod invites;
-mod kept;
 mod lora;
 mod run;
 mod runs;
 mod steer;
+mod stored;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -31,8 +31,6 @@ pub use flags::{OF_THE_SERVER, RunFlags};
 use inspect::DEFAULT_FOLDER;
 pub use inspect::{EventsArgs, FolderArgs, PlaceArgs, TableArgs};
 pub use invites::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
-pub(crate) use kept::settled;
-pub use kept::{Kept, PATHS, SETTINGS_FILE, hides_names, is_kept};
 pub use lora::LoraArgs;
 pub use run::{
     INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT, admin_token, base, check_context, invite, licence, preset,
@@ -41,6 +39,8 @@ pub use run::{
 pub use runs::RunName;
 pub use runs::{OrderArgs, RunOrder, RunsArgs};
 pub use steer::{DropArgs, PaceArgs, SetArgs, SteerArgs};
+pub(crate) use stored::settled;
+pub use stored::{PATHS, SETTINGS_FILE, StoredSettings, hides_names, is_stored};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an
 /// environment variable `ARCHIPELAGO_` + its name in capitals.
@@ -253,7 +253,7 @@ pub struct ServeConfig {
     // Settings to store in the run's folder.
     #[arg(skip)]
     #[serde(skip)]
-    pub kept: Option<Kept>,
+    pub kept: Option<StoredSettings>,
 
     /// JSON lines on standard output: the address first, the final status last
     #[arg(long, help_heading = "Output")]

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use writer::Writer;
 
 use crate::actor::{ActorHandle, Command};
-use crate::admission::{Admission, Pass};
+use crate::admission::{Admission, AdmissionPermit};
 use crate::meters::{Meters, Phase};
 use crate::outbox::Outbox;
 
@@ -172,7 +172,7 @@ struct Reader {
     /// Number of probes that were sent and not returned.
     probes: Arc<AtomicU32>,
     /// The pass of the admitted learner, while the connection is open.
-    pass: Option<Pass>,
+    pass: Option<AdmissionPermit>,
     /// Whether the learner trains; its bytes then count towards the run.
     ready: bool,
 }
@@ -256,7 +256,7 @@ impl Reader {
     }
 
     /// Decides whether the sender of `hello` is admitted, before the core sees it. A challenge can be answered once.
-    async fn admit(&mut self, hello: &Hello) -> Result<Pass, Bye> {
+    async fn admit(&mut self, hello: &Hello) -> Result<AdmissionPermit, Bye> {
         let challenge = self.challenge.take();
         let challenge =
             challenge.ok_or_else(|| Bye::new(CloseCode::Protocol, "Hello came before: send it once"))?;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use archipelago_core::wire::{Bye, CloseCode};
 
-use crate::listener::{ConnectionShare, Place, Socket, Taken};
+use crate::listener::{ConnectionPermit, ConnectionShare, Place, Socket};
 
 /// Time after which a learner that found no free connection may come again, in milliseconds.
 const FULL_WAIT_MS: u32 = 10_000;
@@ -15,14 +15,14 @@ pub struct Peer {
     socket: Option<Socket>,
     /// The run's share of the connections, on a server of several runs.
     share: Option<ConnectionShare>,
-    taken: Mutex<Option<Taken>>,
+    permit: Mutex<Option<ConnectionPermit>>,
 }
 
 impl Peer {
     /// Returns a peer at `place` that belongs to no learner yet. Its run may hold `share` of the server's connections.
     pub fn new(place: Option<Arc<Place>>, share: Option<ConnectionShare>) -> Self {
         let socket = place.as_ref().map(|place| place.open_socket());
-        Self { place, socket, share, taken: Mutex::new(None) }
+        Self { place, socket, share, permit: Mutex::new(None) }
     }
 
     /// Returns the place that the peer comes from.
@@ -36,14 +36,14 @@ impl Peer {
     /// The goodbye: other runs of the server need the connection.
     pub(super) fn take_share(&self) -> Result<(), Bye> {
         let Some(share) = &self.share else { return Ok(()) };
-        let taken = share.take().ok_or_else(|| {
+        let permit = share.take().ok_or_else(|| {
             let reason = format!(
                 "the server has no connection left for this run: come back in {} s",
                 FULL_WAIT_MS / 1_000
             );
             Bye { wait_ms: FULL_WAIT_MS, ..Bye::new(CloseCode::Full, reason) }
         })?;
-        *self.taken() = Some(taken);
+        *self.permit() = Some(permit);
         Ok(())
     }
 
@@ -56,7 +56,7 @@ impl Peer {
 
     /// Makes the socket pending again until it is closed: the learner has left.
     pub(super) fn dismiss(&self) {
-        self.taken().take();
+        self.permit().take();
         if let Some(socket) = &self.socket {
             socket.dismiss();
         }
@@ -70,8 +70,8 @@ impl Peer {
         }
     }
 
-    fn taken(&self) -> std::sync::MutexGuard<'_, Option<Taken>> {
+    fn permit(&self) -> std::sync::MutexGuard<'_, Option<ConnectionPermit>> {
         // A panic cannot leave the value half changed, so a poisoned lock is safe to use.
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.permit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,8 +7,8 @@ use archipelago_core::wire::{FragmentId, RunId};
 use super::{Finding, finding};
 use crate::cluster_node;
 use crate::config::{Place, ServeConfig};
+use crate::open_run::blocking;
 use crate::prepare::membership;
-use crate::running::blocking;
 
 /// Clock difference in milliseconds above which a finding is reported.
 const CLOCK_MS_MAX: u64 = 5_000;

@@ -1,6 +1,6 @@
 //! Held-out loss of Θ and a text sample, measured in the background at low duty.
 
-mod harm;
+mod attribution;
 mod loss;
 mod prompt;
 mod prove;
@@ -20,7 +20,7 @@ use crate::errors::ServerError;
 use crate::status::Evaluation;
 use crate::store::HeldOut;
 
-pub use harm::Judge;
+pub use attribution::Judge;
 pub use loss::{JUDGED_WINDOWS_MIN, LossMeter};
 pub use prove::{Prover, prove};
 

@@ -12,7 +12,7 @@ use super::run_registry::RunRegistry;
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
 use crate::links::Links;
-use crate::running::{self, blocking};
+use crate::open_run::{self, blocking};
 use crate::{http, listener};
 
 /// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. Calls `tell` once the runs are
@@ -44,7 +44,7 @@ pub async fn host(
     let house = Arc::new(house);
     let (stop, stopping) = watch::channel(false);
     let told = Arc::clone(&house);
-    let tell_renewal = move |shown| running::certificate(told.served(), shown);
+    let tell_renewal = move |shown| open_run::certificate(told.served(), shown);
     tokio::spawn(entrance.clone().renew(stopping.clone(), tell_renewal));
     let web =
         tokio::spawn(listener::answer(listener, entrance, routes::router(Arc::clone(&house)), stopping));

@@ -14,14 +14,14 @@
 //! schedules, so that a run with many merges does not block the merges of another.
 
 mod host;
-mod orders;
 mod routes;
+mod run_commands;
 mod run_registry;
 mod settings;
 mod view;
 
 pub use host::host;
-pub use orders::{order, runs};
+pub use run_commands::{order, runs};
 pub use view::{RunFigures, RunState, RunView, RunsView};
 
 pub(crate) use routes::single;

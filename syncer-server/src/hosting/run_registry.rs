@@ -21,8 +21,8 @@ use crate::errors::ServerError;
 use crate::http::{self, App};
 use crate::links::fragment;
 use crate::listener::Shares;
+use crate::open_run::{self, OpenRun, blocking, restart};
 use crate::prepare::invite;
-use crate::running::{self, Running, blocking, restart};
 use crate::status::ServerStatus;
 use crate::store::Store;
 
@@ -352,10 +352,10 @@ impl RunRegistry {
         config.invite = shown.map(|invite| invite.expose().to_owned());
         let links = self.links.iter().map(|link| format!("{link}runs/{name}/")).collect();
         let until = async { told.await.unwrap_or_else(|_| restart()) };
-        let Running { app, work, .. } = Running::open(
+        let OpenRun { app, work, .. } = OpenRun::open(
             &config,
             links,
-            Some(running::HostResources { token: self.token.clone(), share: self.shares.join() }),
+            Some(open_run::HostResources { token: self.token.clone(), share: self.shares.join() }),
             until,
         )
         .await?;

@@ -18,28 +18,28 @@ use super::App;
 use crate::actor::Obeyed;
 use crate::admin_token::is_same;
 use crate::clock::unix_ms;
-use crate::cluster_node::{AdminBroadcast, Order};
+use crate::cluster_node::{AdminBroadcast, OwnerCommand};
 use crate::errors::ServerError;
 
 /// `/v1/admin/finish`: collects the last progress of all learners, then ends the run.
 pub async fn finish(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    tell(&app, &headers, Order::Finish, "the run is finishing\n").await
+    tell(&app, &headers, OwnerCommand::Finish, "the run is finishing\n").await
 }
 
 /// `/v1/admin/pause`: starts no round and grants no lease until resumed; learners wait.
 pub async fn pause(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    tell(&app, &headers, Order::Hold(true), "the run is paused\n").await
+    tell(&app, &headers, OwnerCommand::Hold(true), "the run is paused\n").await
 }
 
 /// `/v1/admin/resume`: resumes the run.
 pub async fn resume(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    tell(&app, &headers, Order::Hold(false), "the run continues\n").await
+    tell(&app, &headers, OwnerCommand::Hold(false), "the run continues\n").await
 }
 
 /// Body of `/v1/admin/learners/{id}/pace`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Pace {
+struct DutyCycleBody {
     /// The share of its pace that the learner trains, 0.001 to 1.
     share: f64,
 }
@@ -60,9 +60,9 @@ pub async fn pace(
     body: Bytes,
 ) -> Response {
     rein(&app, &headers, &learner, || {
-        let Pace { share } = read(&body, "{\"share\": 0.25}")?;
+        let DutyCycleBody { share } = read(&body, "{\"share\": 0.25}")?;
         let share = Share::new(share).map_err(|error| error.to_string())?;
-        Ok(move |learner| Order::Pace(learner, share))
+        Ok(move |learner| OwnerCommand::Pace(learner, share))
     })
     .await
 }
@@ -81,7 +81,7 @@ pub async fn send_away(
             return Err(format!("{seconds} s is out of range: give 0 to {seconds_max}; 0 lets it come back"));
         }
         let wait_ms = (seconds * 1e3).round() as u32;
-        Ok(move |learner| Order::Drop(learner, wait_ms))
+        Ok(move |learner| OwnerCommand::Drop(learner, wait_ms))
     })
     .await
 }
@@ -93,7 +93,7 @@ pub(super) fn read<T: DeserializeOwned>(body: &Bytes, example: &str) -> Result<T
 }
 
 /// Gives the order that `make` returns to the learner with this `id`.
-async fn rein<F: FnOnce(LearnerId) -> Order>(
+async fn rein<F: FnOnce(LearnerId) -> OwnerCommand>(
     app: &App,
     headers: &HeaderMap,
     id: &str,
@@ -117,7 +117,7 @@ async fn rein<F: FnOnce(LearnerId) -> Order>(
 }
 
 /// Carries out an order, and returns the answer, which is `done` on success.
-async fn give(app: &App, order: Order, done: &'static str) -> Response {
+async fn give(app: &App, order: OwnerCommand, done: &'static str) -> Response {
     let learner = order.learner();
     match &app.herald {
         Some(herald) => proclaim(app, herald, learner, order.decree(unix_ms()), done).await,
@@ -177,7 +177,7 @@ pub(super) fn said(obeyed: Option<Obeyed>, learner: Option<LearnerId>, done: &'s
     }
 }
 
-async fn tell(app: &App, headers: &HeaderMap, order: Order, done: &'static str) -> Response {
+async fn tell(app: &App, headers: &HeaderMap, order: OwnerCommand, done: &'static str) -> Response {
     if let Err(refused) = check_owner(app, headers) {
         return refused;
     }
@@ -208,15 +208,15 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 /// Carries out an order of the owner, given to this process or another one, for the learners of this one.
 pub async fn obey(app: Arc<App>, decree: AdminCommand) {
     let actor = &app.context.actor;
-    let guests = Arc::clone(app.context.admission.guests());
+    let invite_store = Arc::clone(app.context.admission.invite_store());
     let done = match decree {
         AdminCommand::Settings(words) => app.settings.obey(actor, &words).await,
         AdminCommand::Ban(fingerprint, note) => {
-            blocking(move || guests.ban(fingerprint, &note, unix_ms())).await.map(drop)
+            blocking(move || invite_store.ban(fingerprint, &note, unix_ms())).await.map(drop)
         }
-        AdminCommand::Lift(fingerprint) => blocking(move || guests.lift(fingerprint)).await.map(drop),
+        AdminCommand::Lift(fingerprint) => blocking(move || invite_store.lift(fingerprint)).await.map(drop),
         decree => {
-            if let Some(order) = Order::of(&decree, unix_ms()) {
+            if let Some(order) = OwnerCommand::of(&decree, unix_ms()) {
                 // The learner concerned may join this process later.
                 actor.order(None, order.input()).await;
             }

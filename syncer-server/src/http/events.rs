@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use super::App;
 use super::admin::check_owner;
 use crate::actor::News;
-use crate::listener::{Place, Taken, WrongSecret};
+use crate::listener::{ConnectionPermit, Place, WrongSecret};
 
 /// Maximum number of streams.
 pub const WATCHERS_MAX: u32 = 256;
@@ -153,7 +153,7 @@ impl Sources {
 /// A place among the permitted streams.
 struct Seat {
     app: Arc<App>,
-    _taken: Option<Taken>,
+    _permit: Option<ConnectionPermit>,
 }
 
 impl Seat {
@@ -162,7 +162,7 @@ impl Seat {
         let taken = app.take_share()?;
         let more = |watchers: u32| (watchers < most).then_some(watchers + 1);
         app.watchers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Self { app: Arc::clone(app), _taken: taken })
+        Some(Self { app: Arc::clone(app), _permit: taken })
     }
 }
 

@@ -12,7 +12,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::turns::Peer;
+use super::transfer_slots::Peer;
 use super::{App, hats};
 use crate::listener::Place;
 
@@ -47,7 +47,7 @@ pub async fn fragment(
     let Some(&len) = app.context.fragment_lens.get(usize::from(fragment.0)) else {
         return (StatusCode::NOT_FOUND, "there is no such fragment\n").into_response();
     };
-    let Some(turn) = app.turns.turn(&peer(&app, place, &headers)).await else { return busy() };
+    let Some(slot) = app.slots.slot(&peer(&app, place, &headers)).await else { return busy() };
     let resumed = headers.get(header::RANGE).and_then(|_| app.hats.kept(fragment, version));
     let (current, bytes) = match resumed {
         Some(bytes) => (version, bytes),
@@ -58,7 +58,7 @@ pub async fn fragment(
     };
     debug_assert_eq!(bytes.len() as u64, halves::BYTES as u64 * len);
     let bytes = hats::sent(bytes);
-    let send = |bytes| app.turns.send(bytes, turn);
+    let send = |bytes| app.slots.send(bytes, slot);
     let version_header = [(VERSION_HEADER, HeaderValue::from(current.0))];
     let (response, sent) = if current == version {
         file(bytes, send, &http::fragment_tag(&run, fragment, version), lasting(&app), &headers)
@@ -122,8 +122,8 @@ pub async fn frozen(
     let Some((tag, bytes)) = found else {
         return (StatusCode::NOT_FOUND, "there is no such part of frozen weights\n").into_response();
     };
-    let Some(turn) = app.turns.turn(&peer(&app, place, &headers)).await else { return busy() };
-    let send = |bytes| app.turns.send(bytes, turn);
+    let Some(slot) = app.slots.slot(&peer(&app, place, &headers)).await else { return busy() };
+    let send = |bytes| app.slots.send(bytes, slot);
     let (response, sent) = file(bytes, send, &tag, lasting(&app), &headers);
     app.context.meters.fetched(sent);
     response

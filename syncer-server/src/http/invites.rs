@@ -16,7 +16,7 @@ use super::admin::{check_owner, not_sent, read};
 use crate::clock::unix_ms;
 use crate::cluster_node::AdminBroadcast;
 use crate::errors::ServerError;
-use crate::invites::{Guests, InviteTerms, check_note};
+use crate::invites::{InviteStore, InviteTerms, check_note};
 
 /// Longest lifetime of an invite, in seconds: a hundred years.
 const SECONDS_MAX: f64 = 100.0 * 365.25 * 86_400.0;
@@ -52,12 +52,12 @@ struct NewBan {
 
 /// `GET /v1/invites`: lists all invites, without their secrets.
 pub async fn invites(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    owned(&app, &headers, |guests| guests.invites().map(json)).await
+    owned(&app, &headers, |invite_store| invite_store.invites().map(json)).await
 }
 
 /// `POST /v1/invites`: creates an invite, and shows its text only in this answer.
 pub async fn invite(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
-    owned(&app, &headers, move |guests| {
+    owned(&app, &headers, move |invite_store| {
         let NewInvite { uses, expires_s, note } = match read(&body, "{\"uses\": 1, \"expiresS\": 604800}") {
             Ok(asked) => asked,
             Err(why) => return Err(ServerError::Config { why }),
@@ -69,15 +69,15 @@ pub async fn invite(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
             return Err(ServerError::Config { why });
         }
         let lasts_ms = expires_s.map(|seconds| (seconds * 1e3) as u64);
-        guests.invite(&InviteTerms { uses, lasts_ms, note }, unix_ms()).map(json)
+        invite_store.invite(&InviteTerms { uses, lasts_ms, note }, unix_ms()).map(json)
     })
     .await
 }
 
 /// `POST /v1/invites/{id}/revoke`: revokes an invite.
 pub async fn revoke(State(app): State<Arc<App>>, headers: HeaderMap, Path(id): Path<String>) -> Response {
-    owned(&app, &headers, move |guests| {
-        Ok(match guests.revoke(&id, unix_ms())? {
+    owned(&app, &headers, move |invite_store| {
+        Ok(match invite_store.revoke(&id, unix_ms())? {
             Some(_) => {
                 (StatusCode::OK, "the invite is revoked: it admits no more learners\n").into_response()
             }
@@ -92,12 +92,12 @@ pub async fn revoke(State(app): State<Arc<App>>, headers: HeaderMap, Path(id): P
 
 /// `GET /v1/bans`: lists the bans.
 pub async fn bans(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    owned(&app, &headers, |guests| guests.bans().map(json)).await
+    owned(&app, &headers, |invite_store| invite_store.bans().map(json)).await
 }
 
 /// `POST /v1/bans`: bans a key. Its learner is disconnected within a second.
 pub async fn ban(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
-    let asked = move |_: &Guests| {
+    let asked = move |_: &InviteStore| {
         let asked = read(&body, "{\"fingerprint\": \"32 hex digits\", \"note\": \"why\"}");
         let NewBan { fingerprint, note } = asked.map_err(|why| ServerError::Config { why })?;
         check_note(&note)?;
@@ -111,19 +111,21 @@ pub async fn ban(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -
     match &app.herald {
         Some(herald) => sent(herald, AdminCommand::Ban(who, note), done).await,
         None => {
-            let ban = move |guests: &Guests| guests.ban(who, &note, unix_ms());
-            owned(&app, &headers, move |guests| ban(guests).map(|_| (StatusCode::OK, done).into_response()))
-                .await
+            let ban = move |invite_store: &InviteStore| invite_store.ban(who, &note, unix_ms());
+            owned(&app, &headers, move |invite_store| {
+                ban(invite_store).map(|_| (StatusCode::OK, done).into_response())
+            })
+            .await
         }
     }
 }
 
 /// `POST /v1/bans/{fingerprint}/lift`: lifts a ban.
 pub async fn lift(State(app): State<Arc<App>>, headers: HeaderMap, Path(name): Path<String>) -> Response {
-    let lift = if app.herald.is_some() { Guests::is_banned } else { Guests::lift };
-    let lifted = move |guests: &Guests| {
+    let lift = if app.herald.is_some() { InviteStore::is_banned } else { InviteStore::lift };
+    let lifted = move |invite_store: &InviteStore| {
         let who = named(&name)?;
-        Ok(lift(guests, who)?.then_some(who))
+        Ok(lift(invite_store, who)?.then_some(who))
     };
     let done = "the ban is lifted\n";
     match (&app.herald, owners(&app, &headers, lifted).await) {
@@ -155,7 +157,7 @@ fn json<T: Serialize>(value: T) -> Response {
 async fn owned(
     app: &App,
     headers: &HeaderMap,
-    work: impl FnOnce(&Guests) -> Result<Response, ServerError> + Send + 'static,
+    work: impl FnOnce(&InviteStore) -> Result<Response, ServerError> + Send + 'static,
 ) -> Response {
     owners(app, headers, work).await.unwrap_or_else(|refused| refused)
 }
@@ -167,11 +169,11 @@ async fn owned(
 async fn owners<T: Send + 'static>(
     app: &App,
     headers: &HeaderMap,
-    work: impl FnOnce(&Guests) -> Result<T, ServerError> + Send + 'static,
+    work: impl FnOnce(&InviteStore) -> Result<T, ServerError> + Send + 'static,
 ) -> Result<T, Response> {
     check_owner(app, headers)?;
-    let guests = Arc::clone(app.context.admission.guests());
-    match app.orders.carry_out(move || work(&guests)).await {
+    let invite_store = Arc::clone(app.context.admission.invite_store());
+    match app.orders.carry_out(move || work(&invite_store)).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error @ ServerError::Config { .. })) => {
             Err((StatusCode::BAD_REQUEST, format!("{error}\n")).into_response())

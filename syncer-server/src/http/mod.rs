@@ -15,7 +15,7 @@ pub mod settings;
 mod socket;
 mod stats;
 mod tokenizer_routes;
-mod turns;
+mod transfer_slots;
 mod work_limit;
 
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ use crate::admin_token::AdminToken;
 use crate::cluster_node::AdminBroadcast;
 use crate::connection::Context;
 use crate::corpus::Corpus;
-use crate::listener::{ConnectionShare, Taken};
+use crate::listener::{ConnectionPermit, ConnectionShare};
 
 pub use admin::obey;
 pub use admin::shows_token;
@@ -49,7 +49,7 @@ pub use page::remark;
 pub use report::Reports;
 pub use settings::Settings;
 pub use stats::Unread;
-pub use turns::{Terms, Turns};
+pub use transfer_slots::{Terms, TransferSlots};
 pub use work_limit::WorkLimit;
 
 /// Largest body of a request, in bytes: orders of the owner, and texts to tokenise.
@@ -87,8 +87,8 @@ pub struct App {
     pub exports: Exports,
     /// Parameters in the form that learners fetch.
     pub hats: Hats,
-    /// Turns for transfers of these parameters.
-    pub turns: Turns,
+    /// Slots for transfers of these parameters.
+    pub slots: TransferSlots,
     /// Number of open event streams.
     pub watchers: AtomicU32,
     /// Report files about the run.
@@ -123,7 +123,7 @@ impl App {
     /// Takes a long-lived connection. The result is `None` if another run needs it, and `Some(None)` if the server has
     /// only one run.
     #[expect(clippy::option_option, reason = "whether there is one to be had, and whether one is needed")]
-    fn take_share(&self) -> Option<Option<Taken>> {
+    fn take_share(&self) -> Option<Option<ConnectionPermit>> {
         self.share.as_ref().map_or(Some(None), |share| share.take().map(Some))
     }
 }

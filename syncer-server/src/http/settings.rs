@@ -22,7 +22,7 @@ use super::work_limit::WorkError;
 use crate::actor::{ActorHandle, Obeyed};
 use crate::cluster_node::AdminBroadcast;
 use crate::config::{
-    CHANGEABLE, Changed, PATHS, SETTINGS_FILE, ServeConfig, changed, given, is_kept, syncer_config,
+    CHANGEABLE, Changed, PATHS, SETTINGS_FILE, ServeConfig, changed, given, is_stored, syncer_config,
 };
 use crate::errors::ServerError;
 use crate::status::LogEvent;
@@ -211,7 +211,7 @@ fn view(config: &ServeConfig) -> SettingsView {
         let key = arg.get_long()?;
         // Secrets have no value here.
         let value = values.get(key)?;
-        (is_kept(key) && !PATHS.contains(&key)).then(|| SettingView {
+        (is_stored(key) && !PATHS.contains(&key)).then(|| SettingView {
             key: key.to_owned(),
             value: match value {
                 Value::Null => None,

@@ -5,7 +5,7 @@ use rusqlite::{OptionalExtension, TransactionBehavior, params};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::{Guests, broken, check_note};
+use super::{InviteStore, broken, check_note};
 use crate::errors::ServerError;
 use crate::store::{long, short};
 
@@ -82,7 +82,7 @@ pub enum InviteFault {
     Revoked,
 }
 
-impl Guests {
+impl InviteStore {
     /// Creates an invite.
     ///
     /// # Errors

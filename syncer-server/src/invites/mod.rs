@@ -35,7 +35,7 @@ pub const NOTE_BYTES_MAX: usize = 200;
 
 /// The invites and bans of one run.
 #[derive(Debug)]
-pub struct Guests {
+pub struct InviteStore {
     path: PathBuf,
     db: Mutex<Connection>,
 }
@@ -54,7 +54,7 @@ pub struct BanView {
     pub at_ms: u64,
 }
 
-impl Guests {
+impl InviteStore {
     /// Opens the invites and bans of the run in `dir`; creates the file if it is missing.
     ///
     /// # Errors
@@ -63,9 +63,9 @@ impl Guests {
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
         let path = dir.join(FILE);
         let db = Connection::open(&path).map_err(|error| broken(&path, error))?;
-        let guests = Self { path, db: Mutex::new(db) };
-        guests.prepare()?;
-        Ok(guests)
+        let invite_store = Self { path, db: Mutex::new(db) };
+        invite_store.prepare()?;
+        Ok(invite_store)
     }
 
     /// Writes a consistent copy of the invites and bans of the run in `dir`, if it has any, to the folder `to`. The

@@ -17,26 +17,26 @@ fn terms(uses: u32, lasts_ms: Option<u64>) -> InviteTerms {
 #[test]
 fn an_invite_is_spent_once_and_stays_spent() {
     let dir = tempfile::tempdir().unwrap();
-    let guests = Guests::open(dir.path()).unwrap();
-    let made = guests.invite(&terms(2, None), 1_000).unwrap();
+    let invite_store = InviteStore::open(dir.path()).unwrap();
+    let made = invite_store.invite(&terms(2, None), 1_000).unwrap();
     let shown = Invite::new(made.invite.clone());
-    let check = |guests: &Guests, number, shown: Option<&Invite>, expected| {
-        assert_eq!(guests.admit(key(number), shown, 2_000).unwrap(), expected, "key {number}");
+    let check = |invite_store: &InviteStore, number, shown: Option<&Invite>, expected| {
+        assert_eq!(invite_store.admit(key(number), shown, 2_000).unwrap(), expected, "key {number}");
     };
-    check(&guests, 1, None, Err(InviteFault::Missing));
-    check(&guests, 1, Some(&Invite::new("no such invite")), Err(InviteFault::Unknown));
-    check(&guests, 1, Some(&shown), Ok(()));
-    check(&guests, 1, Some(&shown), Ok(()));
+    check(&invite_store, 1, None, Err(InviteFault::Missing));
+    check(&invite_store, 1, Some(&Invite::new("no such invite")), Err(InviteFault::Unknown));
+    check(&invite_store, 1, Some(&shown), Ok(()));
+    check(&invite_store, 1, Some(&shown), Ok(()));
     // As after a crash: the file is not closed.
-    std::mem::forget(guests);
-    let guests = Guests::open(dir.path()).unwrap();
-    check(&guests, 1, None, Ok(()));
-    check(&guests, 2, Some(&shown), Ok(()));
-    check(&guests, 3, Some(&shown), Err(InviteFault::UsedUp));
-    let listed = guests.invites().unwrap();
+    std::mem::forget(invite_store);
+    let invite_store = InviteStore::open(dir.path()).unwrap();
+    check(&invite_store, 1, None, Ok(()));
+    check(&invite_store, 2, Some(&shown), Ok(()));
+    check(&invite_store, 3, Some(&shown), Err(InviteFault::UsedUp));
+    let listed = invite_store.invites().unwrap();
     assert_eq!((listed[0].used, listed[0].uses, listed[0].id.as_str()), (2, 2, made.id.as_str()));
     // No content of the folder is usable as an invite.
-    drop(guests);
+    drop(invite_store);
     for entry in std::fs::read_dir(dir.path()).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
         assert!(!bytes.windows(32).any(|part| made.invite.as_bytes().ends_with(part)), "only its hash");
@@ -46,14 +46,14 @@ fn an_invite_is_spent_once_and_stays_spent() {
 #[test]
 fn many_at_once_share_what_is_left() {
     let dir = tempfile::tempdir().unwrap();
-    let shown = Guests::open(dir.path()).unwrap().invite(&terms(3, None), 0).unwrap().invite;
+    let shown = InviteStore::open(dir.path()).unwrap().invite(&terms(3, None), 0).unwrap().invite;
     let admitted: u32 = std::thread::scope(|scope| {
         let comers = (1..=8).map(|number| {
             let (dir, shown) = (dir.path(), Invite::new(shown.clone()));
             // Each uses its own connection, like another program next to a server.
             scope.spawn(move || {
-                let guests = Guests::open(dir).unwrap();
-                u32::from(guests.admit(key(number), Some(&shown), 1).unwrap().is_ok())
+                let invite_store = InviteStore::open(dir).unwrap();
+                u32::from(invite_store.admit(key(number), Some(&shown), 1).unwrap().is_ok())
             })
         });
         comers.collect::<Vec<_>>().into_iter().map(|comer| comer.join().unwrap()).sum()
@@ -64,61 +64,61 @@ fn many_at_once_share_what_is_left() {
 #[test]
 fn an_invite_ends_by_time_or_by_its_owner() {
     let dir = tempfile::tempdir().unwrap();
-    let guests = Guests::open(dir.path()).unwrap();
-    let brief = Invite::new(guests.invite(&terms(9, Some(7 * DAY_MS)), 1_000).unwrap().invite);
-    let made = guests.invite(&terms(9, None), 1_000).unwrap();
+    let invite_store = InviteStore::open(dir.path()).unwrap();
+    let brief = Invite::new(invite_store.invite(&terms(9, Some(7 * DAY_MS)), 1_000).unwrap().invite);
+    let made = invite_store.invite(&terms(9, None), 1_000).unwrap();
     let revoked = Invite::new(made.invite);
-    let admit = |number, shown, at_ms| guests.admit(key(number), Some(shown), at_ms).unwrap();
+    let admit = |number, shown, at_ms| invite_store.admit(key(number), Some(shown), at_ms).unwrap();
     assert_eq!(admit(1, &brief, 1_000 + 7 * DAY_MS - 1), Ok(()));
     assert_eq!(admit(2, &brief, 1_000 + 7 * DAY_MS), Err(InviteFault::Over));
     assert_eq!(admit(3, &revoked, 2_000), Ok(()));
-    assert_eq!(guests.revoke(&made.id, 3_000).unwrap(), Some(true));
-    assert_eq!(guests.revoke(&made.id, 4_000).unwrap(), Some(false));
-    assert_eq!(guests.revoke("none", 4_000).unwrap(), None);
+    assert_eq!(invite_store.revoke(&made.id, 3_000).unwrap(), Some(true));
+    assert_eq!(invite_store.revoke(&made.id, 4_000).unwrap(), Some(false));
+    assert_eq!(invite_store.revoke("none", 4_000).unwrap(), None);
     assert_eq!(admit(4, &revoked, 5_000), Err(InviteFault::Revoked));
     assert_eq!(admit(3, &revoked, 5_000), Ok(()), "who is in stays in");
-    let wrong = guests.invite(&terms(0, None), 0).unwrap_err();
+    let wrong = invite_store.invite(&terms(0, None), 0).unwrap_err();
     assert!(wrong.to_string().contains("1 to 100000"), "{wrong}");
-    let wrong = guests.invite(&InviteTerms { note: "x".repeat(201), ..terms(1, None) }, 0).unwrap_err();
+    let wrong = invite_store.invite(&InviteTerms { note: "x".repeat(201), ..terms(1, None) }, 0).unwrap_err();
     assert!(wrong.to_string().contains("shorten it"), "{wrong}");
 }
 
 #[test]
 fn the_banned_are_known_until_it_is_lifted() {
     let dir = tempfile::tempdir().unwrap();
-    let guests = Guests::open(dir.path()).unwrap();
-    assert!(guests.ban(key(1), "noise", 10).unwrap());
-    assert!(!guests.ban(key(1), "again", 20).unwrap());
-    drop(guests);
-    let guests = Guests::open(dir.path()).unwrap();
-    let [BanView { fingerprint, note, at_ms }] = &guests.bans().unwrap()[..] else { panic!("one ban") };
+    let invite_store = InviteStore::open(dir.path()).unwrap();
+    assert!(invite_store.ban(key(1), "noise", 10).unwrap());
+    assert!(!invite_store.ban(key(1), "again", 20).unwrap());
+    drop(invite_store);
+    let invite_store = InviteStore::open(dir.path()).unwrap();
+    let [BanView { fingerprint, note, at_ms }] = &invite_store.bans().unwrap()[..] else { panic!("one ban") };
     assert_eq!((fingerprint.parse(), note.as_str(), *at_ms), (Ok(key(1)), "noise", 10));
-    assert_eq!(guests.banned().unwrap().into_iter().collect::<Vec<_>>(), [(key(1), 10)]);
-    assert!(guests.lift(key(1)).unwrap() && !guests.lift(key(1)).unwrap());
-    assert!(guests.banned().unwrap().is_empty());
+    assert_eq!(invite_store.banned().unwrap().into_iter().collect::<Vec<_>>(), [(key(1), 10)]);
+    assert!(invite_store.lift(key(1)).unwrap() && !invite_store.lift(key(1)).unwrap());
+    assert!(invite_store.banned().unwrap().is_empty());
 }
 
 #[test]
 fn a_file_of_a_later_version_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Guests::open(dir.path()).unwrap());
+    drop(InviteStore::open(dir.path()).unwrap());
     let db = Connection::open(dir.path().join(FILE)).unwrap();
     db.pragma_update(None, "user_version", 2).unwrap();
     drop(db);
-    let error = Guests::open(dir.path()).unwrap_err();
+    let error = InviteStore::open(dir.path()).unwrap_err();
     assert!(error.to_string().contains("use a newer one"), "{error}");
 }
 
 #[test]
 fn a_copy_has_what_the_log_of_the_database_still_holds() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    Guests::copy(dir.path(), to.path()).unwrap();
+    InviteStore::copy(dir.path(), to.path()).unwrap();
     assert!(!to.path().join(FILE).exists(), "a run of before there were guests has none");
-    let guests = Guests::open(dir.path()).unwrap();
-    let made = guests.invite(&terms(2, None), 1_000).unwrap();
-    assert!(guests.ban(key(7), "", 1_000).unwrap());
-    Guests::copy(dir.path(), to.path()).unwrap();
-    let copy = Guests::open(to.path()).unwrap();
+    let invite_store = InviteStore::open(dir.path()).unwrap();
+    let made = invite_store.invite(&terms(2, None), 1_000).unwrap();
+    assert!(invite_store.ban(key(7), "", 1_000).unwrap());
+    InviteStore::copy(dir.path(), to.path()).unwrap();
+    let copy = InviteStore::open(to.path()).unwrap();
     assert_eq!(copy.invites().unwrap()[0].id, made.id);
     assert!(copy.is_banned(key(7)).unwrap() && !copy.is_banned(key(8)).unwrap());
 }

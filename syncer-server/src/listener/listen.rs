@@ -24,9 +24,9 @@ use tokio::time::sleep;
 use tower_service::Service;
 
 use super::connection_limits::{ConnectionLimits, Full, Place};
+use super::connection_shares::Shares;
 use super::host::{Names, check};
 use super::proxy::{ConnectionBody, Contradiction, Proxies};
-use super::shares::Shares;
 use super::slow::slow;
 use super::stall_timeout::{Coming, Going, STALL_MAX};
 use super::tls::Tls;

@@ -16,21 +16,21 @@
 
 mod auth_throttle;
 mod connection_limits;
+mod connection_shares;
 pub mod descriptors;
 mod host;
 mod listen;
 mod pending;
 mod proxy;
-mod shares;
 mod slow;
 mod stall_timeout;
 mod tls;
 
 pub use auth_throttle::TooMany;
 pub use connection_limits::Place;
+pub use connection_shares::{ConnectionPermit, ConnectionShare, Shares};
 pub use listen::{Door, answer};
 pub use pending::Socket;
-pub use shares::{ConnectionShare, Shares, Taken};
 pub use slow::WrongSecret;
 
 use crate::config::ServeConfig;

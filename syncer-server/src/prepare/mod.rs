@@ -19,15 +19,17 @@ use axum::body::Bytes;
 use crate::admin_token::AdminToken;
 use crate::admission::{self, Admission};
 use crate::clock::unix_s;
-use crate::config::{BuiltIn, DataSource, Kept, SETTINGS_FILE, ServeConfig, run_spec, syncer_config};
+use crate::config::{
+    BuiltIn, DataSource, SETTINGS_FILE, ServeConfig, StoredSettings, run_spec, syncer_config,
+};
 use crate::corpus::{self, Corpus, Habits, Vocabulary};
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
-use crate::initial_model::{Basis, Beginning, Origin};
-use crate::invites::Guests;
+use crate::initial_model::{Basis, Origin, StartingPoint};
+use crate::invites::InviteStore;
 use crate::llama::Chat;
 use crate::progress::Cancellation;
-use crate::status::{AdapterFacts, Carried, Facts};
+use crate::status::{AdapterFacts, Carried, RunFacts};
 use crate::store::{HeldOut, Initial, Manifest, Snapshot, Store, decoder, random_u64, write_private};
 use crate::tape::{Writer, has_bodies, recover};
 
@@ -59,7 +61,7 @@ pub(crate) struct Prepared {
     /// Evaluator of the held-out loss, unless that is switched off.
     pub(crate) evaluator: Option<Evaluator>,
     /// Constant facts for the status.
-    pub(crate) facts: Facts,
+    pub(crate) facts: RunFacts,
     /// Check of the owner's token.
     pub(crate) owner: AdminToken,
     /// Admission of learners.
@@ -81,7 +83,7 @@ pub(crate) struct Plan<'a> {
     config: &'a ServeConfig,
     origin: Arc<Origin>,
     /// Initial parameters, if they had to be loaded already; they may be large.
-    beginning: Option<Beginning>,
+    beginning: Option<StartingPoint>,
     /// Frozen weights, if they had to be read already.
     frozen: Option<Arc<FrozenWeights>>,
     syncer_config: SyncerConfig,
@@ -222,7 +224,7 @@ impl<'a> Plan<'a> {
         cancellation.check()?;
         let shared = Shared::of(&self);
         self.log();
-        if let Some(text) = self.config.kept.as_ref().and_then(Kept::text) {
+        if let Some(text) = self.config.kept.as_ref().and_then(StoredSettings::text) {
             write_private(&self.config.dir.join(SETTINGS_FILE), &text)?;
         }
         let frozen = self.frozen.take();
@@ -337,7 +339,7 @@ impl<'a> Plan<'a> {
 
     /// Begins a new run in an empty folder.
     fn begin_run(&mut self, cancellation: &Cancellation) -> Result<Opened, ServerError> {
-        let Beginning { theta, initial } = match self.beginning.take() {
+        let StartingPoint { theta, initial } = match self.beginning.take() {
             Some(beginning) => beginning,
             None => self.origin.beginning(&self.store, &self.spec, &self.layout, cancellation)?,
         };
@@ -405,7 +407,7 @@ fn admission(config: &ServeConfig, store: &Store, run: RunId) -> Result<Admissio
         by_invite: config.invite.is_some(),
         invite: store.invite(config.invite.as_deref())?,
     };
-    Admission::new(terms, Arc::new(Guests::open(store.dir())?))
+    Admission::new(terms, Arc::new(InviteStore::open(store.dir())?))
 }
 
 /// Returns the display name of the text.
@@ -419,8 +421,8 @@ fn facts(
     corpus: &Corpus,
     spec: &RunSpec,
     decoder: Option<&ModelSpec>,
-) -> Facts {
-    Facts {
+) -> RunFacts {
+    RunFacts {
         preset: config.preset.clone(),
         init: origin.folder(),
         adapters: adapter_facts(spec, decoder),

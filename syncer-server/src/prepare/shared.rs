@@ -52,7 +52,7 @@ impl Shared {
     }
 
     /// Returns the source of initial fragment states for the processes that lead fragments.
-    pub(crate) fn beginnings(&self) -> InitialStates {
+    pub(crate) fn initial_states(&self) -> InitialStates {
         let shared = self.clone();
         InitialStates::new(move |fragment| match shared.theta(fragment) {
             Ok(theta) => Ok(FragmentState::new(theta)),

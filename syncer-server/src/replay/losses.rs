@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::errors::ServerError;
 use crate::evaluate::LossMeter;
 use crate::export::flat;
-use crate::tape::{Member, Recording, Replayed, ReplayedMerge};
+use crate::tape::{MergedSender, Recording, Replayed, ReplayedMerge};
 
 /// Course of the held-out loss, in nats per token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,7 +47,7 @@ pub struct Rise {
     /// Loss after the merge.
     pub after: f32,
     /// Learners whose updates were merged.
-    pub members: Vec<Member>,
+    pub members: Vec<MergedSender>,
 }
 
 /// Measurement of the loss.

@@ -1,7 +1,7 @@
 //! The command `replay`: recomputes every merge of a run and compares it bit by bit.
 
 mod losses;
-mod words;
+mod text;
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::export::{Exported, Form, free, write};
 use crate::store::write_file;
 use crate::tape::{Recording, Replayed, ReplayedMerge, Undone};
 
-use words::Curves;
+use text::Curves;
 
 pub use losses::{Losses, Rise};
 

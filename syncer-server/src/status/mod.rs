@@ -60,7 +60,7 @@ impl Carried {
 #[derive(Clone, Debug, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
-pub struct Facts {
+pub struct RunFacts {
     /// The preset's name.
     pub preset: String,
     /// Name of the folder whose model the run started from, if any; the run has the size of that model.
@@ -101,7 +101,7 @@ pub struct ServerStatus {
     pub core: view::Run,
     /// Constant facts.
     #[serde(flatten)]
-    pub facts: Facts,
+    pub facts: RunFacts,
     /// Traffic on the sockets.
     #[serde(flatten)]
     pub traffic: view::Traffic,

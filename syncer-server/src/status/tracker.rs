@@ -8,8 +8,8 @@ use archipelago_core::diloco::syncer::{Event, Syncer};
 use super::learners::{foremost, hidden_name, page_of};
 use super::series::Speeds;
 use super::{
-    AlertChange, AlertTerms, Alerts, Carried, Disk, Evaluation, EventLog, Facts, History, LearnerView,
-    LearnersPage, LearnersQuery, LogEntry, LogQuery, LogView, Point, PointEvent, Rate, Rounds, RoundsView,
+    AlertChange, AlertTerms, Alerts, Carried, Disk, Evaluation, EventLog, History, LearnerView, LearnersPage,
+    LearnersQuery, LogEntry, LogQuery, LogView, Point, PointEvent, Rate, Rounds, RoundsView, RunFacts,
     Series, ServerStatus, Sight, Sort, series_of, view,
 };
 use crate::clock::unix_ms;
@@ -21,7 +21,7 @@ const FIGURES_EVERY_MS: u64 = 10_000;
 
 /// Published figures that the core does not have.
 pub struct StatusTracker {
-    facts: Facts,
+    facts: RunFacts,
     /// Uptime of earlier starts, in seconds.
     run_s_before: f64,
     /// Final value of the run's clock, in seconds, once the run is complete.
@@ -45,7 +45,7 @@ pub struct StatusTracker {
 impl StatusTracker {
     /// Creates a board that continues from `carried` and from the stored lines of the log, oldest first.
     #[must_use]
-    pub fn new(facts: Facts, carried: Carried, log: Vec<LogEntry>, terms: AlertTerms) -> Self {
+    pub fn new(facts: RunFacts, carried: Carried, log: Vec<LogEntry>, terms: AlertTerms) -> Self {
         Self {
             facts,
             run_s_before: carried.run_s,
@@ -337,7 +337,7 @@ mod tests {
     }
 
     fn board() -> StatusTracker {
-        let facts = Facts {
+        let facts = RunFacts {
             init: None,
             adapters: None,
             preset: "tiny".into(),

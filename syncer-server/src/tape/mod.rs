@@ -16,22 +16,22 @@
 //! | `again` | replay of part of the tape without some learners, while the run goes on |
 //! | `replay` | verified replay of the whole tape |
 
-mod again;
 mod bodies;
 mod copy;
 mod figures;
 mod log;
+mod recompute;
 mod recover;
 mod replay;
 mod rows;
 mod wal;
 mod writer;
 
-pub use again::{remake, senders_between};
 pub use archipelago_core::diloco::tape::{Place, Row};
 pub use bodies::Bodies;
 pub use copy::{Copied, copy};
+pub use recompute::{remake, senders_between};
 pub use recover::{broken as rows_error, has_bodies, later_figures, recover};
-pub use replay::{Member, Recording, Replayed, ReplayedMerge, Undone};
+pub use replay::{MergedSender, Recording, Replayed, ReplayedMerge, Undone};
 pub use rows::{Rows, RowsError};
 pub use writer::{State, Writer};

@@ -42,7 +42,7 @@ pub struct ReplayedMerge {
     /// Fragment version after the merge.
     pub version: Version,
     /// Learners whose updates were merged.
-    pub members: Vec<Member>,
+    pub members: Vec<MergedSender>,
     /// Merged tokens, as counted.
     pub tokens: u64,
     /// L2 norm of the merged delta.
@@ -71,7 +71,7 @@ pub struct Undone {
 /// Learner with an update in a merge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Member {
+pub struct MergedSender {
     /// Learner number.
     pub learner: LearnerId,
     /// Name that the learner gave itself.
@@ -196,7 +196,7 @@ fn merge_of(row: &Row, recovery: &Recovery) -> Option<ReplayedMerge> {
     let Entry::Merged(merge) = &row.entry else { return None };
     let ledger = &recovery.record().ledger;
     let weight: f64 = merge.parts.iter().map(|part| part.weight).sum();
-    let member = |part: &Part| Member {
+    let member = |part: &Part| MergedSender {
         learner: part.learner,
         name: ledger.account(part.learner).map(|account| account.name.clone()).unwrap_or_default(),
         serial: part.serial,

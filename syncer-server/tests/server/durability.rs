@@ -12,7 +12,7 @@ use archipelago_core::wire::{Message, RunId, Version, Welcome};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use syncer_server::{
-    ForkArgs, Form, Losses, Member, Replay, ReplayArgs, ReplayedMerge, ServeConfig, ServerError, Store,
+    ForkArgs, Form, Losses, MergedSender, Replay, ReplayArgs, ReplayedMerge, ServeConfig, ServerError, Store,
     export, fork, replayed,
 };
 
@@ -484,7 +484,7 @@ async fn names_the_merge_that_raised_the_loss() {
         (rise.seq, rise.before, rise.after),
         (merges[steepest].seq, before(steepest), losses[steepest])
     );
-    let Member { name, tokens, share, .. } = &rise.members[0];
+    let MergedSender { name, tokens, share, .. } = &rise.members[0];
     assert_eq!((&**name, *tokens > 0, *share, rise.members.len()), ("learner 1", true, 1.0, 1));
 
     // Coarse measurements, then finer ones. A rise between two measurements with an overall fall is missed.

@@ -6,7 +6,7 @@
 //! `jetstream { sync_interval: always }`.
 
 mod bus;
-mod look;
+mod inspection;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::ids::ClusterId;
 use crate::retry::wait_for;
 use crate::service::{Cell, Entry, Roster, ServiceError, ServiceFuture, Tape};
 
-pub(crate) use look::look;
+pub(crate) use inspection::look;
 
 /// Time limit for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);

@@ -69,12 +69,12 @@ pub async fn play(orders: AdminCommands) {
     match orders.part {
         ProcessRole::FragmentLeader(notes) => {
             let services = noting(services, &notes);
-            let (process, fragments, beginnings) = (new_process(), run.owner(), run.beginnings());
+            let (process, fragments, initial_states) = (new_process(), run.owner(), run.initial_states());
             let (lease_ms, tick_ms, orders) = (LEASE_MS, 50, run.orders());
             let settings = LeaderSettings {
                 process,
                 fragments,
-                beginnings,
+                initial_states,
                 lead_max: usize::MAX,
                 lease_ms,
                 tick_ms,

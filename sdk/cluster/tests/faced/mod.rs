@@ -93,16 +93,17 @@ impl TestCluster {
         };
         let rounds = &terms(ProcessId(0))[0].rounds;
         let lens = Arc::clone(&fragments);
-        let beginnings =
+        let initial_states =
             InitialStates::new(move |fragment| Ok(FragmentState::new(vec![0.0; lens.len(fragment)])));
         let (ordering, orders) = watch::channel(AdminCommands::none(rounds, 64));
         for process in 1..=owners {
             let process = ProcessId(process);
-            let (fragments, beginnings, orders) = (terms(process), beginnings.clone(), orders.clone());
+            let (fragments, initial_states, orders) =
+                (terms(process), initial_states.clone(), orders.clone());
             let settings = LeaderSettings {
                 process,
                 fragments,
-                beginnings,
+                initial_states,
                 lead_max: usize::MAX,
                 lease_ms: 2_000,
                 tick_ms: 5,

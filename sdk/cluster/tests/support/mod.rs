@@ -458,7 +458,7 @@ impl RunConstants {
     }
 
     /// Returns the source of initial states.
-    pub fn beginnings(self: &Arc<Self>) -> InitialStates {
+    pub fn initial_states(self: &Arc<Self>) -> InitialStates {
         let run = Arc::clone(self);
         InitialStates::new(move |fragment| Ok(run.initial(fragment)))
     }

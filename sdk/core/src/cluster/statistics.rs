@@ -201,10 +201,10 @@ impl FragmentClock {
 
 /// Connected learners by gateway.
 #[derive(Debug, Default)]
-pub(super) struct GatewayMembership(BTreeMap<GatewayId, Crowd>);
+pub(super) struct GatewayMembership(BTreeMap<GatewayId, GatewayLearners>);
 
 #[derive(Debug)]
-struct Crowd {
+struct GatewayLearners {
     /// Time of the gateway's last report.
     said: Millis,
     learners: BTreeSet<LearnerId>,
@@ -221,7 +221,7 @@ impl GatewayMembership {
         learners: BTreeSet<LearnerId>,
         waits: bool,
     ) -> Vec<LearnerId> {
-        let before = self.0.insert(gateway, Crowd { said: now, learners, waits });
+        let before = self.0.insert(gateway, GatewayLearners { said: now, learners, waits });
         let before = before.map(|crowd| crowd.learners).unwrap_or_default();
         let is_there = |learner: &LearnerId| self.0.values().any(|crowd| crowd.learners.contains(learner));
         before.into_iter().filter(|learner| !is_there(learner)).collect()

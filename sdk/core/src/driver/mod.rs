@@ -15,8 +15,8 @@
 //! was made and never decreases. All randomness comes from [`DriverConfig::seed`].
 
 mod backoff;
+mod duty_cycle;
 mod handlers;
-mod pace;
 mod reconnect;
 mod supply;
 
@@ -35,8 +35,8 @@ use crate::wire::{
     Share, Version, Welcome,
 };
 use backoff::{Losses, Stall};
+use duty_cycle::DutyCycle;
 use handlers::Measure;
-use pace::Pace;
 use reconnect::Reconnect;
 use supply::Supply;
 
@@ -118,7 +118,7 @@ pub struct Batch {
 pub struct LearnerDriver {
     learner: Learner,
     supply: Supply,
-    pace: Pace,
+    pace: DutyCycle,
     contact: Reconnect,
     stall: Stall,
     losses: Losses,
@@ -140,7 +140,7 @@ impl LearnerDriver {
         let (waits, seed) = (config.waits, config.seed);
         Self {
             supply: Supply::new(waits.backoff, rng::key(&[seed, 1])),
-            pace: Pace::new(),
+            pace: DutyCycle::new(),
             contact: Reconnect::new(&config, seed),
             stall: Stall::new(&config),
             losses: Losses::new(waits.losses, rng::key(&[seed, 2])),

@@ -8,7 +8,7 @@ use archipelago_core::diloco::{Codec, Decision, Fragments, Layout};
 use archipelago_core::wire::{Fate, FragmentId, LateReason, LearnerId, Millis, Refusal, Round, RunSpec};
 use serde::Serialize;
 
-use super::stage::BLOCK;
+use super::setup::BLOCK;
 use crate::world::{Cargo, Parcel, Trace, World};
 
 /// A lesson at one moment.
@@ -514,7 +514,7 @@ fn number(round: Option<Round>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::super::LessonSpec;
-    use super::super::stage::LessonSetup;
+    use super::super::setup::LessonSetup;
     use super::*;
 
     #[test]

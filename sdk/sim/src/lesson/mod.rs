@@ -18,8 +18,8 @@
 
 mod change;
 mod frame;
+mod setup;
 mod spec;
-mod stage;
 #[cfg(test)]
 mod tests;
 mod twin;
@@ -29,7 +29,7 @@ use archipelago_core::bytes::hex;
 use crate::world::{Attack, Fault, LinkSpec, MachineStatus, Poison, World};
 use change::{Due, LessonSchedule};
 use frame::FrameBuilder;
-use stage::{LIE_TIMES, LessonSetup, MEASURE_MS};
+use setup::{LIE_TIMES, LessonSetup, MEASURE_MS};
 
 pub use change::{Change, Setting};
 pub use frame::{Frame, Island, IslandState, Mark, ParcelKind, Share, Totals, TwinFrame, TwinMark};

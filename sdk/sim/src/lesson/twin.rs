@@ -7,7 +7,7 @@ use archipelago_runtime::engine::{OptimiserState, Trainer};
 use sha2::{Digest, Sha256};
 
 use super::change::{Due, LessonSchedule};
-use super::stage::{LIE_TIMES, LessonSetup, MEASURE_MS};
+use super::setup::{LIE_TIMES, LessonSetup, MEASURE_MS};
 use super::{Action, Change, Deed, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep, TwinFrame, TwinMark};
 use crate::corpus::WindowReader;
 use crate::world::Rng;

@@ -10,9 +10,9 @@ use archipelago_core::wire::{
 };
 use sha2::{Digest, Sha256};
 
-use super::books::{BookEntry, Books, Orders, ProcessKey, Spans};
 use super::machine::Machine;
 use super::receipt_log::{ReceiptLog, Receipts};
+use super::shadow_ledger::{OwnerCommands, ProcessKey, ShadowEntry, ShadowLedger, Spans};
 use super::step_lineage::StepLineage;
 use super::{Violation, World};
 
@@ -22,16 +22,16 @@ const DIGESTED: usize = 1 << 12;
 /// The state of a run, as an outside observer sees it.
 #[derive(Clone)]
 pub(super) struct Audit {
-    /// Books with all decisions.
-    pub(super) books: Books,
-    /// Books with the decisions known to be on the disk; `booked` has the later ones, which a crash may revoke.
-    pub(super) kept: Books,
-    pub(super) booked: VecDeque<(u64, BookEntry)>,
+    /// Ledger with all decisions.
+    pub(super) ledger: ShadowLedger,
+    /// Ledger with the decisions known to be on the disk; `booked` has the later ones, which a crash may revoke.
+    pub(super) kept: ShadowLedger,
+    pub(super) booked: VecDeque<(u64, ShadowEntry)>,
     /// The newest row on the disk.
     pub(super) safe: u64,
     /// Messages that learners really received.
     pub(super) told: ReceiptLog,
-    pub(super) orders: Orders,
+    pub(super) orders: OwnerCommands,
     /// Updates that the tape records as merged, before their receipt.
     pub(super) merged: BTreeMap<(LearnerId, FragmentId, Serial), u64>,
     /// Digest of Θ̂ for each version, kept for the whole run.
@@ -61,14 +61,14 @@ pub(super) struct Audit {
 
 impl Audit {
     pub(super) fn new(syncer: &Syncer) -> Self {
-        let books = Books::new(syncer.spec().model.context);
+        let ledger = ShadowLedger::new(syncer.spec().model.context);
         let mut audit = Self {
-            kept: books.clone(),
-            books,
+            kept: ledger.clone(),
+            ledger,
             booked: VecDeque::new(),
             safe: 0,
             told: ReceiptLog::default(),
-            orders: Orders::default(),
+            orders: OwnerCommands::default(),
             merged: BTreeMap::new(),
             contents: BTreeMap::new(),
             wholes: BTreeMap::new(),
@@ -156,7 +156,7 @@ impl Audit {
             Message::Lease { grant, .. } => match self.learners.get(&conn) {
                 Some(&learner) => {
                     let what = || format!("lease {}", grant.lease);
-                    let is_known = self.books.has_lease(grant.lease);
+                    let is_known = self.ledger.has_lease(grant.lease);
                     let recorded =
                         is_known.then_some(()).ok_or_else(|| Violation::Unrecorded { learner, what: what() });
                     return self.verify(recorded);
@@ -259,7 +259,7 @@ impl Audit {
                 return Err(Violation::NoFate { learner, fragment, serial });
             }
         }
-        self.books.check(syncer.ledger(), trained)
+        self.ledger.check(syncer.ledger(), trained)
     }
 
     /// Checks that every step of a process is accounted for.
@@ -268,7 +268,7 @@ impl Audit {
     /// [`Violation::WindowLost`].
     pub(super) fn check_windows(&self, life: ProcessKey, lineage: &StepLineage) -> Result<(), Violation> {
         let missing = lineage.missing(|fragment| {
-            let mut elsewhere = self.books.steps(life, fragment);
+            let mut elsewhere = self.ledger.steps(life, fragment);
             self.undone.get(&(life, fragment)).into_iter().for_each(|undone| elsewhere.add(undone));
             elsewhere
         });
@@ -384,17 +384,17 @@ fn content_of(vectors: &[&[f32]]) -> u64 {
     u64::from_be_bytes(digest[..8].try_into().expect("SHA-256 has 32 bytes"))
 }
 
-/// Books, and the later decisions by row, in order.
-pub(super) type AuditState = (Books, VecDeque<(u64, BookEntry)>);
+/// Ledger, and the later decisions by row, in order.
+pub(super) type AuditState = (ShadowLedger, VecDeque<(u64, ShadowEntry)>);
 
 impl Audit {
-    /// Books the syncer's decision in row `seq`.
+    /// Records the syncer's decision in row `seq`.
     pub(super) fn on_entry(&mut self, seq: u64, entry: &Entry) {
         self.orders.note(seq, entry);
         match entry {
-            Entry::Leased { learner, grant } => self.book(seq, BookEntry::Granted(*learner, *grant)),
+            Entry::Leased { learner, grant } => self.book(seq, ShadowEntry::Granted(*learner, *grant)),
             &Entry::Forgotten { learner } => self.told.forget(learner),
-            &Entry::Returned { lease, windows, .. } => self.book(seq, BookEntry::TakenBack(lease, windows)),
+            &Entry::Returned { lease, windows, .. } => self.book(seq, ShadowEntry::TakenBack(lease, windows)),
             Entry::Merged(merge) => {
                 for part in &merge.parts {
                     let (learner, fragment, serial) = (part.learner, merge.fragment, part.serial);
@@ -404,7 +404,7 @@ impl Audit {
                     });
                     let tokens = part.tokens;
                     self.merged.insert((learner, fragment, serial), tokens);
-                    self.book(seq, BookEntry::Merged { learner, fragment, serial, tokens, steps });
+                    self.book(seq, ShadowEntry::Merged { learner, fragment, serial, tokens, steps });
                 }
             }
             _ => {}
@@ -415,7 +415,7 @@ impl Audit {
     pub(super) fn on_safe(&mut self, seq: u64) {
         self.safe = self.safe.max(seq);
         while let Some((_, booked)) = self.booked.pop_front_if(|(booked, _)| *booked <= seq) {
-            if let BookEntry::Merged { fragment, serial, steps: Some(((machine, _), _)), .. } = &booked {
+            if let ShadowEntry::Merged { fragment, serial, steps: Some(((machine, _), _)), .. } = &booked {
                 self.sent.remove(&(*machine, *fragment, *serial));
             }
             // The entry was booked before, and any violation was reported then.
@@ -441,19 +441,19 @@ impl Audit {
         self.told.merges()
     }
 
-    /// Returns the books that are certainly on the disk, and the decisions that may be. The next start shows which of
+    /// Returns the ledger that are certainly on the disk, and the decisions that may be. The next start shows which of
     /// these a crash kept.
     pub(super) fn kept(&self) -> AuditState {
         (self.kept.clone(), self.booked.clone())
     }
 
     /// Notes that the owner restored a backup, with the checker's knowledge at backup time.
-    pub(super) fn on_put_back(&mut self, (books, booked): AuditState) {
-        for (place, steps) in self.books.all_steps() {
+    pub(super) fn on_put_back(&mut self, (ledger, booked): AuditState) {
+        for (place, steps) in self.ledger.all_steps() {
             self.undone.entry(*place).or_default().add(steps);
         }
-        self.told.take_back(&books);
-        (self.kept, self.booked, self.safe) = (books, booked, 0);
+        self.told.take_back(&ledger);
+        (self.kept, self.booked, self.safe) = (ledger, booked, 0);
     }
 
     /// Checks a recovery from a tape that ends with row `last`.
@@ -464,15 +464,15 @@ impl Audit {
         self.on_safe(last);
         // Decisions that never reached the disk are void.
         self.booked.clear();
-        self.books = self.kept.clone();
+        self.ledger = self.kept.clone();
         self.merged.clear();
-        let told = self.told.check(recovery, &self.books);
+        let told = self.told.check(recovery, &self.ledger);
         self.verify(told);
         self.orders.cut(last);
         self.finishing = self.orders.is_finishing();
         let obeyed = self.orders.check(recovery.record());
         self.verify(obeyed);
-        let exact = self.books.check(&recovery.record().ledger, |_| None);
+        let exact = self.ledger.check(&recovery.record().ledger, |_| None);
         self.verify(exact);
         for (fragment, state) in (0..).map(FragmentId).zip(recovery.states()) {
             self.note_content(fragment, state);
@@ -491,8 +491,8 @@ impl Audit {
         self.launched = None;
     }
 
-    fn book(&mut self, seq: u64, booked: BookEntry) {
-        let result = self.books.book(&booked);
+    fn book(&mut self, seq: u64, booked: ShadowEntry) {
+        let result = self.ledger.book(&booked);
         self.verify(result);
         self.booked.push_back((seq, booked));
     }

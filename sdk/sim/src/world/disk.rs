@@ -342,7 +342,7 @@ impl File {
     }
 }
 
-/// The books after row `seq` of the tape, and the fragments at that time or later.
+/// The ledger after row `seq` of the tape, and the fragments at that time or later.
 #[derive(Clone, Debug)]
 pub(super) struct DiskSnapshot {
     pub(super) seq: u64,

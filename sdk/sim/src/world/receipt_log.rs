@@ -6,7 +6,7 @@ use archipelago_core::diloco::syncer::Recovery;
 use archipelago_core::wire::{ConnId, Fate, FragmentId, LearnerId, LeaseId, Message, Serial, Version};
 
 use super::Violation;
-use super::books::Books;
+use super::shadow_ledger::ShadowLedger;
 
 /// Messages that have left the syncer.
 #[derive(Clone, Debug, Default)]
@@ -60,29 +60,29 @@ impl ReceiptLog {
         self.merged.len() as u64
     }
 
-    /// Drops information newer than the backup that the owner restored; `books` are those of the backup.
-    pub(super) fn take_back(&mut self, books: &Books) {
-        self.merged.retain(|update| books.has_update(update));
-        self.leases.retain(|lease, _| books.has_lease(*lease));
+    /// Drops information newer than the backup that the owner restored; `ledger` are those of the backup.
+    pub(super) fn take_back(&mut self, ledger: &ShadowLedger) {
+        self.merged.retain(|update| ledger.has_update(update));
+        self.leases.retain(|lease, _| ledger.has_lease(*lease));
         self.welcomed.clear();
         self.versions.clear();
     }
 
-    /// Checks that the recovered syncer, with `books`, knows everything that learners were told.
+    /// Checks that the recovered syncer, with `ledger`, knows everything that learners were told.
     ///
     /// # Errors
     /// [`Violation::AckedLost`].
-    pub(super) fn check(&self, recovery: &Recovery, books: &Books) -> Result<(), Violation> {
+    pub(super) fn check(&self, recovery: &Recovery, ledger: &ShadowLedger) -> Result<(), Violation> {
         let ledger = &recovery.record().ledger;
         let lost = |learner: LearnerId, what: String| Err(Violation::AckedLost { learner, what });
         for &(learner, fragment, serial) in &self.merged {
             let known = ledger.account(learner).and_then(|account| account.merged[usize::from(fragment.0)]);
-            if known < Some(serial) || !books.has_update(&(learner, fragment, serial)) {
+            if known < Some(serial) || !ledger.has_update(&(learner, fragment, serial)) {
                 return lost(learner, format!("the merge of its update {serial} on fragment {fragment}"));
             }
         }
         for (&lease, &learner) in &self.leases {
-            if !books.has_lease(lease) {
+            if !ledger.has_lease(lease) {
                 return lost(learner, format!("lease {lease}"));
             }
         }
@@ -101,7 +101,7 @@ impl ReceiptLog {
     }
 }
 
-/// Receipts that the syncer sent before the event that books the fate.
+/// Receipts that the syncer sent before the event that ledger the fate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Receipts {
     said: BTreeMap<(LearnerId, FragmentId, Serial), Fate>,

@@ -3,7 +3,7 @@
 //! A line is published once it is on disk, so a restarted syncer still has every published line. While the disk fails,
 //! lines are published at once and written when the disk works again.
 
-mod words;
+mod text;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::AlertKind;
 
-pub use words::{LogEntryView, LogKind, LogQuery, LogView, sentence, view as log_of};
+pub use text::{LogEntryView, LogKind, LogQuery, LogView, sentence, view as log_of};
 
 /// Maximum number of lines kept; the newest stay.
 pub const LOG_MAX: usize = 1_000;

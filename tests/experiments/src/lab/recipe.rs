@@ -13,7 +13,7 @@ use archipelago_core::model::ModelSpec;
 use archipelago_core::model::init;
 use archipelago_core::wire::{ExchangeSpec, InnerSpec, RunSpec};
 use archipelago_runtime::engine::EngineError;
-use archipelago_sim::world::{Attack, Fault, Harm, LookSpec, MachineSpec, Poison};
+use archipelago_sim::world::{Attack, Fault, Harm, MachineSpec, MonitorSpec, Poison};
 
 /// The end of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub struct Recipe {
     /// Number of loss measurements, evenly spaced over the budget.
     pub samples: u32,
     /// Settings of the loss monitor with rollback; `None` disables it.
-    pub undo: Option<LookSpec>,
+    pub undo: Option<MonitorSpec>,
     /// Whether honest updates of the same merge are compared. This takes time for each pair, and does not affect the
     /// run.
     pub cosines: bool,

@@ -9,7 +9,7 @@ use archipelago_core::model::Preset;
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, InnerSpec};
 use archipelago_runtime::engine::cpu::{CpuModel, CpuTrainer};
 use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
-use archipelago_sim::world::{Attack, Fault, LookSpec, MachineSpec, Poison};
+use archipelago_sim::world::{Attack, Fault, MachineSpec, MonitorSpec, Poison};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -211,7 +211,7 @@ fn harm_is_found_and_undone_in_real_training() {
             machines: vec![MachineSpec::default(); 6],
             faults: faults.into_iter().collect(),
             budget: Budget::Tokens(tokens),
-            undo: undo.then_some(LookSpec { every_ms: 500, trial_ms: 20 }),
+            undo: undo.then_some(MonitorSpec { every_ms: 500, trial_ms: 20 }),
             cosines: false,
             ..plain
         };

@@ -3,7 +3,7 @@
 use archipelago_cli::{SettingError, range, within};
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::diloco::{Influence, MergeRule};
-use archipelago_sim::world::{self, Fault, LookSpec, Poison};
+use archipelago_sim::world::{self, Fault, MonitorSpec, Poison};
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -143,7 +143,7 @@ impl AttackSettings {
         self.arm.change(&mut recipe.syncer);
         recipe.exams = matches!(self.arm, Arm::Checks | Arm::Ours);
         recipe.undo = matches!(self.arm, Arm::Undo | Arm::Ours)
-            .then(|| LookSpec { every_ms: (steps * step_ms / LOSS_CHECKS).max(1), trial_ms: step_ms });
+            .then(|| MonitorSpec { every_ms: (steps * step_ms / LOSS_CHECKS).max(1), trial_ms: step_ms });
         recipe.cosines = self.cosines && self.attack == Attack::None;
         let Some(poison) = self.attack.poison() else { return };
         let honest = learners - self.hostile_of(learners);

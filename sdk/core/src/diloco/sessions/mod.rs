@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::speed::{STEP_MS, average};
 use crate::wire::{ConnId, LearnerId, LearnerState, Millis, Share};
-use pace::{Index, Pace, Place, Steps, Word};
+use pace::{ClaimedPace, Index, MergedPace, Place, Steps};
 use rate_limit::Allowance;
 use serde::{Deserialize, Serialize};
 
@@ -61,7 +61,7 @@ pub struct Session {
     /// Last claimed step time, in milliseconds; 0 until known.
     pub step_ms: f64,
     /// Claimed step time, averaged over some seconds.
-    word: Word,
+    word: ClaimedPace,
     /// Shortest claimed step time, 0 until known: the speed against which its claims are checked.
     pub step_ms_min: f64,
     /// Windows in one step.
@@ -71,7 +71,7 @@ pub struct Session {
     /// Last mean training loss, in nats per token; NaN until known.
     pub loss: f32,
     /// Pace according to its merged updates.
-    pace: Pace,
+    pace: MergedPace,
     /// Rate of the steps that the learner reports.
     steps: Steps,
     /// Rate limit for its messages.
@@ -151,12 +151,12 @@ impl Roster {
             is_live: false,
             state: LearnerState::Joining,
             step_ms: 0.0,
-            word: Word::default(),
+            word: ClaimedPace::default(),
             step_ms_min: 0.0,
             batch: 0,
             answer_ms: 0.0,
             loss: f32::NAN,
-            pace: Pace::default(),
+            pace: MergedPace::default(),
             steps: Steps::default(),
             allowance: Allowance::default(),
             has_answered: false,

@@ -28,12 +28,12 @@ const WORDS: u32 = 8;
 /// three slower learners, the lower median is the fourth of the five. So claims of some seconds are averaged. At
 /// first that is their mean without the very first claim, which is of a first step, and then a moving average.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Word {
+pub(super) struct ClaimedPace {
     ms: f64,
     heard: u32,
 }
 
-impl Word {
+impl ClaimedPace {
     /// Takes in a claimed step time, in milliseconds.
     pub(super) fn hear(&mut self, step_ms: f64) {
         self.ms += (step_ms - self.ms) / f64::from(self.heard.max(1));
@@ -84,7 +84,7 @@ impl Steps {
 
 /// Pace of a learner according to the merged updates of one connection.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct MergedPace {
     merges: u32,
     /// Counted tokens of these updates.
     pub(super) tokens: u64,
@@ -95,7 +95,7 @@ pub(super) struct Pace {
     bounds: [f64; 2],
 }
 
-impl Pace {
+impl MergedPace {
     fn note(&mut self, tokens: u64, step_ms: Option<f64>) {
         self.merges = self.merges.saturating_add(1);
         self.tokens = self.tokens.saturating_add(tokens);
@@ -113,7 +113,7 @@ impl Session {
     /// Returns the step time in milliseconds: the claim, clamped to a factor of [`SPEED_SLACK`] around the values
     /// from merged updates. `None` until enough updates are merged.
     pub(super) fn proven_ms(&self) -> Option<f64> {
-        let Pace { merges, bounds: [least, most], .. } = self.pace;
+        let MergedPace { merges, bounds: [least, most], .. } = self.pace;
         if merges < MERGES_MIN || most <= 0.0 {
             return None;
         }
@@ -382,7 +382,7 @@ mod tests {
     /// Goal: the first step has little effect, and a slower learner is noticed after a few claims.
     #[test]
     fn a_word_follows_a_learner_that_changes() {
-        let mut word = Word::default();
+        let mut word = ClaimedPace::default();
         assert_eq!(word.ms(), None);
         for (said, expected) in [(900.0, 900.0), (100.0, 100.0), (200.0, 150.0), (150.0, 150.0)] {
             word.hear(said);

@@ -11,7 +11,7 @@ use super::learner::{Learner, LearnerConfig, Step};
 use super::syncer::{Event, Syncer, SyncerConfig, SyncerRecord};
 use super::{Codec, FragmentState, Fragments, Layout, Replica, learner, syncer};
 use crate::diloco::{checksum, halves};
-use crate::testing::{Asked, Desk, FRAGMENTS, layout, spec};
+use crate::testing::{Asked, FRAGMENTS, RecordingHost, layout, spec};
 use crate::wire::{
     Bye, ConnId, FragmentId, Identity, LearnerId, LeaseGrant, Merged, Message, Millis, RunId, Serial, Version,
 };
@@ -195,12 +195,12 @@ impl Pair {
     }
 
     fn syncer(&mut self, input: syncer::Input) {
-        let mut desk = Desk::default();
-        self.syncer.drive(self.now, input, &mut desk);
-        self.events.extend(desk.events);
-        desk.entries.iter().for_each(|entry| self.tape.follow(entry));
-        self.finished |= desk.finished;
-        for asked in desk.asked {
+        let mut recorder = RecordingHost::default();
+        self.syncer.drive(self.now, input, &mut recorder);
+        self.events.extend(recorder.events);
+        recorder.entries.iter().for_each(|entry| self.tape.follow(entry));
+        self.finished |= recorder.finished;
+        for asked in recorder.asked {
             match asked {
                 Asked::Send(conns, message) => {
                     conns.into_iter().for_each(|conn| self.deliver(conn, message.clone()));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::diloco::{Codec, checksum};
-use crate::testing::{Asked, Desk, larger};
+use crate::testing::{Asked, RecordingHost, larger};
 use crate::wire::{
     Bye, CloseCode, ConnId, Fate, Hello, Identity, LateReason, LearnerState, LeaseGrant, LeaseId, Message,
     Progress, Refusal, Serial, Signature, Update,
@@ -123,11 +123,11 @@ impl Bench {
     }
 
     fn feed(&mut self, input: Input) {
-        let mut desk = Desk::default();
-        self.syncer.drive(self.now, input, &mut desk);
+        let mut recorder = RecordingHost::default();
+        self.syncer.drive(self.now, input, &mut recorder);
         let lost = |event: &&Event| matches!(event, Event::LeaseReturned { .. });
-        self.leases_lost += desk.events.iter().filter(lost).count();
-        for asked in desk.asked {
+        self.leases_lost += recorder.events.iter().filter(lost).count();
+        for asked in recorder.asked {
             match asked {
                 Asked::Send(conns, message) => {
                     conns.into_iter().for_each(|conn| self.hear(conn, message.clone()));

@@ -246,13 +246,13 @@ mod tests {
     use crate::rng::Rng;
 
     /// Merges of ten updates each, whose gains are the learner's `mean`, in spreads, plus noise of one spread.
-    struct Crowd {
+    struct Population {
         rng: Rng,
         proofs: ContributionTest,
         means: Vec<f64>,
     }
 
-    impl Crowd {
+    impl Population {
         fn new(seed: u64, means: Vec<f64>) -> Self {
             Self { rng: Rng::new(seed), proofs: ContributionTest::new(seed), means }
         }
@@ -294,7 +294,7 @@ mod tests {
         let mut suspected = 0;
         for seed in 0..100 {
             let means = (0..10).map(|i| [1.0, 0.5, 2.0, 1.0, 0.7][i % 5]).collect();
-            suspected += Crowd::new(seed, means).look(1_000).len();
+            suspected += Population::new(seed, means).look(1_000).len();
         }
         assert!(suspected < 10, "{suspected} of 1,000 learners");
     }
@@ -304,7 +304,7 @@ mod tests {
         for seed in 0..20 {
             let mut means = vec![1.0; 10];
             means[7..].fill(0.0);
-            let found = Crowd::new(seed, means).look(400);
+            let found = Population::new(seed, means).look(400);
             let mut who: Vec<usize> = found.iter().map(|(who, _)| *who).collect();
             who.sort_unstable();
             assert_eq!(who, [7, 8, 9], "seed {seed}: {found:?}");
@@ -319,19 +319,20 @@ mod tests {
         for seed in 0..20 {
             let mut means = vec![1.0; 10];
             means[7..].fill(0.0);
-            let mut crowd = Crowd::new(seed, means);
-            let is_shown = |crowd: &Crowd, who| crowd.verdict(who) == Some(ContributionVerdict::Proven);
+            let mut population = Population::new(seed, means);
+            let is_shown =
+                |population: &Population, who| population.verdict(who) == Some(ContributionVerdict::Proven);
             for _ in 0..80 {
-                crowd.look(1);
-                assert!((7..10).all(|who| !is_shown(&crowd, who)), "seed {seed}");
+                population.look(1);
+                assert!((7..10).all(|who| !is_shown(&population, who)), "seed {seed}");
             }
-            shown += (0..7).filter(|&who| is_shown(&crowd, who)).count();
-            crowd.look(400);
-            kept += (0..7).filter(|&who| is_shown(&crowd, who)).count();
-            crowd.means[0] = 0.0;
+            shown += (0..7).filter(|&who| is_shown(&population, who)).count();
+            population.look(400);
+            kept += (0..7).filter(|&who| is_shown(&population, who)).count();
+            population.means[0] = 0.0;
             lost += usize::from((0..400).any(|_| {
-                crowd.look(1);
-                crowd.verdict(0) == Some(ContributionVerdict::Open)
+                population.look(1);
+                population.verdict(0) == Some(ContributionVerdict::Open)
             }));
         }
         assert!(shown > 126 && kept > 133, "{shown} and {kept} of 140");
@@ -344,7 +345,7 @@ mod tests {
         for seed in 0..20 {
             let mut means = vec![0.7; 10];
             means[8..].fill(-4.0);
-            let found = Crowd::new(seed, means).look(100);
+            let found = Population::new(seed, means).look(100);
             let mut who: Vec<usize> = found.iter().map(|(who, _)| *who).collect();
             who.sort_unstable();
             assert_eq!(who, [8, 9], "seed {seed}: {found:?}");
@@ -353,26 +354,26 @@ mod tests {
 
     #[test]
     fn who_trains_again_is_cleared() {
-        let mut crowd = Crowd::new(1, vec![1.0; 9]);
-        crowd.means.push(0.0);
-        assert_eq!(crowd.look(400).len(), 1);
-        assert_eq!(crowd.proofs.sampling().one_in[&LearnerId(9)], 1);
-        crowd.means[9] = 1.0;
+        let mut population = Population::new(1, vec![1.0; 9]);
+        population.means.push(0.0);
+        assert_eq!(population.look(400).len(), 1);
+        assert_eq!(population.proofs.sampling().one_in[&LearnerId(9)], 1);
+        population.means[9] = 1.0;
         let mut looks = 0;
-        while is_suspected(&crowd.proofs.records, LearnerId(9)) {
-            assert_eq!(crowd.look(1), []);
+        while is_suspected(&population.proofs.records, LearnerId(9)) {
+            assert_eq!(population.look(1), []);
             looks += 1;
         }
         assert!(looks < 200, "{looks}");
-        crowd.look(300);
-        assert_eq!(crowd.proofs.sampling().one_in[&LearnerId(9)], ONE_IN_MAX);
+        population.look(300);
+        assert_eq!(population.proofs.sampling().one_in[&LearnerId(9)], ONE_IN_MAX);
     }
 
     #[test]
     fn where_nothing_shows_nobody_is_suspected() {
         for seed in 0..20 {
             for mean in [-0.2, 0.0, 0.1] {
-                assert_eq!(Crowd::new(seed, vec![mean; 10]).look(1_000), [], "seed {seed}, {mean}");
+                assert_eq!(Population::new(seed, vec![mean; 10]).look(1_000), [], "seed {seed}, {mean}");
             }
         }
     }

@@ -10,7 +10,7 @@ use super::*;
 use crate::data::{encode_held_out, encode_shard, shard_spec};
 use crate::diloco::syncer::{self, Syncer, SyncerConfig, SyncerRecord};
 use crate::diloco::{Codec, FragmentState, Fragments, Layout, Replica};
-use crate::testing::{Asked, Desk, FRAGMENTS, layout, spec};
+use crate::testing::{Asked, FRAGMENTS, RecordingHost, layout, spec};
 use crate::wire::{
     Bye, Challenge, CloseCode, ConnId, FragmentId, Hello, Identity, Message, Progress, RunSpec, Signature,
 };
@@ -243,9 +243,9 @@ impl Rig {
     }
 
     fn syncer(&mut self, input: syncer::Input) {
-        let mut desk = Desk::default();
-        self.syncer.drive(millis(self.now_us), input, &mut desk);
-        for asked in desk.asked {
+        let mut recorder = RecordingHost::default();
+        self.syncer.drive(millis(self.now_us), input, &mut recorder);
+        for asked in recorder.asked {
             match asked {
                 Asked::Send(conns, message) => {
                     conns.into_iter().for_each(|conn| self.deliver(conn, message.clone()));

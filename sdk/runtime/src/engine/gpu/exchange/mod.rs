@@ -6,7 +6,7 @@
 //! too if the device rounds differences and products according to IEEE 754 and keeps subnormal numbers and the sign of
 //! zero.
 
-mod piece;
+mod slices;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::diloco::replica::{all_finite, kept_share, same_length};
 use crate::diloco::{Codec, Fragments, ReplicaError, Segment, halves};
 use crate::engine::{Encoded, EngineError};
 use crate::wire::{ApplyPolicy, FragmentId, Serial};
-use piece::{Body, DIGEST_BYTES, DispatchInputs, FLAG_BYTES, SPAN, SegmentSlice};
+use slices::{Body, DIGEST_BYTES, DispatchInputs, FLAG_BYTES, SPAN, SegmentSlice};
 
-pub use piece::kernel_code;
+pub use slices::kernel_code;
 
 /// Exchange of fragments on the device: encodes progress, and applies merged changes.
 ///

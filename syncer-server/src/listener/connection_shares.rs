@@ -53,7 +53,7 @@ impl Shares {
         held.next += 1;
         held.counts.insert(run, 0);
         drop(held);
-        ConnectionShare(Arc::new(Member { shares: self.clone(), run }))
+        ConnectionShare(Arc::new(RunShare { shares: self.clone(), run }))
     }
 
     /// A panic cannot leave the numbers inconsistent, so a poisoned lock is safe to use.
@@ -64,14 +64,14 @@ impl Shares {
 
 /// The share of one run.
 #[derive(Clone)]
-pub struct ConnectionShare(Arc<Member>);
+pub struct ConnectionShare(Arc<RunShare>);
 
-struct Member {
+struct RunShare {
     shares: Shares,
     run: u64,
 }
 
-impl Drop for Member {
+impl Drop for RunShare {
     fn drop(&mut self) {
         self.shares.held().counts.remove(&self.run);
     }
@@ -79,23 +79,23 @@ impl Drop for Member {
 
 impl ConnectionShare {
     /// Takes one connection, released when dropped; `None` if other runs need it.
-    pub fn take(&self) -> Option<Taken> {
-        let Member { shares, run } = &*self.0;
+    pub fn take(&self) -> Option<ConnectionPermit> {
+        let RunShare { shares, run } = &*self.0;
         let mut held = shares.held();
         if !held.has_room(*run, shares.all_max) {
             return None;
         }
         *held.counts.entry(*run).or_insert(0) += 1;
-        Some(Taken(self.clone()))
+        Some(ConnectionPermit(self.clone()))
     }
 }
 
 /// One connection of a run.
-pub struct Taken(ConnectionShare);
+pub struct ConnectionPermit(ConnectionShare);
 
-impl Drop for Taken {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let Member { shares, run } = &*self.0.0;
+        let RunShare { shares, run } = &*self.0.0;
         if let Some(count) = shares.held().counts.get_mut(run) {
             *count -= 1;
         }
@@ -106,7 +106,7 @@ impl Drop for Taken {
 mod tests {
     use super::*;
 
-    fn take_all(share: &ConnectionShare) -> Vec<Taken> {
+    fn take_all(share: &ConnectionShare) -> Vec<ConnectionPermit> {
         std::iter::from_fn(|| share.take()).take(1_000).collect()
     }
 

@@ -44,7 +44,7 @@ pub const PATHS: [&str; 5] = ["chat-template", "data", "init", "params", "tokeni
 
 /// Settings that a start stores in the run's folder.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct StoredSettings {
     /// Flags with their values, in the order of the help.
     given: Vec<(String, String)>,
     /// Current content of the settings file.
@@ -55,7 +55,7 @@ pub struct Kept {
 
 /// Returns true if the setting `key` is stored. The model folder or file of the first start is not stored, because the
 /// run has its own copy and the source may disappear. The same holds for the chat template.
-pub fn is_kept(key: &str) -> bool {
+pub fn is_stored(key: &str) -> bool {
     !OF_THE_SERVER.contains(&key)
         && !["chat-template", "config", "admin-token", "init", "params"].contains(&key)
 }
@@ -67,7 +67,7 @@ pub fn hides_names(dir: &Path) -> bool {
     key_of(&text, "hide-names").is_some_and(|value| value == "true")
 }
 
-impl Kept {
+impl StoredSettings {
     /// Collects the settings `given` for the run in `dir` by all layers; the folder's stored settings are the lowest
     /// layer. `contradiction` describes a conflict of the others with that layer.
     pub fn of(given: &Sources, dir: &Path, contradiction: Option<String>) -> Self {
@@ -75,7 +75,7 @@ impl Kept {
         let mut kept = Vec::new();
         for arg in command.get_arguments() {
             let (id, key) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
-            if !is_kept(key) || given.is_default(id) && !FIXED.contains(&key) {
+            if !is_stored(key) || given.is_default(id) && !FIXED.contains(&key) {
                 continue;
             }
             kept.extend(
@@ -178,7 +178,7 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             assert_eq!(hides_names(dir.path()), hidden, "{text}");
         }
-        assert!(is_kept("hide-names"), "it is what the run keeps");
+        assert!(is_stored("hide-names"), "it is what the run keeps");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Periodic loss measurements in a world, and rollback of harmful updates.
 //!
 //! The core's [`LossMonitor`] and [`Attribution`] decide, as in the server. A measurement takes no virtual time. An
-//! attribution takes [`LookSpec::trial_ms`] for each trial.
+//! attribution takes [`MonitorSpec::trial_ms`] for each trial.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ const AGAIN_MS: u64 = 1;
 
 /// Settings of the loss monitor of a world.
 #[derive(Clone, Copy, Debug)]
-pub struct LookSpec {
+pub struct MonitorSpec {
     /// Time between two measurements, in milliseconds, at least 1.
     pub every_ms: u64,
     /// Time of one attribution trial, in milliseconds.
@@ -49,7 +49,7 @@ struct Moment {
 
 /// The loss monitor of a world.
 pub(super) struct WorldMonitor {
-    spec: LookSpec,
+    spec: MonitorSpec,
     loss: Box<LossOf>,
     lookout: LossMonitor<Moment>,
     /// A measurement of this process that waits until the tape has every row before it.
@@ -59,8 +59,8 @@ pub(super) struct WorldMonitor {
 
 impl World {
     /// Begins to monitor `loss`; harm is rolled back from now on.
-    pub fn watch_loss(&mut self, spec: LookSpec, loss: Box<LossOf>) {
-        let spec = LookSpec { every_ms: spec.every_ms.max(1), ..spec };
+    pub fn watch_loss(&mut self, spec: MonitorSpec, loss: Box<LossOf>) {
+        let spec = MonitorSpec { every_ms: spec.every_ms.max(1), ..spec };
         self.looking = Some(WorldMonitor {
             spec,
             loss,

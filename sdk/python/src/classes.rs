@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::bridge::{Batch, NextItem, Order, ProgramError, Task};
+use crate::bridge::{Batch, NextItem, ProgramError, ProgramRequest, Task};
 use crate::file::{TensorValues, WriteError, write};
 use crate::learner::{LearnerHandle, LearnerSettings, StartError};
 use crate::tensors::{TensorShape, TensorSlice};
@@ -56,18 +56,20 @@ impl Link {
             Err(fault) => told(py, &fault),
             Ok(NextItem::Nothing) => ("nothing",).into_pyobject(py),
             Ok(NextItem::Over) => ("over",).into_pyobject(py),
-            Ok(NextItem::Order(Order::Step(Batch { id, tokens, windows, learning_rate }))) => {
+            Ok(NextItem::Request(ProgramRequest::Step(Batch { id, tokens, windows, learning_rate }))) => {
                 let bytes: Vec<u8> = tokens.into_iter().flat_map(u32::to_le_bytes).collect();
                 ("step", id, PyBytes::new(py, &bytes), windows, learning_rate).into_pyobject(py)
             }
-            Ok(NextItem::Order(Order::Read { id, places })) => ("read", id, parts(&places)).into_pyobject(py),
-            Ok(NextItem::Order(Order::Measure(Task { id, values, places, tokens, windows }))) => {
+            Ok(NextItem::Request(ProgramRequest::Read { id, places })) => {
+                ("read", id, parts(&places)).into_pyobject(py)
+            }
+            Ok(NextItem::Request(ProgramRequest::Measure(Task { id, values, places, tokens, windows }))) => {
                 let values: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
                 let tokens: Vec<u8> = tokens.into_iter().flat_map(u32::to_le_bytes).collect();
                 let (values, tokens) = (PyBytes::new(py, &values), PyBytes::new(py, &tokens));
                 ("measure", id, values, parts(&places), tokens, windows).into_pyobject(py)
             }
-            Ok(NextItem::Order(Order::Change { kept, values, places })) => {
+            Ok(NextItem::Request(ProgramRequest::Change { kept, values, places })) => {
                 let bytes = PyBytes::new_with(py, 4 * values.len(), |bytes| {
                     bytes
                         .as_chunks_mut()

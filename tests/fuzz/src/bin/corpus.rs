@@ -1,4 +1,4 @@
-//! Conversion of the stored corpus to and from libFuzzer's folder of files: `kept unpack|pack TARGET FOLDER`.
+//! Conversion of the stored corpus to and from libFuzzer's folder of files: `corpus unpack|pack TARGET FOLDER`.
 
 #![expect(clippy::print_stderr, reason = "a command line tool says what is wrong")]
 
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     let done = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["unpack", name, folder] => unpack(name, Path::new(folder)),
         ["pack", name, folder] => pack(name, Path::new(folder)),
-        _ => Err(Error::other("kept unpack|pack TARGET FOLDER")),
+        _ => Err(Error::other("corpus unpack|pack TARGET FOLDER")),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

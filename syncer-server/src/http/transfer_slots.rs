@@ -1,6 +1,6 @@
-//! Turns of transfers: how many answers with parameters are under way at once, in all and for one peer.
+//! Slots for transfers: how many answers with parameters are under way at once, in all and for one peer.
 //!
-//! Half of the turns, and of the places to wait for one, are reserved for members: admitted connections that show their
+//! Half of the slots, and of the places to wait for one, are reserved for members: admitted connections that show their
 //! pass. Strangers share the other half.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 /// Maximum number of answers under way. More would not arrive sooner, since they share one network link.
 const ANSWERS_MAX: usize = 64;
 
-/// Maximum number of requests that wait for a turn, and the longest wait of each.
+/// Maximum number of requests that wait for a slot, and the longest wait of each.
 const WAITING_MAX: usize = 512;
 const WAIT: Duration = Duration::from_secs(4);
 
@@ -26,10 +26,10 @@ const WAIT: Duration = Duration::from_secs(4);
 /// once.
 const PEER_MAX: usize = 4;
 
-/// Longest time for which an answer holds a turn.
-const TURN_MAX: Duration = Duration::from_secs(10);
+/// Longest time for which an answer holds a slot.
+const SLOT_MAX: Duration = Duration::from_secs(10);
 
-/// Time without progress after which an answer gives its turn to the next one, and continues without a turn.
+/// Time without progress after which an answer gives its slot to the next one, and continues without a slot.
 const STALL_MAX: Duration = Duration::from_millis(250);
 
 /// Bytes sent at once, and the time that a peer may take for them.
@@ -39,19 +39,19 @@ const PIECE_WITHIN: Duration = Duration::from_secs(8);
 /// Number of remembered peers from which on those without transfers are forgotten.
 const PEERS_MAX: usize = 1_024;
 
-/// Limits on turns.
+/// Limits on slots.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// Maximum number of answers under way.
     pub answers_max: usize,
     /// Maximum number of waiting requests.
     pub waiting_max: usize,
-    /// Longest wait of a request for a turn before it is refused.
+    /// Longest wait of a request for a slot before it is refused.
     pub wait: Duration,
-    /// Longest time for which an answer holds a turn, so that slow readers do not block other peers. Bytes are shared,
+    /// Longest time for which an answer holds a slot, so that slow readers do not block other peers. Bytes are shared,
     /// so memory does not grow while slow readers continue.
-    pub turn: Duration,
-    /// Time without progress after which an answer gives up its turn.
+    pub slot: Duration,
+    /// Time without progress after which an answer gives up its slot.
     pub stall: Duration,
     /// Time limit for a peer to take one piece; after that the transfer ends.
     pub piece: Duration,
@@ -63,7 +63,7 @@ impl Default for Terms {
             answers_max: ANSWERS_MAX,
             waiting_max: WAITING_MAX,
             wait: WAIT,
-            turn: TURN_MAX,
+            slot: SLOT_MAX,
             stall: STALL_MAX,
             piece: PIECE_WITHIN,
         }
@@ -81,55 +81,55 @@ pub enum Peer {
     Unknown,
 }
 
-/// Budget of turns and of places to wait for them, in all and for each peer.
-pub struct Turns {
+/// Budget of slots and of places to wait for them, in all and for each peer.
+pub struct TransferSlots {
     terms: Terms,
     members: Pool,
     everyone: Pool,
     peers: Mutex<BTreeMap<Peer, Weak<Pool>>>,
 }
 
-/// Turns, and places to wait for them.
+/// Slots, and places to wait for them.
 struct Pool {
-    turns: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     waiting: Semaphore,
 }
 
 impl Pool {
-    fn new(turns: usize, waiting: usize) -> Self {
-        Self { turns: Arc::new(Semaphore::new(turns)), waiting: Semaphore::new(waiting) }
+    fn new(slots: usize, waiting: usize) -> Self {
+        Self { slots: Arc::new(Semaphore::new(slots)), waiting: Semaphore::new(waiting) }
     }
 
     fn place(&self) -> Option<SemaphorePermit<'_>> {
         self.waiting.try_acquire().ok()
     }
 
-    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.turns).acquire_owned().await.ok()
+    async fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.slots).acquire_owned().await.ok()
     }
 }
 
-/// The right to send one answer. Dropping it frees the turn.
-pub struct Turn {
+/// The right to send one answer. Dropping it frees the slot.
+pub struct TransferSlot {
     _of_all: OwnedSemaphorePermit,
     _of_peer: Option<(OwnedSemaphorePermit, Arc<Pool>)>,
 }
 
-impl Turns {
-    /// Returns the turns of a server with no answer under way.
+impl TransferSlots {
+    /// Returns the slots of a server with no answer under way.
     pub fn new(terms: Terms) -> Self {
         let half = |most: usize| [most / 2, most - most / 2];
-        let ([turns, more_turns], [places, more_places]) = (half(terms.answers_max), half(terms.waiting_max));
+        let ([slots, more_slots], [places, more_places]) = (half(terms.answers_max), half(terms.waiting_max));
         Self {
             terms,
-            members: Pool::new(turns, places),
-            everyone: Pool::new(more_turns, more_places),
+            members: Pool::new(slots, places),
+            everyone: Pool::new(more_slots, more_places),
             peers: Mutex::default(),
         }
     }
 
-    /// Waits for a turn; `None` if too many requests wait already, or if the wait takes too long.
-    pub async fn turn(&self, peer: &Peer) -> Option<Turn> {
+    /// Waits for a slot; `None` if too many requests wait already, or if the wait takes too long.
+    pub async fn slot(&self, peer: &Peer) -> Option<TransferSlot> {
         let is_member = matches!(peer, Peer::Member(_));
         let place = if is_member { self.members.place() } else { None };
         let _place = place.or_else(|| self.everyone.place())?;
@@ -140,19 +140,19 @@ impl Turns {
         };
         let taking = async {
             let of_peer = match &own {
-                Some(own) => Some((own.turn().await?, Arc::clone(own))),
+                Some(own) => Some((own.slot().await?, Arc::clone(own))),
                 None => None,
             };
-            let _of_all = if is_member { self.first_turn().await? } else { self.everyone.turn().await? };
-            Some(Turn { _of_all, _of_peer: of_peer })
+            let _of_all = if is_member { self.first_slot().await? } else { self.everyone.slot().await? };
+            Some(TransferSlot { _of_all, _of_peer: of_peer })
         };
         timeout(self.terms.wait, taking).await.ok()?
     }
 
-    /// Waits for the first free turn, of members or of everyone.
-    async fn first_turn(&self) -> Option<OwnedSemaphorePermit> {
-        match select(pin!(self.members.turn()), pin!(self.everyone.turn())).await {
-            Either::Left((turn, _)) | Either::Right((turn, _)) => turn,
+    /// Waits for the first free slot, of members or of everyone.
+    async fn first_slot(&self) -> Option<OwnedSemaphorePermit> {
+        match select(pin!(self.members.slot()), pin!(self.everyone.slot())).await {
+            Either::Left((slot, _)) | Either::Right((slot, _)) => slot,
         }
     }
 
@@ -173,21 +173,21 @@ impl Turns {
         Some(own)
     }
 
-    /// Sends `bytes` to a peer whose turn it is. The transfer ends early if the peer takes too long for a piece.
-    pub fn send(&self, bytes: Bytes, turn: Turn) -> Body {
-        let (terms, ends) = (self.terms, Instant::now() + self.terms.turn);
+    /// Sends `bytes` to the peer that has the slot. The transfer ends early if the peer takes too long for a piece.
+    pub fn send(&self, bytes: Bytes, slot: TransferSlot) -> Body {
+        let (terms, ends) = (self.terms, Instant::now() + self.terms.slot);
         // No piece is prepared ahead: the channel holds only the piece that the peer has yet to take.
         let (sender, receiver) = mpsc::channel::<std::io::Result<Bytes>>(1);
         tokio::spawn(async move {
-            let mut turn = Some(turn);
+            let mut slot = Some(slot);
             let pieces = (0..bytes.len()).step_by(PIECE_BYTES);
             let pieces = pieces.map(|start| bytes.slice(start..bytes.len().min(start + PIECE_BYTES)));
-            // The turn lasts until the last piece is taken.
+            // The slot lasts until the last piece is taken.
             for piece in pieces.map(Some).chain([None]) {
                 let begun = Instant::now();
                 let mut place = timeout_at(ends.min(begun + terms.stall), sender.reserve()).await;
                 if place.is_err() {
-                    drop(turn.take());
+                    drop(slot.take());
                     place = timeout_at(begun + terms.piece, sender.reserve()).await;
                 }
                 match (place, piece) {
@@ -211,7 +211,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3_600);
 
     fn terms(wait: Duration) -> Terms {
-        Terms { answers_max: 4, waiting_max: 4, wait, turn: LONG, stall: LONG, piece: LONG }
+        Terms { answers_max: 4, waiting_max: 4, wait, slot: LONG, stall: LONG, piece: LONG }
     }
 
     fn member(pass: u8) -> Peer {
@@ -222,24 +222,24 @@ mod tests {
         Peer::Address([192, 0, 2, last].into())
     }
 
-    /// Goal: half of the turns and places stay free for members, regardless of the number of strangers.
+    /// Goal: half of the slots and places stay free for members, regardless of the number of strangers.
     #[tokio::test]
     async fn strangers_leave_half_of_the_turns_to_members() {
-        let turns = Turns::new(terms(Duration::ZERO));
-        let _strangers = (turns.turn(&Peer::Unknown).await.unwrap(), turns.turn(&address(1)).await.unwrap());
-        assert!(turns.turn(&Peer::Unknown).await.is_none() && turns.turn(&address(2)).await.is_none());
-        let _members = (turns.turn(&member(1)).await.unwrap(), turns.turn(&member(2)).await.unwrap());
-        assert!(turns.turn(&member(3)).await.is_none());
+        let slots = TransferSlots::new(terms(Duration::ZERO));
+        let _strangers = (slots.slot(&Peer::Unknown).await.unwrap(), slots.slot(&address(1)).await.unwrap());
+        assert!(slots.slot(&Peer::Unknown).await.is_none() && slots.slot(&address(2)).await.is_none());
+        let _members = (slots.slot(&member(1)).await.unwrap(), slots.slot(&member(2)).await.unwrap());
+        assert!(slots.slot(&member(3)).await.is_none());
 
-        let turns = Turns::new(terms(LONG));
+        let slots = TransferSlots::new(terms(LONG));
         let _strangers =
-            (turns.turn(&Peer::Unknown).await.unwrap(), turns.turn(&Peer::Unknown).await.unwrap());
-        let mut waiting: Vec<_> = (0..2).map(|_| Box::pin(turns.turn(&Peer::Unknown))).collect();
-        assert!(waiting.iter_mut().all(|turn| turn.now_or_never().is_none()));
-        assert!(turns.turn(&Peer::Unknown).await.is_none(), "two strangers wait, and no more");
-        let held = (turns.turn(&member(1)).await.unwrap(), turns.turn(&member(2)).await.unwrap());
+            (slots.slot(&Peer::Unknown).await.unwrap(), slots.slot(&Peer::Unknown).await.unwrap());
+        let mut waiting: Vec<_> = (0..2).map(|_| Box::pin(slots.slot(&Peer::Unknown))).collect();
+        assert!(waiting.iter_mut().all(|slot| slot.now_or_never().is_none()));
+        assert!(slots.slot(&Peer::Unknown).await.is_none(), "two strangers wait, and no more");
+        let held = (slots.slot(&member(1)).await.unwrap(), slots.slot(&member(2)).await.unwrap());
         let peer = member(3);
-        let mut third = Box::pin(turns.turn(&peer));
+        let mut third = Box::pin(slots.slot(&peer));
         assert!((&mut third).now_or_never().is_none(), "a member waits beside them");
         drop(held);
         assert!(third.await.is_some());
@@ -249,40 +249,40 @@ mod tests {
     async fn one_peer_has_few_turns() {
         let many = Terms { answers_max: 64, waiting_max: 64, ..terms(Duration::ZERO) };
         for peer in [member(1), address(1)] {
-            let turns = Turns::new(many);
+            let slots = TransferSlots::new(many);
             let mut held = Vec::new();
             for _ in 0..PEER_MAX {
-                held.push(turns.turn(&peer).await.unwrap());
+                held.push(slots.slot(&peer).await.unwrap());
             }
-            assert!(turns.turn(&peer).await.is_none());
-            assert!(turns.turn(&member(2)).await.is_some() && turns.turn(&address(2)).await.is_some());
+            assert!(slots.slot(&peer).await.is_none());
+            assert!(slots.slot(&member(2)).await.is_some() && slots.slot(&address(2)).await.is_some());
             held.pop();
-            assert!(turns.turn(&peer).await.is_some());
+            assert!(slots.slot(&peer).await.is_some());
         }
-        let turns = Turns::new(many);
+        let slots = TransferSlots::new(many);
         for last in 0..=255 {
-            (0..8).for_each(|third| drop(turns.own(&Peer::Address([10, 0, third, last].into()))));
+            (0..8).for_each(|third| drop(slots.own(&Peer::Address([10, 0, third, last].into()))));
         }
-        assert!(turns.peers.lock().unwrap().len() <= PEERS_MAX, "peers that fetch nothing are forgotten");
+        assert!(slots.peers.lock().unwrap().len() <= PEERS_MAX, "peers that fetch nothing are forgotten");
     }
 
-    /// Goal: a stalled reader loses its turn, a reader that makes no progress loses its transfer, and others get every
+    /// Goal: a stalled reader loses its slot, a reader that makes no progress loses its transfer, and others get every
     /// byte.
     #[tokio::test]
     async fn slow_readers_hold_no_turns() {
         let bytes = Bytes::from((0..3 * PIECE_BYTES + 5).map(|at| at as u8).collect::<Vec<_>>());
         let stalling = Terms { stall: Duration::ZERO, ..terms(LONG) };
-        let turns = Turns::new(stalling);
+        let slots = TransferSlots::new(stalling);
         let mut bodies = Vec::new();
         for _ in 0..10 {
-            bodies.push(turns.send(bytes.clone(), turns.turn(&Peer::Unknown).await.unwrap()));
+            bodies.push(slots.send(bytes.clone(), slots.slot(&Peer::Unknown).await.unwrap()));
         }
         for body in bodies {
             assert!(axum::body::to_bytes(body, usize::MAX).await.unwrap() == bytes);
         }
 
-        let turns = Turns::new(Terms { piece: Duration::ZERO, ..stalling });
-        let body = turns.send(bytes.clone(), turns.turn(&Peer::Unknown).await.unwrap());
+        let slots = TransferSlots::new(Terms { piece: Duration::ZERO, ..stalling });
+        let body = slots.send(bytes.clone(), slots.slot(&Peer::Unknown).await.unwrap());
         let mut body = body.into_data_stream();
         // Meanwhile the channel has no room for the second piece.
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -292,9 +292,9 @@ mod tests {
         }
         assert_eq!(came, PIECE_BYTES);
 
-        let turns = Turns::new(Terms { answers_max: 2, ..terms(LONG) });
-        let body = turns.send(bytes.clone(), turns.turn(&Peer::Unknown).await.unwrap());
-        let mut waits = Box::pin(turns.turn(&Peer::Unknown));
+        let slots = TransferSlots::new(Terms { answers_max: 2, ..terms(LONG) });
+        let body = slots.send(bytes.clone(), slots.slot(&Peer::Unknown).await.unwrap());
+        let mut waits = Box::pin(slots.slot(&Peer::Unknown));
         assert!((&mut waits).now_or_never().is_none(), "nothing was read yet");
         assert_eq!(axum::body::to_bytes(body, usize::MAX).await.unwrap().len(), bytes.len());
         assert!(waits.await.is_some(), "an answer that was sent makes room");

@@ -12,14 +12,14 @@ const CREDIT_US_MAX: i64 = 250_000;
 /// Its own duty cycle and the share set by the run's owner are multiplied. A learner limited to a quarter thus slows
 /// down by a factor of four at any duty cycle.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub(super) struct DutyCycle {
     duty_permille: u16,
     share: Share,
     /// Owed rest in microseconds; negative if the learner rested for too long.
     rest_us: i64,
 }
 
-impl Pace {
+impl DutyCycle {
     /// Returns a pace of all the time, without owed rest.
     pub(super) fn new() -> Self {
         Self { duty_permille: 1_000, share: Share::FULL, rest_us: 0 }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn work_and_rest_make_the_duty_cycle() {
-        let mut pace = Pace::new();
+        let mut pace = DutyCycle::new();
         pace.work(7_000);
         assert_eq!(pace.owed_us(), None);
         pace.set_duty(250);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_quarter_of_the_pace_is_a_quarter_of_the_steps() {
-        let mut pace = Pace::new();
+        let mut pace = DutyCycle::new();
         pace.set_share(share(0.25));
         let (mut now_us, mut steps) = (0, 0);
         while now_us < 10_000_000 {
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn rest_in_advance_counts_for_a_quarter_of_a_second_at_most() {
-        let mut pace = Pace::new();
+        let mut pace = DutyCycle::new();
         pace.set_share(share(0.5));
         pace.rest(3_600_000_000);
         pace.work(250_000);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_raised_pace_ends_the_rest_owed_before_and_a_lowered_one_does_not() {
-        let mut pace = Pace::new();
+        let mut pace = DutyCycle::new();
         pace.set_duty(10);
         pace.work(1_000_000);
         pace.set_share(share(0.5));
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn no_number_is_too_large() {
-        let mut pace = Pace::new();
+        let mut pace = DutyCycle::new();
         pace.set_duty(0);
         pace.work(u64::MAX);
         pace.work(u64::MAX);

@@ -10,7 +10,7 @@ use super::Violation;
 
 /// Leases and merged tokens, derived from the observed traffic.
 #[derive(Clone, Debug)]
-pub(super) struct Books {
+pub(super) struct ShadowLedger {
     /// Tokens in a window.
     context: u32,
     grants: BTreeMap<LeaseId, LeaseGrant>,
@@ -28,7 +28,7 @@ pub(super) struct Books {
 
 /// A decision of the syncer, as a book entry.
 #[derive(Clone, Debug)]
-pub(super) enum BookEntry {
+pub(super) enum ShadowEntry {
     Granted(LearnerId, LeaseGrant),
     TakenBack(LeaseId, u32),
     /// A merged update and its tokens; `steps` are the steps in it, if its machine is honest.
@@ -44,7 +44,7 @@ pub(super) enum BookEntry {
 /// A machine and the number of its process.
 pub(super) type ProcessKey = (u32, u32);
 
-impl Books {
+impl ShadowLedger {
     pub(super) fn new(context: u32) -> Self {
         Self {
             context,
@@ -58,15 +58,15 @@ impl Books {
         }
     }
 
-    /// Books a decision.
+    /// Records a decision.
     ///
     /// # Errors
     /// [`Violation::LeaseOverlap`], [`Violation::LeaseReturn`], [`Violation::UpdateTwice`], [`Violation::MergedTwice`].
-    pub(super) fn book(&mut self, booked: &BookEntry) -> Result<(), Violation> {
+    pub(super) fn book(&mut self, booked: &ShadowEntry) -> Result<(), Violation> {
         match booked {
-            BookEntry::Granted(learner, grant) => self.grant(*learner, *grant),
-            BookEntry::TakenBack(lease, windows) => self.take_back(*lease, *windows),
-            BookEntry::Merged { learner, fragment, serial, tokens, steps } => {
+            ShadowEntry::Granted(learner, grant) => self.grant(*learner, *grant),
+            ShadowEntry::TakenBack(lease, windows) => self.take_back(*lease, *windows),
+            ShadowEntry::Merged { learner, fragment, serial, tokens, steps } => {
                 let (learner, fragment, serial) = (*learner, *fragment, *serial);
                 *self.merged.entry((learner, fragment)).or_default() += tokens;
                 if !self.updates.insert((learner, fragment, serial)) {
@@ -127,7 +127,7 @@ impl Books {
         Ok(())
     }
 
-    /// Books the steps of an update as merged into a fragment.
+    /// Records the steps of an update as merged into a fragment.
     ///
     /// # Errors
     /// [`Violation::MergedTwice`].
@@ -238,9 +238,9 @@ impl Spans {
 
 /// The owner's orders, each with its row.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Orders(VecDeque<(u64, Entry)>);
+pub(super) struct OwnerCommands(VecDeque<(u64, Entry)>);
 
-impl Orders {
+impl OwnerCommands {
     /// Notes the syncer's decision in row `seq`.
     pub(super) fn note(&mut self, seq: u64, entry: &Entry) {
         let is_order = matches!(

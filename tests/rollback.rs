@@ -4,7 +4,7 @@
 use archipelago_core::diloco::TrustLevel;
 use archipelago_core::diloco::syncer::Event;
 use archipelago_core::wire::{LearnerId, Millis};
-use archipelago_sim::world::{Attack, Fault, Harm, LookSpec, LossOf, MachineSpec, Poison, Toy, World};
+use archipelago_sim::world::{Attack, Fault, Harm, LossOf, MachineSpec, MonitorSpec, Poison, Toy, World};
 use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, loss, watch};
 
 const HONEST: u32 = 6;
@@ -13,8 +13,8 @@ const TRAITOR: u32 = HONEST;
 /// Time of its betrayal in milliseconds.
 const TURNS_MS: u64 = 60_000;
 
-fn look() -> LookSpec {
-    LookSpec { every_ms: 2_000, trial_ms: 20 }
+fn look() -> MonitorSpec {
+    MonitorSpec { every_ms: 2_000, trial_ms: 20 }
 }
 
 /// Irreducible part of the loss, as a language has; the effect of a toy's noise is small compared with it.

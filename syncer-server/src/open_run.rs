@@ -20,7 +20,7 @@ use crate::config::{ServeConfig, syncer_config};
 use crate::connection::Context;
 use crate::errors::ServerError;
 use crate::evaluate::{self, Judge, Prover};
-use crate::invites::Guests;
+use crate::invites::InviteStore;
 use crate::listener::ConnectionShare;
 use crate::meters::Meters;
 use crate::prepare::{Plan, Prepared, alert_terms, owner_token, to_lead};
@@ -40,7 +40,7 @@ const CANCELLED_WITHIN: Duration = Duration::from_secs(1);
 const IDLE_BYTES_SAVED: u64 = 100_000_000;
 
 /// An open run. It does nothing until [`Self::work`] is awaited.
-pub(crate) struct Running {
+pub(crate) struct OpenRun {
     /// State for its routes.
     pub(crate) app: Arc<http::App>,
     /// Turns true once the run has ended.
@@ -63,7 +63,7 @@ pub(crate) fn restart() -> Bye {
     Bye::new(CloseCode::Restart, "the syncer stops for now: come back later")
 }
 
-impl Running {
+impl OpenRun {
     /// Starts or resumes the run of `config`, until `shutdown` resolves with the goodbye for its learners. `links` are
     /// the pages of the run; `host` is set on a server of several runs.
     ///
@@ -93,8 +93,8 @@ impl Running {
         let broadcast = node.as_ref().map(|(_, hearing)| hearing.herald());
         let (mut node, mut leader_requests) = (node.map(ClusterTasks::new), None);
         if let Some(node) = &mut node {
-            let guests = Arc::clone(prepared.admission.guests());
-            let connected = node.connect(prepared.syncer, &handle, guests)?;
+            let invite_store = Arc::clone(prepared.admission.invite_store());
+            let connected = node.connect(prepared.syncer, &handle, invite_store)?;
             prepared.syncer = connected.0;
             leader_requests = Some(connected.1);
         }
@@ -239,9 +239,9 @@ impl ClusterTasks {
         &mut self,
         syncer: Syncer,
         handle: &ActorHandle,
-        guests: Arc<Guests>,
+        invite_store: Arc<InviteStore>,
     ) -> Result<(Syncer, mpsc::UnboundedSender<LeaderRequest>), ServerError> {
-        let (syncer, requests, lost) = self.membership.face(syncer, handle.clone(), guests)?;
+        let (syncer, requests, lost) = self.membership.face(syncer, handle.clone(), invite_store)?;
         self.lost = Some(lost);
         Ok((syncer, requests))
     }
@@ -382,7 +382,7 @@ fn app(
         orders: http::WorkLimit::of_a_run(),
         frozen: frozen.clone().map(http::frozen_bytes),
         hats: http::Hats::new(syncer.fragments().count().into()),
-        turns: http::Turns::new(http::Terms::default()),
+        slots: http::TransferSlots::new(http::Terms::default()),
         exports: http::Exports::new(
             syncer.spec().clone(),
             *decoder,
@@ -416,7 +416,7 @@ async fn save(store: Arc<Store>, snapshot: Snapshot, tokens_merged: u64) -> Resu
 /// Leads rounds of the run of `config` until `shutdown`, without serving learners.
 ///
 /// # Errors
-/// As [`Running::open`].
+/// As [`OpenRun::open`].
 pub(crate) async fn lead(
     config: ServeConfig,
     tell: impl FnOnce(),

@@ -7,7 +7,7 @@ use archipelago_core::wire::Share;
 
 /// An order of the owner.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Order {
+pub(crate) enum OwnerCommand {
     /// Collect the last progress of all learners, then end the run.
     Finish,
     /// Pause the run, or resume it.
@@ -18,7 +18,7 @@ pub(crate) enum Order {
     Drop(LearnerId, u32),
 }
 
-impl Order {
+impl OwnerCommand {
     /// Returns the learner that the order concerns, if any.
     pub(crate) fn learner(self) -> Option<LearnerId> {
         match self {
@@ -79,21 +79,21 @@ mod tests {
     fn a_decree_asks_for_what_is_left_of_it() {
         let learner = LearnerId(3);
         for order in [
-            Order::Finish,
-            Order::Hold(true),
-            Order::Pace(learner, Share::FULL),
-            Order::Drop(learner, 0),
-            Order::Drop(learner, 5_000),
+            OwnerCommand::Finish,
+            OwnerCommand::Hold(true),
+            OwnerCommand::Pace(learner, Share::FULL),
+            OwnerCommand::Drop(learner, 0),
+            OwnerCommand::Drop(learner, 5_000),
         ] {
-            assert_eq!(Order::of(&order.decree(1_000), 1_000), Some(order));
+            assert_eq!(OwnerCommand::of(&order.decree(1_000), 1_000), Some(order));
         }
-        let away = Order::Drop(learner, 5_000).decree(1_000);
-        assert_eq!(Order::of(&away, 5_500), Some(Order::Drop(learner, 500)));
-        assert_eq!(Order::of(&away, 6_000), None, "it may come back by now");
+        let away = OwnerCommand::Drop(learner, 5_000).decree(1_000);
+        assert_eq!(OwnerCommand::of(&away, 5_500), Some(OwnerCommand::Drop(learner, 500)));
+        assert_eq!(OwnerCommand::of(&away, 6_000), None, "it may come back by now");
         assert_eq!(
-            Order::of(&AdminCommand::Drop(learner, u64::MAX), 0),
-            Some(Order::Drop(learner, DROP_MS_MAX))
+            OwnerCommand::of(&AdminCommand::Drop(learner, u64::MAX), 0),
+            Some(OwnerCommand::Drop(learner, DROP_MS_MAX))
         );
-        assert_eq!(Order::of(&AdminCommand::Settings(Vec::new()), 0), None);
+        assert_eq!(OwnerCommand::of(&AdminCommand::Settings(Vec::new()), 0), None);
     }
 }
