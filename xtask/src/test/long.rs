@@ -24,12 +24,12 @@ const COUNT: &str = "ARCHIPELAGO_TEST_COUNT";
 const TESTS: &[LongTest] = &[
     LongTest {
         name: "swarm",
-        cargo: &["-p", "archipelago-tests", "--test", "swarm"],
+        cargo: &["-p", "archipelago-tests", "--test", "worlds", "swarm::"],
         size: (SEEDS, "0..10000"),
     },
     LongTest {
         name: "proofs",
-        cargo: &["-p", "archipelago-tests", "--test", "proofs"],
+        cargo: &["-p", "archipelago-tests", "--test", "worlds", "proofs::"],
         size: (SEEDS, "0..20"),
     },
     LongTest {
@@ -39,10 +39,14 @@ const TESTS: &[LongTest] = &[
     },
     LongTest {
         name: "crashes",
-        cargo: &["-p", "archipelago-tests", "--test", "crashes"],
+        cargo: &["-p", "archipelago-tests", "--test", "worlds", "crashes::"],
         size: (COUNT, "12000"),
     },
-    LongTest { name: "week", cargo: &["-p", "archipelago-tests", "--test", "week"], size: (COUNT, "28") },
+    LongTest {
+        name: "week",
+        cargo: &["-p", "archipelago-tests", "--test", "worlds", "week::"],
+        size: (COUNT, "28"),
+    },
     LongTest {
         name: "joiners",
         cargo: &["-p", "syncer-server", "--test", "server", "crowd"],

@@ -30,11 +30,11 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 
 impl Fixture {
     fn llama() -> Self {
-        Self::read(include_str!("golden/llama_fixture.json"))
+        Self::read(include_str!("../golden/llama_fixture.json"))
     }
 
     fn mixtral() -> Self {
-        Self::read(include_str!("golden/mixtral_fixture.json"))
+        Self::read(include_str!("../golden/mixtral_fixture.json"))
     }
 
     fn read(json: &str) -> Self {
