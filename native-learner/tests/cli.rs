@@ -248,6 +248,27 @@ fn a_proxy_that_refuses_is_said_to() {
     assert_eq!(said.matches("all_proxy names a SOCKS proxy").count(), 2, "{said}");
 }
 
+/// Goal: no text of a peer steers the terminal, or reorders other text on it.
+#[test]
+fn a_peer_cannot_steer_the_terminal() {
+    let state = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let refuses = thread::spawn(move || {
+        let mut reader = BufReader::new(listener.accept().unwrap().0);
+        head(&mut reader);
+        let body = "\u{202e}a riddle\x1b[2J";
+        let answer = format!("HTTP/1.1 403 Forbidden\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        reader.get_mut().write_all(answer.as_bytes()).unwrap();
+    });
+    let (_, said, complained) =
+        run(state.path(), &[], &["join", "--engine", "cpu", "--max-contact", "1ms", &address]);
+    refuses.join().unwrap();
+    for shown in [said, complained] {
+        assert!(shown.contains("a riddle") && !shown.contains(['\u{202e}', '\u{1b}']), "{shown:?}");
+    }
+}
+
 #[test]
 fn results_that_cannot_be_written_are_a_failure() {
     let Ok(full) = fs::File::options().write(true).open("/dev/full") else { return };

@@ -250,6 +250,9 @@ fn parse_range(text: &str, len: u64) -> Range {
 
 #[cfg(test)]
 mod tests {
+    use archipelago_core::model::{Preset, layout};
+    use archipelago_core::wire::FrozenForm;
+
     use super::*;
 
     #[test]
@@ -267,5 +270,17 @@ mod tests {
         check("lines=0-1", Range::Whole);
         check("bytes=a-b", Range::Whole);
         assert_eq!(parse_range("bytes=0-", 0), Range::Outside);
+    }
+
+    /// Goal: slow readers hold no copies of the frozen weights.
+    #[test]
+    fn all_answers_share_the_frozen_weights() {
+        let spec = Preset::Tiny.model(256);
+        let params = vec![0.5; layout(&spec.base()).unwrap().len()];
+        let weights = Arc::new(FrozenWeights::quantised(&spec, &params, FrozenForm::F16).unwrap());
+        let (first, second) = (frozen_bytes(Arc::clone(&weights)), frozen_bytes(Arc::clone(&weights)));
+        let part = first.slice(10..20);
+        assert_eq!(part.as_ptr(), weights.bytes()[10..].as_ptr());
+        assert_eq!(part.as_ptr(), second.slice(10..20).as_ptr());
     }
 }
