@@ -40,11 +40,11 @@ pub fn signalled() -> Result<impl Future<Output = ()> + Send, ServerError> {
 
 /// Reports the first signal, and ends the process at the second.
 async fn obey(mut signals: Signals, tell: oneshot::Sender<()>) {
-    let mut signals = StopSignals::default();
+    let mut heard = StopSignals::default();
     let mut tell = Some(tell);
     loop {
         signals.next().await;
-        match signals.hear(Instant::now()) {
+        match heard.hear(Instant::now()) {
             StopRequest::Stop => drop(tell.take().map(|tell| tell.send(()))),
             StopRequest::Same => {}
             StopRequest::StopNow => process::exit(u8::from(Exit::Stopped).into()),
@@ -125,8 +125,8 @@ mod tests {
     #[test]
     fn signals_at_once_are_one_wish() {
         let start = Instant::now();
-        let mut signals = StopSignals::default();
-        let mut hear = |after_ms| signals.hear(start + Duration::from_millis(after_ms));
+        let mut heard = StopSignals::default();
+        let mut hear = |after_ms| heard.hear(start + Duration::from_millis(after_ms));
         assert_eq!(
             [hear(0), hear(0), hear(499), hear(500)],
             [StopRequest::Stop, StopRequest::Same, StopRequest::Same, StopRequest::StopNow]

@@ -454,7 +454,8 @@ impl ProgramBridge {
             },
             Event::Welcomed { run, learner, params, batch, .. } => {
                 // The next report follows within half a second, and the program may ask before.
-                if let Some(report) = state.report.as_mut().filter(|report| report.doing == Doing::Connecting) {
+                if let Some(report) = state.report.as_mut().filter(|report| report.doing == Doing::Connecting)
+                {
                     report.doing = Doing::Joining;
                 }
                 let text = format!(

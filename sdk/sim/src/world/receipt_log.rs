@@ -60,29 +60,29 @@ impl ReceiptLog {
         self.merged.len() as u64
     }
 
-    /// Drops information newer than the backup that the owner restored; `ledger` are those of the backup.
-    pub(super) fn take_back(&mut self, ledger: &ShadowLedger) {
-        self.merged.retain(|update| ledger.has_update(update));
-        self.leases.retain(|lease, _| ledger.has_lease(*lease));
+    /// Drops information newer than the backup that the owner restored; `shadow` is the ledger of the backup.
+    pub(super) fn take_back(&mut self, shadow: &ShadowLedger) {
+        self.merged.retain(|update| shadow.has_update(update));
+        self.leases.retain(|lease, _| shadow.has_lease(*lease));
         self.welcomed.clear();
         self.versions.clear();
     }
 
-    /// Checks that the recovered syncer, with `ledger`, knows everything that learners were told.
+    /// Checks that the recovered syncer, with the ledger `shadow`, knows everything that learners were told.
     ///
     /// # Errors
     /// [`Violation::AckedLost`].
-    pub(super) fn check(&self, recovery: &Recovery, ledger: &ShadowLedger) -> Result<(), Violation> {
+    pub(super) fn check(&self, recovery: &Recovery, shadow: &ShadowLedger) -> Result<(), Violation> {
         let ledger = &recovery.record().ledger;
         let lost = |learner: LearnerId, what: String| Err(Violation::AckedLost { learner, what });
         for &(learner, fragment, serial) in &self.merged {
             let known = ledger.account(learner).and_then(|account| account.merged[usize::from(fragment.0)]);
-            if known < Some(serial) || !ledger.has_update(&(learner, fragment, serial)) {
+            if known < Some(serial) || !shadow.has_update(&(learner, fragment, serial)) {
                 return lost(learner, format!("the merge of its update {serial} on fragment {fragment}"));
             }
         }
         for (&lease, &learner) in &self.leases {
-            if !ledger.has_lease(lease) {
+            if !shadow.has_lease(lease) {
                 return lost(learner, format!("lease {lease}"));
             }
         }

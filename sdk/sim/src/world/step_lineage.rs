@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use archipelago_core::wire::{ApplyPolicy, FragmentId, Serial};
 
-use super::books::Spans;
+use super::shadow_ledger::Spans;
 
 /// Updates of a fragment that are remembered until they are sent.
 const CODED_MAX: usize = 8;
