@@ -231,7 +231,11 @@ fn syncer(rng: &mut Rng, machines: u32) -> SyncerConfig {
     let whole = SyncerConfig::default();
     SyncerConfig {
         quorum: QuorumPolicy { updates_min, grace_ratio, rounds_in_flight, ..QuorumPolicy::default() },
-        merge: if rng.chance(0.7) { MergeRule::Radial } else { MergeRule::Mean },
+        merge: match rng.unit() {
+            share if share < 0.5 => MergeRule::Radial,
+            share if share < 0.7 => MergeRule::Flat,
+            _ => MergeRule::Mean,
+        },
         cohort_max: if rng.chance(0.3) { rng.between(1, machines.into()) as u32 } else { whole.cohort_max },
         silent_ms_max: rng.between(6_000, 20_000),
         lease_ms: rng.between(2_000, 30_000),

@@ -12,6 +12,11 @@ use super::units::{SettingError, range, within};
 /// Codes available to a run. Codes with fewer bits exist only for comparison.
 const CODES: [Code; 3] = [Code::Int4, Code::E3m0, Code::F32];
 
+/// Default outer step of the rule `flat`. Its merges are shorter in the strongest directions, so it needs a longer step
+/// than the others. Measured, see `tests/evidence/DECISIONS.md`.
+const FLAT_OUTER_LR: &str = "1.4";
+const FLAT_OUTER_MOMENTUM: &str = "0.6";
+
 /// How learners exchange parameters, and how the syncer merges them.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "Exchange")]
@@ -29,12 +34,14 @@ pub struct MethodArgs {
     /// γ, share of the slack spent on waiting for stragglers (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = QuorumPolicy::default().grace_ratio)]
     pub grace_ratio: f64,
-    /// Outer learning rate
+    /// Outer learning rate; by default larger with --merge flat
     #[arg(long, value_name = "RATE", default_value_t = OuterSpec::default().lr)]
+    #[arg(default_value_if("merge", MergeRule::Flat.name(), FLAT_OUTER_LR))]
     #[serde(serialize_with = "as_written")]
     pub outer_lr: f32,
-    /// Outer Nesterov momentum (0 to below 1)
+    /// Outer Nesterov momentum (0 to below 1); by default smaller with --merge flat
     #[arg(long, value_name = "SHARE", default_value_t = OuterSpec::default().momentum)]
+    #[arg(default_value_if("merge", MergeRule::Flat.name(), FLAT_OUTER_MOMENTUM))]
     #[serde(serialize_with = "as_written")]
     pub outer_momentum: f32,
     /// Share of the run over which the outer momentum rises from 0 (0 to 1)
@@ -204,10 +211,24 @@ mod tests {
     }
 
     #[test]
+    fn the_outer_step_follows_the_merge_rule_unless_it_is_given() {
+        let outer = |words: &str| {
+            let command = MethodArgs::augment_args(Command::new("method").no_binary_name(true));
+            let found = command.try_get_matches_from(words.split_whitespace()).unwrap();
+            MethodArgs::from_arg_matches(&found).unwrap().syncer().unwrap().outer
+        };
+        for words in ["", "--merge radial", "--merge mean"] {
+            assert_eq!(outer(words), OuterSpec::default(), "{words}");
+        }
+        assert_eq!(outer("--merge flat"), OuterSpec { lr: 1.4, momentum: 0.6 });
+        assert_eq!(outer("--merge flat --outer-lr 0.5"), OuterSpec { lr: 0.5, momentum: 0.6 });
+    }
+
+    #[test]
     fn what_does_not_exist_is_refused_with_what_does() {
         for (flag, value, part) in [
             ("--code", "int2", "int4, e3m0, f32"),
-            ("--merge", "median", "radial, radial-all, mean"),
+            ("--merge", "median", "radial, radial-all, flat, mean"),
             ("--apply", "blend=2", "SHARE from 0 to 1"),
         ] {
             let error = read(flag, value).unwrap_err();

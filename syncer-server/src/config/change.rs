@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use archipelago_cli::{from_toml, with_key};
+use archipelago_core::diloco::MergeRule;
 use serde_json::Value;
 
 use super::ServeConfig;
@@ -67,6 +68,11 @@ pub fn changed(config: &ServeConfig, wanted: &BTreeMap<String, Value>) -> Result
         config.method.rounds_in_flight = given.method.rounds_in_flight;
     }
     if is_given("merge") {
+        let is_flat = |config: &ServeConfig| config.method.merge == MergeRule::Flat;
+        if is_flat(&config) != is_flat(&given) {
+            let why = "merge can change to or from flat only at a start of the syncer, because the outer step differs";
+            return Err(why.to_owned());
+        }
         config.method.merge = given.method.merge;
     }
     if is_given("cohort-max") {
@@ -100,7 +106,8 @@ mod tests {
         check(r#"{"no-such": 7}"#, "no-such is fixed for this run");
         check(r#"{"min-quorum": 0}"#, "--min-quorum");
         check(r#"{"grace-ratio": 1.5}"#, "grace-ratio 1.5 is out of range");
-        check(r#"{"merge": "median"}"#, "give one of radial, radial-all, mean");
+        check(r#"{"merge": "median"}"#, "give one of radial, radial-all, flat, mean");
+        check(r#"{"merge": "flat"}"#, "only at a start");
         check(r#"{"cohort-max": 0}"#, "cohort-max 0 is out of range");
         check(r#"{"learners-max": [1]}"#, "neither a number nor a text");
         let wanted = serde_json::from_str(r#"{"merge": "mean", "stop-at-tokens": 9}"#).unwrap();

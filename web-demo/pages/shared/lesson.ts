@@ -8,7 +8,7 @@ import type { LateReason, Refusal } from "@archipelago-train/learner";
 export type Code = "int4" | "e3m0" | "int2" | "int1" | "f32";
 
 /** Rules by which updates are averaged. */
-export type MergeRule = "radial" | "radial-all" | "mean";
+export type MergeRule = "radial" | "radial-all" | "flat" | "mean";
 
 /** Whether one island's influence on a merge is bounded, as the syncer bounds it by default. */
 export type Bounds = "on" | "off";

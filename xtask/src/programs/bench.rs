@@ -7,15 +7,15 @@
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use archipelago_core::diloco::{
-    CheckedBody, Codec, FragmentId, FragmentState, LearnerId, MergeClass, MergeJob, MergeRule, OuterSpec,
-    Round, Segment, Version, Weighted,
+    CheckedBody, Codec, FragmentId, FragmentState, Fragments, LearnerId, MergeClass, MergeJob, MergeRule,
+    OuterSpec, Round, Segment, Version, Weighted,
 };
-use archipelago_core::model::Preset;
+use archipelago_core::model::{Preset, layout};
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
 use archipelago_runtime::engine::Trainer;
 use archipelago_runtime::engine::cpu::CpuTrainer;
@@ -29,6 +29,8 @@ const COPY_BYTES: usize = 256 << 20;
 /// Piece of a large tensor; a fragment has several.
 const SEGMENT_VALUES: usize = 1 << 20;
 const BLOCK: u32 = 256;
+/// Fragments of a run.
+const FRAGMENTS: NonZeroU16 = NonZeroU16::new(8).expect("not 0");
 const FRAGMENT_VALUES: [usize; 3] = [100_000, 1_000_000, 15_000_000];
 /// Number of byte tokens.
 const VOCAB: u32 = 256;
@@ -138,7 +140,8 @@ fn merge() -> Value {
             "ratio": rate / copy_rate,
         })
     });
-    json!({ "copy_gb_per_s": copy_rate, "merge": rows.collect::<Vec<_>>() })
+    let rows: Vec<_> = rows.collect();
+    json!({ "copy_gb_per_s": copy_rate, "merge": rows, "turns": turns_by_rule() })
 }
 
 /// Measures coding and decoding of one fragment, in GB/s of values and body together, compared with a copy of 256 MB.
@@ -174,6 +177,30 @@ fn codec() -> Value {
     json!({ "copy_gb_per_s": copy_rate, "block": BLOCK, "codec": rows.collect::<Vec<_>>() })
 }
 
+/// Measures one merge of every fragment of a preset on one thread, with the rules `radial` and `flat`, in seconds. The
+/// vocabulary is small, since embeddings are not flattened.
+fn turns_by_rule() -> Vec<Value> {
+    let turn = |preset: Preset| {
+        let layout = layout(&preset.model(VOCAB)).expect("a preset is valid");
+        let fragments = Fragments::plan(&layout, FRAGMENTS);
+        let mut seconds = [0.0; 2];
+        for fragment in fragments.ids() {
+            let segments = fragments.segments(fragment).expect("a fragment of this plan").to_vec();
+            let mut merge = Merge::of(2, segments, fragments.len(fragment));
+            for (seconds, rule) in seconds.iter_mut().zip([MergeRule::Radial, MergeRule::Flat]) {
+                let job = MergeJob { rule, ..merge.job() };
+                let (merged, took) = timed(|| job.run());
+                merge.state =
+                    merged.unwrap_or_else(|failure| panic!("the updates are ours: {failure}")).state;
+                *seconds += took.as_secs_f64();
+            }
+        }
+        let [radial_s, flat_s] = seconds;
+        json!({ "preset": preset.name(), "params": layout.len(), "radial_s": radial_s, "flat_s": flat_s })
+    };
+    [Preset::Tiny, Preset::Small, Preset::Medium].map(turn).into()
+}
+
 /// Copy between two buffers.
 struct Copy {
     from: Vec<u8>,
@@ -205,7 +232,10 @@ struct Merge {
 
 impl Merge {
     fn new(updates: u32, values: usize) -> Self {
-        let segments = segments(values);
+        Self::of(updates, segments(values), values)
+    }
+
+    fn of(updates: u32, segments: Vec<Segment>, values: usize) -> Self {
         let update = |learner: u32| Weighted {
             learner: LearnerId(learner),
             weight: 1.0 + f64::from(learner),
@@ -299,6 +329,7 @@ fn segments(values: usize) -> Vec<Segment> {
         start: u32::try_from(start).expect("far below 2³²"),
         len: u32::try_from(SEGMENT_VALUES.min(values - start)).expect("far below 2³²"),
         merge: MergeClass::Radial,
+        cols: 0,
         expert: None,
     };
     (0..values).step_by(SEGMENT_VALUES).map(segment).collect()

@@ -108,12 +108,22 @@ pub struct Segment {
     pub len: u32,
     /// Merge class of its updates.
     pub merge: MergeClass,
+    /// Number of columns if it is a linear map or some rows of one, 0 otherwise. Embeddings, heads and routers are
+    /// tables of vectors, not linear maps in this sense.
+    pub cols: u32,
     /// Index of its expert in the fragment, if it belongs to one. It is then merged by the tokens routed to that
     /// expert.
     pub expert: Option<u16>,
 }
 
 impl Segment {
+    /// Returns the number of rows if it is merged radially and is a linear map with at least two rows and columns.
+    #[must_use]
+    pub fn matrix_rows(&self) -> Option<usize> {
+        let is_matrix = self.merge == MergeClass::Radial && self.cols > 1 && self.len > self.cols;
+        is_matrix.then(|| (self.len / self.cols) as usize)
+    }
+
     /// Returns its range in the flat vector.
     #[must_use]
     pub fn range(&self) -> std::ops::Range<usize> {
@@ -260,14 +270,22 @@ fn settle(mut part: Vec<Piece>) -> (Vec<Segment>, Vec<FragmentExpert>) {
 /// Cuts `tensor` at row borders into pieces of nearly equal size, at most `target` unless one row is larger.
 fn split_rows(start: u32, tensor: &Tensor, target: u32) -> impl Iterator<Item = Segment> + use<> {
     let (rows, cols, merge) = (tensor.rows, tensor.cols, tensor.merge);
+    let map_cols = if is_table(&tensor.name) { 0 } else { cols };
     let rows_max = (target / cols).max(1);
     let count = rows.div_ceil(rows_max);
     let (each, extra) = (rows / count, rows % count);
     (0..count).map(move |i| {
         let first = i * each + i.min(extra);
         let taken = each + u32::from(i < extra);
-        Segment { start: start + first * cols, len: taken * cols, merge, expert: None }
+        Segment { start: start + first * cols, len: taken * cols, merge, cols: map_cols, expert: None }
     })
+}
+
+/// Returns true if the rows of a tensor are separate vectors: an embedding, a head or a router, by its name in
+/// checkpoints of `transformers`.
+fn is_table(tensor: &str) -> bool {
+    const TABLES: [&str; 6] = ["embed_tokens", "wte", "wpe", "lm_head", "gate", "router"];
+    tensor.split('.').any(|part| TABLES.contains(&part))
 }
 
 fn hash(layout: &Layout, parts: &[Vec<Segment>]) -> LayoutHash {
@@ -389,6 +407,32 @@ mod tests {
     }
 
     /// Goal: an expert that fits a fragment lies in one fragment, and exactly its segments name it.
+    #[test]
+    fn linear_maps_are_told_from_tables_and_vectors() {
+        let mut tensors = vec![
+            tensor("model.embed_tokens.weight", 8, 4),
+            tensor("model.layers.0.block_sparse_moe.gate.weight", 3, 4),
+            tensor("model.layers.0.mlp.gate_proj.weight", 6, 4),
+            tensor("model.layers.0.self_attn.q_proj.weight", 4, 4),
+            tensor("model.layers.0.self_attn.q_proj.lora_A.weight", 2, 4),
+            tensor("model.norm.weight", 1, 4),
+            tensor("scales", 4, 1),
+            tensor("lm_head.weight", 8, 4),
+        ];
+        tensors[4].merge = MergeClass::Mean;
+        let rows = |count| {
+            let layout = Layout::new(tensors.clone()).unwrap();
+            let fragments = Fragments::plan(&layout, NonZeroU16::new(count).unwrap());
+            let mut segments: Vec<_> =
+                fragments.ids().flat_map(|id| fragments.segments(id).unwrap().to_vec()).collect();
+            segments.sort_by_key(|segment| segment.start);
+            segments.iter().map(Segment::matrix_rows).collect::<Vec<_>>()
+        };
+        assert_eq!(rows(1), [None, None, Some(6), Some(4), None, None, None, None]);
+        // Fragments of 19 values: the embedding, the head and the largest matrix are cut.
+        assert_eq!(rows(7), [None, None, None, Some(3), Some(3), Some(4), None, None, None, None, None]);
+    }
+
     #[test]
     fn an_expert_stays_together() {
         let experts = Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 0.0 });

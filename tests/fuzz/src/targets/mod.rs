@@ -40,7 +40,7 @@ pub fn codec(data: &[u8]) {
     let (mut start, mut segments) = (0, Vec::new());
     for _ in 0..=script.below(3) {
         let len = 1 + script.below(200) as u32;
-        segments.push(Segment { start, len, merge: MergeClass::Mean, expert: None });
+        segments.push(Segment { start, len, merge: MergeClass::Mean, cols: 0, expert: None });
         start += len;
     }
     let mut body = script.0.to_vec();

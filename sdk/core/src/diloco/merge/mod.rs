@@ -1,6 +1,7 @@
 //! Merge of the updates of one fragment, and the outer step.
 
 mod partial;
+mod polar;
 
 pub use partial::{PartialSum, SumPlan};
 
@@ -26,13 +27,16 @@ pub enum MergeRule {
     /// Radial averaging everywhere, regardless of the [`MergeClass`]: a choice of ours.
     #[serde(rename = "radial-all")]
     RadialAll,
+    /// As `Radial`. Matrices that are merged radially then get singular values of equal size, so that all directions
+    /// in which learners moved count equally (arXiv 2607.03011).
+    Flat,
     /// Weighted mean everywhere.
     Mean,
 }
 
 impl MergeRule {
     /// All rules.
-    pub const ALL: [Self; 3] = [Self::Radial, Self::RadialAll, Self::Mean];
+    pub const ALL: [Self; 4] = [Self::Radial, Self::RadialAll, Self::Flat, Self::Mean];
 
     /// Returns its name in settings, reports and JSON.
     #[must_use]
@@ -40,6 +44,7 @@ impl MergeRule {
         match self {
             Self::Radial => "radial",
             Self::RadialAll => "radial-all",
+            Self::Flat => "flat",
             Self::Mean => "mean",
         }
     }
@@ -173,6 +178,8 @@ impl MergeJob {
     /// - [`MergeClass::Radial`]: `Δ = (Σ w_m ‖v_m‖ / Σ w_m) φ(Σ w_m φ(v_m))`. So Δ is as long as the updates are,
     ///   even if they are nearly orthogonal. If they cancel out, it is the weighted mean.
     ///
+    /// With [`MergeRule::Flat`], the Δ of a matrix becomes the mean of its singular values times its polar factor.
+    ///
     /// `absent` is added to each Σ w_m in a denominator.
     ///
     /// On the segments of an expert, the weights are those for the expert. If all are 0, no learner trained it, and Δ
@@ -186,7 +193,7 @@ impl MergeJob {
     ///
     /// The result is the same to the bit for any order of `updates`, on any machine, and for any grouping, see
     /// [`Self::finish`]. A single update is merged without change, except values below 2⁻²⁶ of the longest update,
-    /// which lose up to 2⁻⁵¹ of its length.
+    /// which lose up to 2⁻⁵¹ of its length. With [`MergeRule::Flat`], that holds for all but matrices.
     ///
     /// # Errors
     /// [`MergeFailure`] with the unchanged state and each variant of [`MergeError`] but `Sum`, `Cancelled` and
@@ -237,10 +244,13 @@ impl MergeJob {
         let mut body = vec![0; self.codec.body_bytes(&self.segments)];
         let mut squares = 0.0;
         for (at, span) in self.codec.spans(&self.segments).enumerate() {
-            let added = match way {
+            let mut added = match way {
                 Way::Whole(plan) => self.added(plan, at, span),
                 Way::Summed(sum) => sum.added(at, span),
             };
+            if let (MergeRule::Flat, Some(rows)) = (self.rule, self.segments[at].matrix_rows()) {
+                added = added.flattened(&self.codec, span, rows);
+            }
             squares += added.norm * added.norm;
             advance(&self.codec, span, &added, &self.outer, &mut state, &mut body);
         }
@@ -282,7 +292,7 @@ impl MergeJob {
     /// Returns true if the directions of updates are averaged on `segment`.
     fn is_radial(&self, segment: &Segment) -> bool {
         match self.rule {
-            MergeRule::Radial => segment.merge == MergeClass::Radial,
+            MergeRule::Radial | MergeRule::Flat => segment.merge == MergeClass::Radial,
             MergeRule::RadialAll => true,
             MergeRule::Mean => false,
         }
@@ -526,6 +536,8 @@ enum Source<'a> {
     Whole(Vec<(f64, &'a [u8])>),
     /// A finished sum, `[fragment_len]`.
     Summed(&'a [f64]),
+    /// A finished sum on one segment, and its first value in the fragment.
+    Flattened(usize, Vec<f64>),
 }
 
 /// Sum of the updates on a segment; Δ is `factor` times that sum.
@@ -541,6 +553,21 @@ impl Default for Added<'_> {
     /// An empty sum.
     fn default() -> Self {
         Self { source: Source::Whole(Vec::new()), factor: 0.0, norm: 0.0 }
+    }
+}
+
+impl Added<'_> {
+    /// Returns Δ with equal singular values, for a segment that is a matrix of `rows` rows.
+    fn flattened(&self, codec: &Codec, span: Span, rows: usize) -> Added<'static> {
+        let mut space = vec![0.0; codec.block_len()];
+        let mut matrix = Vec::with_capacity(span.len);
+        for block in codec.blocks(span) {
+            let sum = self.source.on(codec, &block, &mut space);
+            matrix.extend(sum.iter().map(|sum| self.factor * sum));
+        }
+        let matrix = polar::flatten(&matrix, rows, self.norm);
+        let norm = block::sum_squares(&matrix, |value| *value).sqrt();
+        Added { source: Source::Flattened(span.value, matrix), factor: 1.0, norm }
     }
 }
 
@@ -560,6 +587,9 @@ impl Source<'_> {
                 }
             }
             Self::Summed(sums) => return &sums[block.values.clone()],
+            Self::Flattened(first, sums) => {
+                return &sums[block.values.start - first..block.values.end - first];
+            }
         }
         space
     }

@@ -364,7 +364,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::tests::{job, noisy_job};
-    use super::super::{ExpertWeights, FragmentState, MergeError, MergeJob, OuterSpec, Weighted};
+    use super::super::{ExpertWeights, FragmentState, MergeError, MergeJob, MergeRule, OuterSpec, Weighted};
     use super::*;
     use crate::wire::{Code, MergeClass};
 
@@ -415,6 +415,20 @@ mod tests {
     fn without_bodies(job: &MergeJob) -> MergeJob {
         let bodiless = |update: &Weighted| Weighted { body: update.body.without_bytes(), ..update.clone() };
         MergeJob { updates: job.updates.iter().map(bodiless).collect(), ..job.clone() }
+    }
+
+    #[test]
+    fn flattened_matrices_do_not_depend_on_the_grouping() {
+        let mut job = rich_job(5, Code::Int4, &[1.0, 2.0, 3.0, 0.5], 0.5);
+        let radial = job.clone().run().unwrap();
+        job.segments[2].cols = 20;
+        job.rule = MergeRule::Flat;
+        let whole = job.clone().run().unwrap();
+        assert_ne!(whole.state, radial.state);
+        for groups in [[vec![0, 3], vec![1], vec![2]], [vec![2], vec![], vec![1, 0, 3]]] {
+            let sum = joined(&mut job, &groups, &[]);
+            assert_eq!(without_bodies(&job).finish(&sum).unwrap(), whole);
+        }
     }
 
     /// Computes Δ and its norm by the formula of [`MergeJob::run`], with rounded additions.

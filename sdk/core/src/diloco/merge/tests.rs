@@ -15,7 +15,7 @@ fn segments(parts: &[(u32, MergeClass)]) -> Vec<Segment> {
     let mut start = 0;
     let segment = |&(len, merge): &(u32, MergeClass)| {
         start += len;
-        Segment { start: start - len, len, merge, expert: None }
+        Segment { start: start - len, len, merge, cols: 0, expert: None }
     };
     parts.iter().map(segment).collect()
 }
@@ -141,6 +141,22 @@ fn the_rule_can_do_the_same_to_all_segments() {
     assert_eq!(merged(MergeRule::Radial), [along, along, 1.0, 1.0]);
     assert_eq!(merged(MergeRule::RadialAll), [along; 4]);
     assert_eq!(merged(MergeRule::Mean), [1.0; 4]);
+}
+
+#[test]
+fn flat_gives_all_directions_of_a_matrix_the_same_length() {
+    let parts = [(4, MergeClass::Radial), (4, MergeClass::Radial), (4, MergeClass::Mean)];
+    let values = [3.0, 0.0, 0.0, 1.0].repeat(3);
+    let mut job = job(Code::F32, &parts, &[(0, 1.0, &values)]);
+    job.rule = MergeRule::Flat;
+    // The second segment is a table of vectors; the third is merged by the mean.
+    (job.segments[0].cols, job.segments[2].cols) = (2, 2);
+    let norm = job.clone().run().unwrap().norm;
+    let merged = delta(job);
+    let flat = [2.0, 0.0, 0.0, 2.0];
+    assert!(merged[..4].iter().zip(flat).all(|(a, b)| (a - b).abs() < 1e-2), "{merged:?}");
+    assert_eq!(merged[4..], values[4..]);
+    assert!((norm - 28.0_f64.sqrt()).abs() < 1e-2, "{norm}");
 }
 
 #[test]

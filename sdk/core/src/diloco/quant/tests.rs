@@ -17,7 +17,7 @@ fn segments(lens: &[u32]) -> Vec<Segment> {
     let mut start = 0;
     let segment = |&len: &u32| {
         start += len + 3; // what lies between segments belongs to other fragments
-        Segment { start: start - len, len, merge: MergeClass::Radial, expert: None }
+        Segment { start: start - len, len, merge: MergeClass::Radial, cols: 0, expert: None }
     };
     lens.iter().map(segment).collect()
 }

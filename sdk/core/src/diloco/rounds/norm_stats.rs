@@ -121,7 +121,8 @@ mod tests {
     const RATIO: f64 = 3.0;
 
     fn usual(lens: &[u32]) -> NormStats {
-        let segment = |&len: &u32| Segment { start: 0, len, merge: MergeClass::Radial, expert: None };
+        let segment =
+            |&len: &u32| Segment { start: 0, len, merge: MergeClass::Radial, cols: 0, expert: None };
         NormStats::new(&lens.iter().map(segment).collect::<Vec<_>>())
     }
 

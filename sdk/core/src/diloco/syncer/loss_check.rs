@@ -241,7 +241,7 @@ mod tests {
         let apply = ApplyPolicy::Overwrite;
         let exchange = ExchangeSpec { fragments: 1, sync_every: 1, block: 16, code: Code::F32, apply };
         let codec = Codec::new(&exchange).unwrap();
-        let segment = |start| Segment { start, len: 2, merge: MergeClass::Radial, expert: None };
+        let segment = |start| Segment { start, len: 2, merge: MergeClass::Radial, cols: 0, expert: None };
         let segments = vec![segment(0), segment(2)];
         let body = codec.check(&segments, codec.encode(&segments, values)).unwrap();
         MergeJob {

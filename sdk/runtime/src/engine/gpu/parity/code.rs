@@ -27,7 +27,7 @@ fn codec(code: Code, block: u32) -> Codec {
 }
 
 fn segment(len: usize) -> [Segment; 1] {
-    [Segment { start: 0, len: len as u32, merge: MergeClass::Mean, expert: None }]
+    [Segment { start: 0, len: len as u32, merge: MergeClass::Mean, cols: 0, expert: None }]
 }
 
 /// Returns a float with any significand and sign, and an exponent from `low` to `high`.
