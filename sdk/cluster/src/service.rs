@@ -102,7 +102,8 @@ pub struct Entry {
 ///
 /// Its guarantees are weak, because it only decides which processes try to lead. A write succeeds if no other write
 /// came between, as far as the roster knows. The roster has no notion of time: a holder rewrites its entry again and
-/// again, and another process takes an entry that it has seen unchanged for long. See [`crate::assignment::FragmentAssignment`].
+/// again, and another process takes an entry that it has seen unchanged for long. See
+/// [`crate::assignment::FragmentAssignment`].
 pub trait Roster: Send + Sync {
     /// Returns all entries that were written and not deleted, in any order. They may be out of date.
     ///

@@ -137,7 +137,8 @@ impl ProgramBridge {
 
     // Methods for the program.
 
-    /// Returns the next request, waiting at most `wait`. A batch is returned only while no other one is being trained on.
+    /// Returns the next request, waiting at most `wait`. A batch is returned only while no other one is being trained
+    /// on.
     ///
     /// # Errors
     /// [`ProgramError`]: the fault since the last call. The end of the loop is reported at every call.
@@ -265,8 +266,8 @@ impl ProgramBridge {
         id
     }
 
-    /// Requests a change. If the last queued request is a change at the same places, both are combined. Most changes of a
-    /// fragment are such a pair: its own update is subtracted and the merged one added.
+    /// Requests a change. If the last queued request is a change at the same places, both are combined. Most changes of
+    /// a fragment are such a pair: its own update is subtracted and the merged one added.
     pub fn change(&self, kept: f32, values: Vec<f32>, places: Vec<TensorSlice>) {
         let mut state = self.state();
         match state.requests.back_mut() {

@@ -439,7 +439,7 @@ mod tests {
         };
         check("sinc-every = 1", "unknown key `sinc-every`");
         check("out = 'x'", "unknown key `out`");
-        check("merge = 'median'", "'--merge <RULE>': give one of radial, radial-all, mean");
+        check("merge = 'median'", "'--merge <RULE>': give one of radial, radial-all, flat, mean");
         check("vocab = 300\ntokenizer = 'x'", "cannot be used with");
     }
 

@@ -257,7 +257,7 @@ mod tests {
         let of = |key: &str| view.settings.iter().find(|one| one.key == key).unwrap();
         assert_eq!((of("preset").value.as_deref(), of("preset").changeable), (Some("small"), false));
         assert_eq!((of("min-quorum").value.as_deref(), of("min-quorum").changeable), (Some("1"), true));
-        assert_eq!(of("merge").choices, ["radial", "radial-all", "mean"]);
+        assert_eq!(of("merge").choices, ["radial", "radial-all", "flat", "mean"]);
         assert_eq!((of("lr").value.as_deref(), &*of("lr").group), (None, "Training"));
         assert_eq!(of("keep").value.as_deref(), Some("1.0GiB"));
         for key in CHANGEABLE {

@@ -20,23 +20,23 @@ struct Browser {
 /// Time limit for a test, far more than a busy machine needs.
 const TEST_TIMEOUT: &str = "--test-timeout=900000";
 
-/// Tests that run two at a time, in this order: the longest one computes and the second waits, and the others wait for
-/// pages that compute in a single thread. Learners and measurements of time have the processors for themselves.
+/// Tests that run two at a time. The longest one computes, the second waits, and most others wait for pages that
+/// compute in a single thread. Learners and measurements of time have the processors for themselves.
 const SIDE_BY_SIDE: [&str; 15] = [
-    "parity.test.mjs",
-    "patience.test.mjs",
-    "news.test.mjs",
-    "morals.test.mjs",
-    "teach-links.test.mjs",
-    "first-view.test.mjs",
     "challenge.test.mjs",
-    "scale.test.mjs",
-    "teach-settings.test.mjs",
-    "teach-chapters.test.mjs",
     "chapters.test.mjs",
     "course.test.mjs",
+    "first-view.test.mjs",
     "lesson.test.mjs",
+    "morals.test.mjs",
+    "news.test.mjs",
+    "parity.test.mjs",
+    "patience.test.mjs",
+    "scale.test.mjs",
     "sheet.test.mjs",
+    "teach-chapters.test.mjs",
+    "teach-links.test.mjs",
+    "teach-settings.test.mjs",
     "words.test.mjs",
 ];
 
@@ -130,9 +130,8 @@ pub fn test(args: &Args, programs: &Path) -> Result<String, String> {
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|file| file.to_string_lossy().ends_with(".test.mjs"));
     files.sort();
-    let place = |file: &PathBuf| SIDE_BY_SIDE.iter().position(|name| file.ends_with(name));
-    let (mut paired, others): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| place(file).is_some());
-    paired.sort_by_key(place);
+    let is_paired = |file: &PathBuf| SIDE_BY_SIDE.iter().any(|name| file.ends_with(name));
+    let (paired, others): (Vec<_>, Vec<_>) = files.into_iter().partition(is_paired);
     for (at_once, files) in [("2", paired), ("1", others)] {
         let mut command = program("node");
         command.args([

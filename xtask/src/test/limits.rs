@@ -12,7 +12,7 @@ pub const WATCHED: &[&str] = &[
     "syncer-server/src/listener/",
     "syncer-server/src/connection/",
     "syncer-server/src/outbox.rs",
-    "syncer-server/src/running.rs",
+    "syncer-server/src/open_run.rs",
     "syncer-server/src/http/",
     "syncer-server/src/hosting/",
     "syncer-server/src/invites/",

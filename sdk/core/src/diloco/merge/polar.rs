@@ -28,9 +28,9 @@ const TILE_COLS: usize = 16;
 /// Replaces the singular values of a matrix by their mean, so that all of its directions count equally.
 ///
 /// `matrix` is `[rows, cols]`, row-major, and `norm` its Frobenius norm. With the polar factor Q = UVᵀ of the matrix X
-/// = UΣVᵀ, the result is its projection on Q, (⟨X, Q⟩ / ⟨Q, Q⟩) Q. For a matrix of full rank, that is mean(σ) UVᵀ, as in
-/// IsoLoCo (arXiv 2607.03011). Directions that X lacks stay zero and do not count in the mean, so a matrix of rank one
-/// is nearly unchanged. A matrix without a finite norm above 0 is returned unchanged.
+/// = UΣVᵀ, the result is its projection on Q, (⟨X, Q⟩ / ⟨Q, Q⟩) Q. For a matrix of full rank, that is mean(σ) UVᵀ, as
+/// in IsoLoCo (arXiv 2607.03011). Directions that X lacks stay zero and do not count in the mean, so a matrix of rank
+/// one is nearly unchanged. A matrix without a finite norm above 0 is returned unchanged.
 pub(super) fn flatten(matrix: &[f64], rows: usize, norm: f64) -> Vec<f64> {
     let cols = matrix.len() / rows;
     if !(norm.is_finite() && norm > 0.0) {
