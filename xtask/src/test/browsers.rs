@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, thread};
 
 use super::stages::call;
-use super::{Args, MachineFeature, setup as machine};
+use super::{Args, Part, setup as machine};
 use crate::cargo::root;
 use crate::tools::program;
 use crate::web;
@@ -14,31 +14,15 @@ struct Browser {
     package: &'static str,
     path: &'static str,
     variable: &'static str,
-    part: MachineFeature,
+    part: Part,
 }
 
 /// Time limit for a test, far more than a busy machine needs.
 const TEST_TIMEOUT: &str = "--test-timeout=900000";
 
-/// Tests that run two at a time. The longest one computes, the second waits, and most others wait for pages that
-/// compute in a single thread. Learners and measurements of time have the processors for themselves.
-const SIDE_BY_SIDE: [&str; 15] = [
-    "challenge.test.mjs",
-    "chapters.test.mjs",
-    "course.test.mjs",
-    "first-view.test.mjs",
-    "lesson.test.mjs",
-    "morals.test.mjs",
-    "news.test.mjs",
-    "parity.test.mjs",
-    "patience.test.mjs",
-    "scale.test.mjs",
-    "sheet.test.mjs",
-    "teach-chapters.test.mjs",
-    "teach-links.test.mjs",
-    "teach-settings.test.mjs",
-    "words.test.mjs",
-];
+/// The two longest tests. One computes and the other waits, so they run in parallel. Other pairs would compete for the
+/// processor.
+const SIDE_BY_SIDE: [&str; 2] = ["parity.test.mjs", "patience.test.mjs"];
 
 /// Remark of a stage without browsers.
 const LEFT_OUT: &str = "left out: --without browser";
@@ -46,17 +30,13 @@ const LEFT_OUT: &str = "left out: --without browser";
 /// Folder of the linter.
 const LINT: &str = "web-demo/lint";
 
-const CHROMIUM: Browser = Browser {
-    package: "chromium",
-    path: "/usr/bin/chromium",
-    variable: "CHROMIUM",
-    part: MachineFeature::Browser,
-};
+const CHROMIUM: Browser =
+    Browser { package: "chromium", path: "/usr/bin/chromium", variable: "CHROMIUM", part: Part::Browser };
 const FIREFOX: Browser = Browser {
     package: "firefox-esr",
     path: "/usr/bin/firefox-esr",
     variable: "FIREFOX",
-    part: MachineFeature::Firefox,
+    part: Part::Firefox,
 };
 
 /// Installs missing browsers. Returns the installed packages.
@@ -64,7 +44,7 @@ const FIREFOX: Browser = Browser {
 /// # Errors
 /// A message if one is missing, with ways to install it or to go without.
 pub fn setup(args: &Args) -> Result<Vec<&'static str>, String> {
-    if args.is_without(MachineFeature::Browser) {
+    if args.is_without(Part::Browser) {
         return Ok(Vec::new());
     }
     web::install("web-demo")?;
@@ -75,7 +55,7 @@ pub fn setup(args: &Args) -> Result<Vec<&'static str>, String> {
             continue;
         }
         if !(machine::install(&[package]) && Path::new(path).exists()) {
-            let flag = if part == MachineFeature::Firefox { "firefox" } else { "browser" };
+            let flag = if part == Part::Firefox { "firefox" } else { "browser" };
             return Err(format!(
                 "{package} not found; install it (on Debian: apt-get install {package}), name another one with \
                  {variable}=PATH, or skip its tests with --without {flag}"
@@ -91,7 +71,7 @@ pub fn setup(args: &Args) -> Result<Vec<&'static str>, String> {
 /// # Errors
 /// A message if it could not be installed, or found something.
 pub fn lint(args: &Args) -> Result<String, String> {
-    if args.is_without(MachineFeature::Browser) {
+    if args.is_without(Part::Browser) {
         return Ok(LEFT_OUT.to_owned());
     }
     web::install(LINT)?;
@@ -105,7 +85,7 @@ pub fn lint(args: &Args) -> Result<String, String> {
 /// # Errors
 /// A message about the failure.
 pub fn build(args: &Args) -> Result<String, String> {
-    if args.is_without(MachineFeature::Browser) {
+    if args.is_without(Part::Browser) {
         return Ok(LEFT_OUT.to_owned());
     }
     // The builds run in parallel, since both spend long in a single-threaded optimisation of one crate.
@@ -122,7 +102,7 @@ pub fn build(args: &Args) -> Result<String, String> {
 /// # Errors
 /// A message about the failure.
 pub fn test(args: &Args, programs: &Path) -> Result<String, String> {
-    if args.is_without(MachineFeature::Browser) {
+    if args.is_without(Part::Browser) {
         return Ok(LEFT_OUT.to_owned());
     }
     let folder = root().join("web-demo/tests");
@@ -130,9 +110,9 @@ pub fn test(args: &Args, programs: &Path) -> Result<String, String> {
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|file| file.to_string_lossy().ends_with(".test.mjs"));
     files.sort();
-    let is_paired = |file: &PathBuf| SIDE_BY_SIDE.iter().any(|name| file.ends_with(name));
-    let (paired, others): (Vec<_>, Vec<_>) = files.into_iter().partition(is_paired);
-    for (at_once, files) in [("2", paired), ("1", others)] {
+    let is_long = |file: &PathBuf| SIDE_BY_SIDE.iter().any(|name| file.ends_with(name));
+    let (long, others): (Vec<_>, Vec<_>) = files.into_iter().partition(is_long);
+    for (at_once, files) in [("2", long), ("1", others)] {
         let mut command = program("node");
         command.args([
             "--test",
