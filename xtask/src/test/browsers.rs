@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, thread};
 
 use super::stages::call;
-use super::{Args, Part, setup as machine};
+use super::{Args, MachineFeature, setup as machine};
 use crate::cargo::root;
 use crate::tools::program;
 use crate::web;
@@ -14,7 +14,7 @@ struct Browser {
     package: &'static str,
     path: &'static str,
     variable: &'static str,
-    part: Part,
+    part: MachineFeature,
 }
 
 /// Time limit for a test, far more than a busy machine needs.
@@ -30,13 +30,17 @@ const LEFT_OUT: &str = "left out: --without browser";
 /// Folder of the linter.
 const LINT: &str = "web-demo/lint";
 
-const CHROMIUM: Browser =
-    Browser { package: "chromium", path: "/usr/bin/chromium", variable: "CHROMIUM", part: Part::Browser };
+const CHROMIUM: Browser = Browser {
+    package: "chromium",
+    path: "/usr/bin/chromium",
+    variable: "CHROMIUM",
+    part: MachineFeature::Browser,
+};
 const FIREFOX: Browser = Browser {
     package: "firefox-esr",
     path: "/usr/bin/firefox-esr",
     variable: "FIREFOX",
-    part: Part::Firefox,
+    part: MachineFeature::Firefox,
 };
 
 /// Installs missing browsers. Returns the installed packages.
@@ -44,7 +48,7 @@ const FIREFOX: Browser = Browser {
 /// # Errors
 /// A message if one is missing, with ways to install it or to go without.
 pub fn setup(args: &Args) -> Result<Vec<&'static str>, String> {
-    if args.is_without(Part::Browser) {
+    if args.is_without(MachineFeature::Browser) {
         return Ok(Vec::new());
     }
     web::install("web-demo")?;
@@ -55,7 +59,7 @@ pub fn setup(args: &Args) -> Result<Vec<&'static str>, String> {
             continue;
         }
         if !(machine::install(&[package]) && Path::new(path).exists()) {
-            let flag = if part == Part::Firefox { "firefox" } else { "browser" };
+            let flag = if part == MachineFeature::Firefox { "firefox" } else { "browser" };
             return Err(format!(
                 "{package} not found; install it (on Debian: apt-get install {package}), name another one with \
                  {variable}=PATH, or skip its tests with --without {flag}"
@@ -71,7 +75,7 @@ pub fn setup(args: &Args) -> Result<Vec<&'static str>, String> {
 /// # Errors
 /// A message if it could not be installed, or found something.
 pub fn lint(args: &Args) -> Result<String, String> {
-    if args.is_without(Part::Browser) {
+    if args.is_without(MachineFeature::Browser) {
         return Ok(LEFT_OUT.to_owned());
     }
     web::install(LINT)?;
@@ -85,7 +89,7 @@ pub fn lint(args: &Args) -> Result<String, String> {
 /// # Errors
 /// A message about the failure.
 pub fn build(args: &Args) -> Result<String, String> {
-    if args.is_without(Part::Browser) {
+    if args.is_without(MachineFeature::Browser) {
         return Ok(LEFT_OUT.to_owned());
     }
     // The builds run in parallel, since both spend long in a single-threaded optimisation of one crate.
@@ -102,7 +106,7 @@ pub fn build(args: &Args) -> Result<String, String> {
 /// # Errors
 /// A message about the failure.
 pub fn test(args: &Args, programs: &Path) -> Result<String, String> {
-    if args.is_without(Part::Browser) {
+    if args.is_without(MachineFeature::Browser) {
         return Ok(LEFT_OUT.to_owned());
     }
     let folder = root().join("web-demo/tests");
