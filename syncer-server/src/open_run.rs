@@ -350,7 +350,7 @@ impl RunParts {
 /// Returns the state of the routes of a run.
 ///
 /// # Errors
-/// `Config`: an allowed origin is none.
+/// `Config`: an allowed origin is invalid.
 fn app(
     config: &ServeConfig,
     prepared: &Prepared,

@@ -19,7 +19,7 @@ use crate::listener::Place;
 /// Header with the version of the body.
 const VERSION_HEADER: HeaderName = HeaderName::from_static(http::VERSION_HEADER);
 
-/// Retry delay for a peer that gets no turn, in seconds.
+/// Retry delay for a peer that gets no slot, in seconds.
 const RETRY_S: u16 = 2;
 
 /// Cache policy: versions and shards never change under their names.
@@ -129,7 +129,7 @@ pub async fn frozen(
     response
 }
 
-/// Returns the answer for a peer that gets no turn.
+/// Returns the answer for a peer that gets no slot.
 fn busy() -> Response {
     let retry = [(header::RETRY_AFTER, HeaderValue::from(RETRY_S))];
     (StatusCode::SERVICE_UNAVAILABLE, retry, "many others are fetching parameters: try again later\n")
