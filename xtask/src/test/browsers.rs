@@ -20,9 +20,8 @@ struct Browser {
 /// Time limit for a test, far more than a busy machine needs.
 const TEST_TIMEOUT: &str = "--test-timeout=900000";
 
-/// The two longest tests. One computes and the other waits, so they run in parallel. Other pairs would compete for the
-/// processor.
-const SIDE_BY_SIDE: [&str; 2] = ["parity.test.mjs", "patience.test.mjs"];
+/// Long tests of which two run at a time: one computes while another waits. Other pairs would compete for the processor.
+const SIDE_BY_SIDE: [&str; 4] = ["parity.test.mjs", "patience.test.mjs", "morals.test.mjs", "news.test.mjs"];
 
 /// Remark of a stage without browsers.
 const LEFT_OUT: &str = "left out: --without browser";
@@ -114,9 +113,9 @@ pub fn test(args: &Args, programs: &Path) -> Result<String, String> {
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|file| file.to_string_lossy().ends_with(".test.mjs"));
     files.sort();
-    let is_long = |file: &PathBuf| SIDE_BY_SIDE.iter().any(|name| file.ends_with(name));
-    let (long, others): (Vec<_>, Vec<_>) = files.into_iter().partition(is_long);
-    for (at_once, files) in [("2", long), ("1", others)] {
+    files.retain(|file| SIDE_BY_SIDE.iter().all(|name| !file.ends_with(name)));
+    let side_by_side = SIDE_BY_SIDE.map(|name| folder.join(name)).to_vec();
+    for (at_once, files) in [("2", side_by_side), ("1", files)] {
         let mut command = program("node");
         command.args([
             "--test",
