@@ -4,7 +4,6 @@
 //! Memory use is bounded by the size of the model's parameters plus a few megabytes.
 
 mod card;
-mod card_keys;
 mod chat;
 mod config;
 mod error;

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::card_keys::CardKeys;
+use super::card::CardKeys;
 use super::chat::{SPECIAL, TEMPLATES};
 use super::small::{bytes, object};
 use super::{Chat, LlamaError, TEMPLATE_BYTES_MAX};

@@ -5,20 +5,18 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | `rows` | decisions, as rows of an SQLite file, each with a checksum over all rows before it |
+//! | `rows` | decisions, as rows of an SQLite file, each with a checksum over all rows before it; server figures |
 //! | `wal` | integrity check of SQLite's write-ahead log, before SQLite opens it |
 //! | `log` | lines of the run's log, in the same file |
-//! | `figures` | server figures accumulated over all starts, in the same file |
 //! | `bodies` | update bodies, in append-only files |
 //! | `writer` | the thread that writes rows and bodies in batches |
 //! | `recover` | recovery from a snapshot to the end of the tape |
 //! | `copy` | online copy of a run's folder |
-//! | `again` | replay of part of the tape without some learners, while the run goes on |
+//! | `recompute` | replay of part of the tape without some learners, while the run goes on |
 //! | `replay` | verified replay of the whole tape |
 
 mod bodies;
 mod copy;
-mod figures;
 mod log;
 mod recompute;
 mod recover;

@@ -8,7 +8,7 @@ use archipelago_core::diloco::RunId;
 use archipelago_core::diloco::tape::{Chain, Links, RowDamage, link};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::{Place, Row, figures, log, wal};
+use super::{Place, Row, log, wal};
 use crate::status::{Carried, LogEntry};
 
 /// Layout that this program reads and writes.
@@ -19,6 +19,12 @@ pub const BEGINNING: &str = "beginning";
 
 /// Value of `from` in the tape of a fork, which starts at a snapshot.
 pub const SNAPSHOT: &str = "snapshot";
+
+/// Statement that creates the table of the server's figures, accumulated over all starts, if it is missing. The table has
+/// one row.
+const FIGURES_TABLE: &str = "CREATE TABLE IF NOT EXISTS figures (
+     one INTEGER PRIMARY KEY CHECK (one = 1), data TEXT NOT NULL
+ ) STRICT;";
 
 /// Longest wait for another connection that reads or writes.
 const BUSY_FOR: Duration = Duration::from_secs(5);
@@ -92,7 +98,7 @@ impl Rows {
              CREATE INDEX IF NOT EXISTS tape_segment ON tape (segment) WHERE segment IS NOT NULL;",
         )?;
         change.execute_batch(log::TABLE)?;
-        change.execute_batch(figures::TABLE)?;
+        change.execute_batch(FIGURES_TABLE)?;
         set_if_absent(&change, "format", &FORMAT.to_string())?;
         set_if_absent(&change, "run", &run.to_string())?;
         set_if_absent(&change, "from", from)?;
@@ -193,7 +199,7 @@ impl Rows {
     /// # Errors
     /// `Sqlite`.
     pub fn figures(&self) -> Result<Option<Carried>, RowsError> {
-        Ok(figures::read(&self.db)?)
+        Ok(read_figures(&self.db)?)
     }
 
     /// Appends `rows`, appends `entries` to the run's log, and replaces the figures with `figures`, if given. The write
@@ -225,7 +231,7 @@ impl Rows {
             }
         }
         log::append(&change, entries)?;
-        figures.map_or(Ok(()), |json| figures::write(&change, json))?;
+        figures.map_or(Ok(()), |json| write_figures(&change, json))?;
         change.commit()?;
         self.chain = chain;
         self.last = rows.last().map_or(self.last, |row| row.seq);
@@ -379,6 +385,20 @@ fn meta(db: &Connection, key: &str) -> Result<Option<String>, RowsError> {
 fn set_if_absent(change: &Transaction<'_>, key: &str, value: &str) -> Result<(), RowsError> {
     change.execute("INSERT OR IGNORE INTO meta VALUES (?1, ?2)", [key, value])?;
     Ok(())
+}
+
+/// Replaces the figures with `json`.
+fn write_figures(change: &Transaction<'_>, json: &str) -> Result<(), rusqlite::Error> {
+    change.prepare_cached("INSERT OR REPLACE INTO figures VALUES (1, ?1)")?.execute([json])?;
+    Ok(())
+}
+
+/// Returns the newest figures, if any. Ignores figures that are damaged or that a later version of this program wrote,
+/// so that the run can go on.
+fn read_figures(db: &Connection) -> Result<Option<Carried>, rusqlite::Error> {
+    let json: Option<String> = db.query_row("SELECT data FROM figures", [], |row| row.get(0)).optional()?;
+    let unread = |error: &serde_json::Error| tracing::warn!(%error, "the run's figures cannot be read");
+    Ok(json.and_then(|json| serde_json::from_str(&json).inspect_err(unread).ok()))
 }
 
 #[cfg(test)]
