@@ -147,6 +147,9 @@ fn a_run_goes_on_without_snapshots_and_says_so() {
     let mut syncer = SyncerProcess::start_on_small_disk(8 * DISK_BYTES, &flags("500ms"));
     let _learner = syncer.learner("anne");
     goes_on(&mut syncer);
+    let is_short = |status: &Value| status["alerts"][0]["kind"] == "diskNearlyFull";
+    let status = syncer.wait_until("it says that its disk is nearly full", is_short);
+    assert!(status["alerts"][0]["text"].as_str().unwrap().contains("free some space"), "{status:#}");
     syncer.small_disk().set_folder_read_only("snapshots", true);
     let status = syncer.wait_until("it says so", |status| !status["disk"]["snapshotFault"].is_null());
     assert!(status["disk"]["tapeFault"].is_null(), "{status:#}");

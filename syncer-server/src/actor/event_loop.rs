@@ -400,7 +400,7 @@ impl EventLoop {
 
     fn saved(&mut self, state: &mut State, written: Written) {
         let fault = state.saves.note(written, &state.record);
-        if let Some(news) = self.board.disk().saved(self.clock.now(), fault) {
+        if let Some(news) = self.board.disk().saved(self.clock.now(), fault, state.saves.shortage.clone()) {
             self.log(&state.record, news);
         }
     }

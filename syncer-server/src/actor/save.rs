@@ -1,7 +1,10 @@
 //! Snapshots, taken while merges continue.
 
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
+use archipelago_cli::Bytes;
 use archipelago_core::diloco::syncer::Syncer;
 use archipelago_core::diloco::tape::Taking;
 use tokio::task::{JoinError, JoinSet};
@@ -10,21 +13,34 @@ use super::record::Record;
 use crate::errors::ServerError;
 use crate::progress::{Cancellation, Progress};
 use crate::status::Carried;
-use crate::store::{Snapshot, Store};
+use crate::store::{Snapshot, Store, free_bytes};
+
+/// Free bytes, in addition to those for two snapshots, below which a disk counts as nearly full: the size of one segment
+/// of the tape.
+const FREE_BYTES_MIN: u64 = 64 << 20;
 
 /// A snapshot on its way to the disk.
 pub(super) struct Saves {
     /// Whether a snapshot is due.
     pub(super) is_due: bool,
     taking: Option<(Taking, Carried)>,
-    writing: JoinSet<Result<u64, ServerError>>,
+    writing: JoinSet<Result<Saved, ServerError>>,
     cancellation: Cancellation,
     /// The last tape row in the newest written snapshot.
     last: Option<u64>,
+    /// Warning that the disk was nearly full after that snapshot, as a sentence.
+    pub(super) shortage: Option<Arc<str>>,
 }
 
-/// The result of a write, with the last tape row in the snapshot.
-pub(super) type Written = Result<Result<u64, ServerError>, JoinError>;
+/// A written snapshot.
+pub(super) struct Saved {
+    /// The last tape row in the snapshot.
+    seq: u64,
+    shortage: Option<Arc<str>>,
+}
+
+/// The result of a write.
+pub(super) type Written = Result<Result<Saved, ServerError>, JoinError>;
 
 impl Saves {
     /// Creates the state for a run that resumed from a snapshot with the rows up to `snapshot_seq` and has replayed
@@ -33,7 +49,14 @@ impl Saves {
     pub(super) fn after(snapshot_seq: Option<u64>, decided: u64) -> Self {
         let is_due = decided > snapshot_seq.unwrap_or(0);
         let cancellation = Cancellation::default();
-        Self { is_due, taking: None, writing: JoinSet::new(), cancellation, last: snapshot_seq }
+        Self {
+            is_due,
+            taking: None,
+            writing: JoinSet::new(),
+            cancellation,
+            last: snapshot_seq,
+            shortage: None,
+        }
     }
 
     /// Cancels the snapshot that is being written. The end of the run writes a newer one.
@@ -65,7 +88,8 @@ impl Saves {
             let snapshot = Snapshot { seq, record, states, carried };
             let (store, cancellation) = (Arc::clone(store), self.cancellation.clone());
             self.writing.spawn_blocking(move || {
-                store.save_with(&snapshot, &Progress::silent(&cancellation)).map(|_| snapshot.seq)
+                let file = store.save_with(&snapshot, &Progress::silent(&cancellation))?;
+                Ok(Saved { seq: snapshot.seq, shortage: shortage(&file) })
             });
         }
     }
@@ -79,7 +103,8 @@ impl Saves {
     /// longer needed.
     pub(super) fn note(&mut self, written: Written, record: &Record) -> Option<Arc<str>> {
         let fault = match written {
-            Ok(Ok(seq)) => {
+            Ok(Ok(Saved { seq, shortage })) => {
+                self.shortage = shortage;
                 tracing::debug!(seq, "snapshot saved");
                 if let Some(before) = self.last.replace(seq) {
                     record.forget(before);
@@ -95,4 +120,15 @@ impl Saves {
         }
         fault.map(Arc::from)
     }
+}
+
+/// Returns a warning if the disk of the snapshot `file` has no room for two more snapshots and [`FREE_BYTES_MIN`].
+fn shortage(file: &Path) -> Option<Arc<str>> {
+    let snapshot = fs::metadata(file).ok()?.len();
+    let free = free_bytes(file.parent()?)?;
+    (free < 2 * snapshot + FREE_BYTES_MIN).then(|| {
+        let (free, snapshot) = (Bytes(free), Bytes(snapshot));
+        format!("The disk of the run has {free} left, and a snapshot takes {snapshot}: free some space.")
+            .into()
+    })
 }

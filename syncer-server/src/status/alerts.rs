@@ -1,4 +1,4 @@
-//! Alerts for the owner: no learner, a rising loss, an old snapshot, a failing disk.
+//! Alerts for the owner: no learner, a rising loss, an old snapshot, a failing or nearly full disk.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -28,6 +28,8 @@ pub struct Sight {
     pub snapshot_age_ms: u64,
     /// The disk fault, as a sentence.
     pub disk_fault: Option<String>,
+    /// The shortage of disk space, as a sentence.
+    pub disk_shortage: Option<String>,
     /// Learners that are suspected of not training.
     pub suspects: Vec<LearnerId>,
     /// Whether the owner paused the run.
@@ -49,6 +51,8 @@ pub enum AlertKind {
     SnapshotOld,
     /// The disk accepts no writes.
     DiskFault,
+    /// The disk is nearly full.
+    DiskNearlyFull,
     /// Some learners do not seem to train.
     Suspects,
 }
@@ -61,6 +65,7 @@ impl AlertKind {
             Self::LossRose => "The held-out loss came down again.",
             Self::SnapshotOld => "The run has been saved again.",
             Self::DiskFault => "The syncer's disk accepts writes again.",
+            Self::DiskNearlyFull => "The syncer's disk has room again.",
             Self::Suspects => "No learner is suspected now.",
         }
     }
@@ -156,6 +161,9 @@ fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BT
     }
     if sight.is_over {
         return wrong;
+    }
+    if let Some(why) = &sight.disk_shortage {
+        wrong.insert(AlertKind::DiskNearlyFull, why.clone());
     }
     if let [first, more @ ..] = &sight.suspects[..] {
         let others = if more.is_empty() { String::new() } else { format!(" and of {} others", more.len()) };
@@ -266,6 +274,9 @@ mod tests {
         let faulty = Sight { disk_fault: Some("No space left.".into()), is_over: true, ..fine() };
         let kind = AlertKind::DiskFault;
         check(AlertTerms::default(), &[fine(), faulty, fine()], &[(1, kind, true), (2, kind, false)]);
+        let short = Sight { disk_shortage: Some("Little is left.".into()), ..fine() };
+        let kind = AlertKind::DiskNearlyFull;
+        check(AlertTerms::default(), &[short.clone(), short, fine()], &[(0, kind, true), (2, kind, false)]);
     }
 
     #[test]

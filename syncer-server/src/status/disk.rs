@@ -15,6 +15,8 @@ pub struct Disk {
     /// Time of the newest snapshot that this process wrote.
     saved: Option<Millis>,
     snapshot_fault: Option<Arc<str>>,
+    /// Warning that the disk was nearly full after the newest snapshot, as a sentence.
+    shortage: Option<Arc<str>>,
     services_fault: Option<Arc<str>>,
 }
 
@@ -78,8 +80,15 @@ impl Disk {
         news
     }
 
-    /// Records that a snapshot was written, or why not. Returns a log event if that changed.
-    pub fn saved(&mut self, now: Millis, fault: Option<Arc<str>>) -> Option<LogEvent> {
+    /// Records that a snapshot was written, or why not, and a `shortage` of disk space. Returns a log event if the fault
+    /// began or ended.
+    pub fn saved(
+        &mut self,
+        now: Millis,
+        fault: Option<Arc<str>>,
+        shortage: Option<Arc<str>>,
+    ) -> Option<LogEvent> {
+        self.shortage = shortage;
         if fault.is_none() {
             self.saved = Some(now);
         }
@@ -95,6 +104,12 @@ impl Disk {
             (Some(_), None) => Some(LogEvent::ServicesMended),
             _ => None,
         }
+    }
+
+    /// Returns the warning that the disk is nearly full, as a sentence.
+    #[must_use]
+    pub fn shortage(&self) -> Option<String> {
+        self.shortage.as_deref().map(str::to_owned)
     }
 
     /// Returns the fault as a sentence.

@@ -77,6 +77,7 @@ impl StatusTracker {
             losses: self.history.last().zip(self.history.best()),
             snapshot_age_ms: self.disk.snapshot_age_ms(now),
             disk_fault: self.disk.fault(),
+            disk_shortage: self.disk.shortage(),
             suspects: syncer.suspects().collect(),
             is_held: core.paused,
             is_over: core.finished,
