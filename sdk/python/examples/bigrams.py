@@ -9,7 +9,7 @@ Usage:
 import sys
 import tempfile
 
-import archipelago
+import archipelago_train
 import numpy as np
 
 VOCAB = 256
@@ -50,7 +50,7 @@ def measure(params: dict[str, np.ndarray], tokens: np.ndarray, labels: np.ndarra
 def take_part(url: str, identity: str | None = None) -> None:
     """Trains with other learners until the run is complete."""
     params = model()
-    with archipelago.Learner(url, params, identity=identity, evaluate=measure) as learner:
+    with archipelago_train.Learner(url, params, identity=identity, evaluate=measure) as learner:
         for steps, tokens in enumerate(learner.batches(), 1):
             loss = train(params, tokens, learner.labels, learner.learning_rate)
             learner.step(loss)
@@ -62,15 +62,15 @@ def take_part(url: str, identity: str | None = None) -> None:
 def alone() -> None:
     """Trains in a whole run on this machine."""
     with tempfile.TemporaryDirectory() as folder:
-        archipelago.write_params(f"{folder}/bigrams.safetensors", model())
-        run = archipelago.serve(
+        archipelago_train.write_params(f"{folder}/bigrams.safetensors", model())
+        run = archipelago_train.serve(
             f"{folder}/run", params=f"{folder}/bigrams.safetensors", preset="tiny", lr=20, stop_at_tokens=500_000
         )
         with run:
             print(f"watch it at {run.page}")
             take_part(run.url)
-        print(f"{archipelago.replay(run.dir)['merges']} merges, computed again")
-        print("trained:", archipelago.export(run.dir, f"{folder}/out"))
+        print(f"{archipelago_train.replay(run.dir)['merges']} merges, computed again")
+        print("trained:", archipelago_train.export(run.dir, f"{folder}/out"))
 
 
 if __name__ == "__main__":
@@ -78,7 +78,7 @@ if __name__ == "__main__":
         case []:
             alone()
         case ["--write", file]:
-            archipelago.write_params(file, model())
+            archipelago_train.write_params(file, model())
         case [url]:
             take_part(url)
         case _:

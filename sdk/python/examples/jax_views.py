@@ -13,7 +13,7 @@ Usage:
 import sys
 import tempfile
 
-import archipelago
+import archipelago_train
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +44,7 @@ def take_part(url: str) -> None:
     """Trains with other learners until the run is complete, by gradient descent with momentum."""
     params = model()
     moments = {name: np.zeros_like(array) for name, array in params.items()}
-    with archipelago.Learner(url, params) as learner:
+    with archipelago_train.Learner(url, params) as learner:
         for steps, tokens in enumerate(learner.batches(), 1):
             loss, grads = step(params, tokens, learner.labels)
             for name, array in params.items():
@@ -61,8 +61,8 @@ def main() -> None:
         return take_part(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         file = f"{folder}/model.safetensors"
-        archipelago.write_params(file, model(), mean=["embed"])
-        with archipelago.serve(f"{folder}/run", params=file, preset="tiny", lr=1, stop_at_tokens=500_000) as run:
+        archipelago_train.write_params(file, model(), mean=["embed"])
+        with archipelago_train.serve(f"{folder}/run", params=file, preset="tiny", lr=1, stop_at_tokens=500_000) as run:
             take_part(run.url)
 
 

@@ -8,7 +8,7 @@ Usage:
 
 import argparse
 
-import archipelago
+import archipelago_train
 import torch
 from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
 
@@ -45,8 +45,8 @@ def main() -> None:
 
     params = dict(model.named_parameters())
     try:
-        joined = archipelago.Learner(args.url, params, name=args.name, identity=args.identity)
-    except archipelago.CompleteError as complete:
+        joined = archipelago_train.Learner(args.url, params, name=args.name, identity=args.identity)
+    except archipelago_train.CompleteError as complete:
         parser.exit(0, f"{complete}\n")
     with joined as learner:
         for steps, tokens in enumerate(learner.batches(), 1):

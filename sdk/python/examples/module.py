@@ -8,7 +8,7 @@ Usage:
 
 import argparse
 
-import archipelago
+import archipelago_train
 import torch
 
 
@@ -39,14 +39,14 @@ def main() -> None:
     model = Reader().to(device)
     mean = ["embed.weight"]
     if args.write:
-        archipelago.write_params(args.write, model.named_parameters(), mean=mean)
+        archipelago_train.write_params(args.write, model.named_parameters(), mean=mean)
         return
     if not args.url:
         parser.error("give the address of a run, or --write FILE")
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.005)
     forward = torch.compile(model) if args.compile else model
 
-    with archipelago.Learner(args.url, model.named_parameters()) as learner:
+    with archipelago_train.Learner(args.url, model.named_parameters()) as learner:
         for steps, tokens in enumerate(learner.batches(), 1):
             with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
                 logits = forward(tokens[:, :-1])

@@ -18,7 +18,7 @@ use crate::tensors::{TensorShape, TensorSlice};
 type TensorRange = (usize, usize, usize);
 
 /// A learner's loop and its bridge.
-#[pyclass(frozen, module = "archipelago._native")]
+#[pyclass(frozen, module = "archipelago_train._native")]
 struct Link(LearnerHandle);
 
 #[pymethods]

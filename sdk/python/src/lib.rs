@@ -1,4 +1,4 @@
-//! Rust half of the Python package `archipelago`: the learner's loop next to a program with its own training loop.
+//! Rust half of the Python package `archipelago-train`: the learner's loop next to a program with its own training loop.
 //!
 //! The loop of the SDK drives an engine. Here that engine has no model: it queues operations on the parameters at a
 //! [`bridge`], and the program takes them from there between two of its steps. Neither waits for the other, just as a

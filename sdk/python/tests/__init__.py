@@ -8,4 +8,4 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 
 # Expected log messages would clutter the output.
-logging.getLogger("archipelago").setLevel(logging.CRITICAL)
+logging.getLogger("archipelago_train").setLevel(logging.CRITICAL)

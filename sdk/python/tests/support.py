@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import archipelago
+import archipelago_train
 import bigrams
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -29,21 +29,21 @@ class RunCase(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
-    def serve(self, **options: Any) -> archipelago.Server:
+    def serve(self, **options: Any) -> archipelago_train.Server:
         """Starts a syncer that stops at the end of the test."""
-        run = archipelago.serve(self.folder / "run", **options)
+        run = archipelago_train.serve(self.folder / "run", **options)
         self.addCleanup(run.stop)
         return run
 
-    def serve_bigrams(self, **options: Any) -> archipelago.Server:
+    def serve_bigrams(self, **options: Any) -> archipelago_train.Server:
         """Starts a syncer for a table of bigrams."""
         file = self.folder / "bigrams.safetensors"
-        archipelago.write_params(file, bigrams.model())
+        archipelago_train.write_params(file, bigrams.model())
         return self.serve(params=file, preset="tiny", lr=20, **options)
 
-    def learner(self, run: archipelago.Server, params: Any, **options: Any) -> archipelago.Learner:
+    def learner(self, run: archipelago_train.Server, params: Any, **options: Any) -> archipelago_train.Learner:
         """Creates a learner that is released at the end of the test."""
-        learner = archipelago.Learner(run.url, params, identity=self.folder / "key", **options)
+        learner = archipelago_train.Learner(run.url, params, identity=self.folder / "key", **options)
         self.addCleanup(learner.close)
         return learner
 

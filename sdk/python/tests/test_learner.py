@@ -7,7 +7,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-import archipelago
+import archipelago_train
 import bigrams
 import numpy as np
 
@@ -22,7 +22,7 @@ class InARun(RunCase):
         run = self.serve_bigrams(stop_at_tokens=400_000)
         params = bigrams.model()
         losses = []
-        with archipelago.Learner(run.url, params, identity=self.folder / "key", name="lab-3") as learner:
+        with archipelago_train.Learner(run.url, params, identity=self.folder / "key", name="lab-3") as learner:
             self.assertNotEqual(learner.report.doing, "connecting")
             for tokens in learner.batches():
                 self.assertEqual((tokens.dtype, tokens.shape), (np.dtype(np.int64), (8, 65)))
@@ -39,14 +39,14 @@ class InARun(RunCase):
         self.assertIn("numpy", status["learners"][0]["device"])
         # A learner that comes now gets an error, and keeps its parameters.
         late = {"bigrams": np.ones((256, 256), np.float32)}
-        with self.assertRaises(archipelago.CompleteError) as raised:
-            archipelago.Learner(run.url, late, identity=self.folder / "late")
-        self.assert_a_sentence(raised.exception, "take its model home with archipelago.export")
+        with self.assertRaises(archipelago_train.CompleteError) as raised:
+            archipelago_train.Learner(run.url, late, identity=self.folder / "late")
+        self.assert_a_sentence(raised.exception, "take its model home with archipelago_train.export")
         self.assertTrue((late["bigrams"] == 1).all())
         run.stop()
 
-        self.assertGreater(archipelago.replay(run.dir)["merges"], 0)
-        told = archipelago.export(run.dir, self.folder / "out")
+        self.assertGreater(archipelago_train.replay(run.dir)["merges"], 0)
+        told = archipelago_train.export(run.dir, self.folder / "out")
         self.assertEqual(told["params"], 65_536)
         self.assertGreater((self.folder / "out/model.safetensors").stat().st_size, 4 * 65_536)
 
@@ -160,7 +160,9 @@ class InARun(RunCase):
             raise AssertionError("nobody trusts this one")
 
         params = [bigrams.model(), bigrams.model()]
-        other = archipelago.Learner(run.url, params[0], identity=self.folder / "other", name="other", evaluate=never)
+        other = archipelago_train.Learner(
+            run.url, params[0], identity=self.folder / "other", name="other", evaluate=never
+        )
         self.addCleanup(other.close)
         learners = [other, self.learner(run, params[1], name="judge", evaluate=evaluate)]
         loops = [learner.batches() for learner in learners]
@@ -205,7 +207,7 @@ class InARun(RunCase):
         run = self.serve_bigrams()
         narrow = {"bigrams": np.zeros((256, 256), np.float64)}
         learners = [
-            (archipelago.Learner(run.url, params, identity=self.folder / name), params)
+            (archipelago_train.Learner(run.url, params, identity=self.folder / name), params)
             for name, params in (("one", bigrams.model()), ("two", narrow))
         ]
         loops = [learner.batches() for learner, _ in learners]

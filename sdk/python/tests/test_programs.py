@@ -4,7 +4,7 @@ import os
 import stat
 from unittest import mock
 
-import archipelago
+import archipelago_train
 
 from .support import RunCase
 
@@ -28,11 +28,11 @@ class Programs(RunCase):
     def test_a_program_that_is_not_there(self) -> None:
         """The message names the searched places and the build command."""
         for call in (
-            lambda: archipelago.simulate("goodput"),
-            lambda: archipelago.serve("run"),
-            lambda: archipelago.export("run", "out"),
+            lambda: archipelago_train.simulate("goodput"),
+            lambda: archipelago_train.serve("run"),
+            lambda: archipelago_train.export("run", "out"),
         ):
-            with self.assertRaises(archipelago.ProgramNotFoundError) as raised:
+            with self.assertRaises(archipelago_train.ProgramNotFoundError) as raised:
                 call()
             self.assert_a_sentence(raised.exception, f"in {self.folder}, the folder that ARCHIPELAGO_BIN names")
             self.assertIsInstance(raised.exception, FileNotFoundError)
@@ -40,18 +40,18 @@ class Programs(RunCase):
     def test_flags_are_those_of_the_programs(self) -> None:
         """Options become flags, and the output is returned."""
         self.program("simulate", 'echo "$@"')
-        self.assertEqual(archipelago.simulate("goodput", "--json"), "goodput --json\n")
+        self.assertEqual(archipelago_train.simulate("goodput", "--json"), "goodput --json\n")
         self.program("syncer-server", 'printf \'%s\' "{\\"said\\": \\"$*\\"}"')
-        told = archipelago.replay(self.folder / "run", losses=True, until=7)
+        told = archipelago_train.replay(self.folder / "run", losses=True, until=7)
         self.assertEqual(told["said"], f"replay --json --dir {self.folder / 'run'} --losses --until 7")
-        told = archipelago.export("run", "out", dtype="bf16")
+        told = archipelago_train.export("run", "out", dtype="bf16")
         self.assertEqual(told["said"], "export --json --dir run --out out --dtype bf16")
 
     def test_a_program_that_fails(self) -> None:
         """The error has the program's last sentence and its exit code."""
         self.program("syncer-server", "echo one >&2; echo 'error: the port is in use' >&2; exit 10")
-        for call in (lambda: archipelago.serve("run"), lambda: archipelago.replay("run")):
-            with self.assertRaises(archipelago.ProgramError) as raised:
+        for call in (lambda: archipelago_train.serve("run"), lambda: archipelago_train.replay("run")):
+            with self.assertRaises(archipelago_train.ProgramError) as raised:
                 call()
             self.assert_a_sentence(raised.exception, "error: the port is in use")
             self.assertEqual(raised.exception.code, 10)

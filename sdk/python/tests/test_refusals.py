@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import archipelago
+import archipelago_train
 import bigrams
 import numpy as np
 
@@ -19,14 +19,14 @@ class Refusals(RunCase):
         still = table.copy()
         still.flags.writeable = False
         for tensor, error, part in (
-            (table.astype(np.int64), archipelago.DtypeError, "tensor w is int64: make it float32"),
-            (table.astype(np.complex64), archipelago.DtypeError, "tensor w is complex64"),
-            (table[:, ::2], archipelago.LayoutError, "tensor w is not contiguous"),
-            (still, archipelago.LayoutError, "tensor w cannot be written to"),
+            (table.astype(np.int64), archipelago_train.DtypeError, "tensor w is int64: make it float32"),
+            (table.astype(np.complex64), archipelago_train.DtypeError, "tensor w is complex64"),
+            (table[:, ::2], archipelago_train.LayoutError, "tensor w is not contiguous"),
+            (still, archipelago_train.LayoutError, "tensor w cannot be written to"),
             ([0.0], TypeError, "tensor w is a builtins.list: give a NumPy array"),
         ):
             with self.assertRaises(error) as raised:
-                archipelago.Learner("ws://127.0.0.1:1", {"w": tensor})
+                archipelago_train.Learner("ws://127.0.0.1:1", {"w": tensor})
             self.assert_a_sentence(raised.exception, part)
 
     def test_parameters_without_names(self) -> None:
@@ -45,8 +45,8 @@ class Refusals(RunCase):
             ({0: table}, "a builtins.dict whose items are not pairs"),
         ):
             for call in (
-                lambda params=params: archipelago.Learner("ws://127.0.0.1:1", params),
-                lambda params=params: archipelago.write_params(self.folder / "file", params),
+                lambda params=params: archipelago_train.Learner("ws://127.0.0.1:1", params),
+                lambda params=params: archipelago_train.write_params(self.folder / "file", params),
             ):
                 with self.assertRaises(TypeError) as raised:
                     call()
@@ -57,15 +57,19 @@ class Refusals(RunCase):
         params = bigrams.model()
         url, key = "ws://127.0.0.1:9", self.folder / "key"
         calls: list[tuple[Callable[[], object], type[Exception], str]] = [
-            (lambda: archipelago.Learner("ftp://a:1", params, identity=key), ValueError, "does not lead to a syncer"),
-            (lambda: archipelago.Learner(url, params, identity=key, batch=0), ValueError, "a batch of"),
-            (lambda: archipelago.Learner(url, params, identity=key / "x"), OSError, "cannot use"),
             (
-                lambda: archipelago.Learner(url, params, identity=key, contact_s=0.5),
-                archipelago.UnreachableError,
+                lambda: archipelago_train.Learner("ftp://a:1", params, identity=key),
+                ValueError,
+                "does not lead to a syncer",
+            ),
+            (lambda: archipelago_train.Learner(url, params, identity=key, batch=0), ValueError, "a batch of"),
+            (lambda: archipelago_train.Learner(url, params, identity=key / "x"), OSError, "cannot use"),
+            (
+                lambda: archipelago_train.Learner(url, params, identity=key, contact_s=0.5),
+                archipelago_train.UnreachableError,
                 "did not admit this learner",
             ),
-            (lambda: archipelago.write_params(key, params, mean=["column"]), ValueError, "`mean` names column"),
+            (lambda: archipelago_train.write_params(key, params, mean=["column"]), ValueError, "`mean` names column"),
         ]
         for call, error, part in calls:
             with self.assertRaises(error) as raised:
@@ -84,15 +88,15 @@ class Refusals(RunCase):
             ({"bigrams": np.zeros((256, 255), np.float32)}, "tensor bigrams is [256, 255], but [256, 256] in the run"),
             ({}, "the run also has the tensor bigrams"),
         ):
-            with self.assertRaises(archipelago.LayoutError) as raised:
-                archipelago.Learner(run.url, wrong, identity=self.folder / "other")
+            with self.assertRaises(archipelago_train.LayoutError) as raised:
+                archipelago_train.Learner(run.url, wrong, identity=self.folder / "other")
             self.assert_a_sentence(raised.exception, part)
         self.goes_on(run, learner, params, loop)
 
     def test_wrapped_names(self) -> None:
         """Prefixes of `torch.compile` and DDP are accepted in the names of the run's file and of the learner."""
         file = self.folder / "wrapped.safetensors"
-        archipelago.write_params(file, {"_orig_mod.bigrams": bigrams.model()["bigrams"]})
+        archipelago_train.write_params(file, {"_orig_mod.bigrams": bigrams.model()["bigrams"]})
         run = self.serve(params=file, preset="tiny", lr=20)
         params = bigrams.model()
         learner = self.learner(run, {"module.bigrams": params["bigrams"]})
@@ -107,8 +111,8 @@ class Refusals(RunCase):
             ({"model.norm.weight": np.ones(64, np.float32)}, "the run also has the tensors model.embed_tokens.weight"),
             ({"model.norm.weight": np.ones(63, np.float32)}, "pass every parameter of the model"),
         ):
-            with self.assertRaises(archipelago.LayoutError) as raised:
-                archipelago.Learner(run.url, wrong, identity=self.folder / "other")
+            with self.assertRaises(archipelago_train.LayoutError) as raised:
+                archipelago_train.Learner(run.url, wrong, identity=self.folder / "other")
             self.assert_a_sentence(raised.exception, part)
 
     def test_a_loss_that_is_no_number(self) -> None:
@@ -120,7 +124,7 @@ class Refusals(RunCase):
         learner.step(bigrams.train(params, next(loop), learner.labels, 20.0))
         next(loop)
         params["bigrams"][:] = np.nan
-        with self.assertRaises(archipelago.NotFiniteError) as raised:
+        with self.assertRaises(archipelago_train.NotFiniteError) as raised:
             learner.step(float("nan"))
         self.assert_a_sentence(raised.exception, "the loss, NaN, is not finite; nothing of it was sent")
         self.goes_on(run, learner, params, loop)
@@ -131,7 +135,7 @@ class Refusals(RunCase):
         params = bigrams.model()
         learner = self.learner(run, params)
         loop = learner.batches()
-        with self.assertRaises(archipelago.NotFiniteError) as raised:
+        with self.assertRaises(archipelago_train.NotFiniteError) as raised:
             for tokens in loop:
                 loss = bigrams.train(params, tokens, learner.labels, 20.0)
                 params["bigrams"][7] = np.inf
@@ -151,7 +155,11 @@ class Refusals(RunCase):
         self.assert_a_sentence(raised.exception, "call step() after each batch")
 
     def goes_on(
-        self, run: archipelago.Server, learner: archipelago.Learner, params: dict[str, Any], loop: Iterator[Any]
+        self,
+        run: archipelago_train.Server,
+        learner: archipelago_train.Learner,
+        params: dict[str, Any],
+        loop: Iterator[Any],
     ) -> None:
         """Asserts that more updates are merged than before, and that the parameters are finite."""
         before = learner.report.updates_merged

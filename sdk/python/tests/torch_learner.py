@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import archipelago
+import archipelago_train
 import torch
 from transformers import MixtralConfig, MixtralForCausalLM
 
@@ -43,7 +43,7 @@ class Torch(RunCase):
         """bfloat16, float64 and a moved view: each is filled with the run's values and trained in place."""
         values = torch.arange(24, dtype=torch.float32).view(4, 3, 2) / 16
         file = self.folder / "a.safetensors"
-        archipelago.write_params(file, {"conv": values, "bias": torch.ones(5)})
+        archipelago_train.write_params(file, {"conv": values, "bias": torch.ones(5)})
         run = self.serve(params=file, preset="tiny", lr=1)
         narrow = torch.nn.Parameter(torch.zeros(4, 3, 2, dtype=torch.bfloat16))
         wide = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
@@ -61,18 +61,18 @@ class Torch(RunCase):
                 break
         learner.close()
         self.assertGreater((narrow.float() - values).mean(), 0.2)
-        with self.assertRaises(archipelago.LayoutError) as raised:
-            archipelago.Learner(run.url, {"conv": values.permute(2, 1, 0), "bias": wide})
+        with self.assertRaises(archipelago_train.LayoutError) as raised:
+            archipelago_train.Learner(run.url, {"conv": values.permute(2, 1, 0), "bias": wide})
         self.assert_a_sentence(raised.exception, "tensor conv is not contiguous")
-        with self.assertRaises(archipelago.DtypeError) as refused:
-            archipelago.Learner(run.url, {"conv": torch.zeros(3, dtype=torch.int8)})
+        with self.assertRaises(archipelago_train.DtypeError) as refused:
+            archipelago_train.Learner(run.url, {"conv": torch.zeros(3, dtype=torch.int8)})
         self.assert_a_sentence(refused.exception, "tensor conv is torch.int8")
 
     def test_what_is_given_is_read_and_not_learnt(self) -> None:
         """Labels fit `cross_entropy`; a batch without tokens to learn is a step without a loss."""
         model = torch.nn.Sequential(torch.nn.Embedding(256, 16), torch.nn.Linear(16, 256))
         file = self.folder / "a.safetensors"
-        archipelago.write_params(file, model.named_parameters(), mean=["0.weight"])
+        archipelago_train.write_params(file, model.named_parameters(), mean=["0.weight"])
         data = write_answers(self.folder)
         # The prompt is long enough that most windows have no token to learn.
         line = json.dumps({"prompt": PROMPT.decode() * 400, "completion": "they"})
@@ -101,7 +101,7 @@ class Torch(RunCase):
         """A compiled module under autocast trains with parameters that the learner changes meanwhile."""
         model = torch.nn.Sequential(torch.nn.Embedding(256, 16), torch.nn.Linear(16, 256))
         file = self.folder / "a.safetensors"
-        archipelago.write_params(file, model.named_parameters(), mean=["0.weight"])
+        archipelago_train.write_params(file, model.named_parameters(), mean=["0.weight"])
         run = self.serve(params=file, preset="tiny", lr=0.02)
         learner = self.learner(run, model.named_parameters())
         # Needs no C compiler; the graph is captured all the same.
@@ -151,7 +151,7 @@ class Torch(RunCase):
         model = MixtralForCausalLM(config)
         run = self.serve(preset="tiny", lr=0.003, stop_at_tokens=60_000, flags=["--experts", "4"])
         learner = self.learner(run, model.named_parameters())
-        archipelago.export(run.dir, self.folder / "begun")
+        archipelago_train.export(run.dir, self.folder / "begun")
         # Updates and changes are rounded.
         self.assert_the_same(
             model, MixtralForCausalLM.from_pretrained(self.folder / "begun", dtype=torch.float32), 1e-3
@@ -169,7 +169,7 @@ class Torch(RunCase):
         self.assertLess(sum(losses[-8:]) / 8, losses[0] - 1.0)
         self.assertEqual(run.status()["fates"]["refused"], {})
         run.stop()
-        archipelago.export(run.dir, self.folder / "trained")
+        archipelago_train.export(run.dir, self.folder / "trained")
         trained = MixtralForCausalLM.from_pretrained(self.folder / "trained", dtype=torch.float32)
         # The last steps are not merged yet; with experts in other places all values would differ.
         self.assert_the_same(model, trained, 0.3)
@@ -184,7 +184,7 @@ class Torch(RunCase):
     def trained(self, name: str, *kinds: str) -> float:
         """Trains a run with learners of these kinds; returns its held-out loss."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
-        run = archipelago.serve(
+        run = archipelago_train.serve(
             folder / "run",
             preset="tiny",
             stop_at_tokens=TOKENS,
@@ -216,7 +216,7 @@ class Torch(RunCase):
         return float(status["valLossLast"])
 
     def killed_and_merged_again(
-        self, run: archipelago.Server, learners: "list[subprocess.Popen[str]]", folder: Path
+        self, run: archipelago_train.Server, learners: "list[subprocess.Popen[str]]", folder: Path
     ) -> None:
         """Kills the first learner once it is merged, and restarts it under the same key."""
         until("it is merged", lambda: self.merged(run, "torch-0"))
@@ -226,12 +226,12 @@ class Torch(RunCase):
         learners[0] = self.start("torch", run, folder / "0.key", "torch-0")
         until("it is merged again", lambda: self.merged(run, "torch-0") > before)
 
-    def merged(self, run: archipelago.Server, name: str) -> float:
+    def merged(self, run: archipelago_train.Server, name: str) -> float:
         """Returns the merged tokens of a learner."""
         learners = run.status()["learners"]
         return sum(float(learner["tokensMerged"]) for learner in learners if learner["name"] == name)
 
-    def start(self, kind: str, run: archipelago.Server, key: Path, name: str) -> "subprocess.Popen[str]":
+    def start(self, kind: str, run: archipelago_train.Server, key: Path, name: str) -> "subprocess.Popen[str]":
         """Starts a learner as a process."""
         program = Path(os.environ["ARCHIPELAGO_BIN"]) / "native-learner"
         kept = ["--identity", str(key), "--name", name]

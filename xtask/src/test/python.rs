@@ -14,7 +14,7 @@ use crate::web;
 /// Folder of the package.
 const PACKAGE: &str = "sdk/python";
 /// Linted folders of the package.
-const SOURCES: [&str; 3] = ["python/archipelago", "tests", "examples"];
+const SOURCES: [&str; 3] = ["python/archipelago_train", "tests", "examples"];
 /// Native program with the model of one of the package's examples, built as in the stage `test`.
 const EXAMPLE: &[&str] = &["--locked", "--workspace", "--example", "custom_model"];
 /// Features of the wheel: its own, and the SDK features of the tests, so that both share one build.

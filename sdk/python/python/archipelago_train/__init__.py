@@ -1,6 +1,6 @@
 """A learner of Decoupled DiLoCo around any model in NumPy arrays or PyTorch tensors.
 
-    learner = archipelago.Learner(url, dict(model.named_parameters()))
+    learner = archipelago_train.Learner(url, dict(model.named_parameters()))
     for batch in learner.batches():
         loss = train(model, batch)
         learner.step(loss)
@@ -25,7 +25,7 @@ from ._file import write_params
 from ._learner import Learner, Report
 from ._programs import Server, export, replay, serve, simulate
 
-__version__ = version("archipelago")
+__version__ = version("archipelago-train")
 
 __all__ = [
     "ArchipelagoError",

@@ -12,16 +12,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, SupportsFloat
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _native
 from ._errors import KINDS, CompleteError
+from ._group import GroupLink, Link
 from ._tensors import Params, by_name, describe, hold, is_torch
 
-_log = logging.getLogger("archipelago")
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+_log = logging.getLogger("archipelago_train")
 
 # Longest single wait for news, in seconds: Ctrl+C takes effect in between.
 _WAIT_S = 0.1
@@ -93,6 +97,12 @@ class Learner:
             held-out windows in the form of `batches`; and with their labels in the form of `labels`. It returns the
             mean loss in nats per learnt token, and must leave the model unchanged.
         contact_s: Longest time to wait for the first admission, in seconds.
+        group: The processes that are this learner together, such as `torch.distributed.group.WORLD`. All of them make
+            the learner, with the same tensors, whole or sharded (DTensor), and call its methods at the same points of
+            their loops. Rank 0 speaks to the syncer. The group shares a batch of `batch` windows in equal parts.
+        data_part: In a group, which part of each batch this process trains on, and the number of parts: by default its
+            rank and the number of ranks. With tensor parallelism, processes that train on the same windows give the
+            same part.
 
     Raises:
         DtypeError: A tensor is not of floating-point numbers.
@@ -101,7 +111,7 @@ class Learner:
         UnreachableError: No run answers within `contact_s`.
         RefusedError: The run refuses this learner.
         TypeError: The parameters have no names, or one is neither an array nor a tensor.
-        ValueError: The address or the batch is invalid.
+        ValueError: The address or the batch is invalid, or a group is to evaluate.
         OSError: The key file cannot be used.
     """
 
@@ -115,9 +125,13 @@ class Learner:
         batch: int | None = None,
         evaluate: Callable[[dict[str, Any], Any, Any], SupportsFloat] | None = None,
         contact_s: float = 30.0,
+        group: dist.ProcessGroup | None = None,
+        data_part: tuple[int, int] | None = None,
     ) -> None:
+        if group is not None and evaluate is not None:
+            raise ValueError("a group of processes does not evaluate: make the evaluator a learner of its own")
         pairs = by_name(params)
-        self._tensors = hold(pairs)
+        self._tensors = hold(pairs, group is not None)
         first = next((tensor for _, tensor in pairs), None)
         self._model = first if is_torch(first) else None
         self._evaluate = evaluate
@@ -127,23 +141,30 @@ class Learner:
         self._is_over = False
         self._begun_s: float | None = None
         self._waited_s = 0.0
-        self._link = _native.Link(
-            url,
-            [(tensor.name, tensor.shape) for tensor in self._tensors],
-            name=name or platform.node() or "python",
-            device=describe(tensor for _, tensor in pairs),
-            identity=None if identity is None else os.fspath(identity),
-            batch=batch,
-            contact_s=contact_s,
-            measures=evaluate is not None,
-        )
+        self._changed: set[str] = set()
+        layout = [(tensor.name, tensor.shape) for tensor in self._tensors]
+
+        def connect() -> Link:
+            return _native.Link(
+                url,
+                layout,
+                name=name or platform.node() or "python",
+                device=describe(tensor for _, tensor in pairs),
+                identity=None if identity is None else os.fspath(identity),
+                batch=batch,
+                contact_s=contact_s,
+                measures=evaluate is not None,
+            )
+
+        self._group = None if group is None else GroupLink(group, layout, connect, data_part)
+        self._link = self._group or connect()
         try:
             while not self._is_over and not self._link.is_loaded():
                 self._take(_WAIT_S)
             if not self._link.is_loaded():
                 raise CompleteError(
                     f"the run at {url} is complete and admits no more learners, so the parameters are unchanged: "
-                    "take its model home with archipelago.export from its folder, or from its page"
+                    "take its model home with archipelago_train.export from its folder, or from its page"
                 )
             # Loaded parameters may still be in the queue.
             self._do_all()
@@ -157,11 +178,18 @@ class Learner:
         Yields:
             Tokens, `[windows, context + 1]`, as int64: a PyTorch tensor on the device of the first parameter if that is
             one, else a NumPy array. Each token but the last of a window is an input, and the next token is its target,
-            unless the run's text marks it as given: `labels` has the tokens to learn.
+            unless the run's text marks it as given: `labels` has the tokens to learn. In a group, each process gets
+            its own part of the batch.
+
+        Raises:
+            ValueError: The processes of a group cannot share the batch in equal parts.
         """
         while self._await_batch():
             batch = self._batch
             assert batch is not None
+            if self._group is not None and self._group.odd_windows:
+                parts = self._group.parts
+                raise ValueError(f"a batch cannot be cut into {parts} equal parts: give batch={8 * parts}")
             yield batch.tokens
             if self._batch is batch:
                 raise RuntimeError("call step() after each batch, so that the run counts it")
@@ -176,7 +204,7 @@ class Learner:
             loss: The step's mean loss in nats per learnt token, as a number or a tensor of one element. Ignored, and
                 allowed to be NaN, for a batch without tokens to learn.
             tokens: Tokens trained on, including given ones; by default those of the batch, which is also the most that
-                counts.
+                counts. In a group, the tokens of this process.
 
         Returns:
             Whether the run continues.
@@ -187,11 +215,16 @@ class Learner:
         """
         mean = _number(loss)
         begun_s = time.perf_counter()
+        self._changed.clear()
         try:
+            is_own_data = self._batch is None
             if self._batch is None and not self._await_batch():
                 return False
             assert self._batch is not None
             batch, self._batch = self._batch, None
+            if self._group is not None:
+                targets = (tokens or 1) if is_own_data else int((self._labels >= 0).sum())
+                mean, tokens = self._group.average(mean, targets, tokens)
             self._raise(self._link.done(batch.id, mean, tokens))
             self._do_all()
         finally:
@@ -209,6 +242,11 @@ class Learner:
         return self._like_model(self._labels)
 
     @property
+    def changed(self) -> frozenset[str]:
+        """Names of the parameters that the newest `step` changed; all of them after the constructor."""
+        return frozenset(self._changed)
+
+    @property
     def learning_rate(self) -> float:
         """The learning rate of the run's schedule for the newest batch, for an optimiser that follows it."""
         return self._learning_rate
@@ -220,7 +258,7 @@ class Learner:
 
     @property
     def report(self) -> Report:
-        """State and counters, at most half a second old."""
+        """State and counters, at most half a second old. In a group, only rank 0 has counters."""
         told = json.loads(self._link.report() or "{}")
         names = [name for name in Report.__dataclass_fields__ if name not in ("sync_ratio", "offline", "doing")]
         begun_s = time.perf_counter() if self._begun_s is None else self._begun_s
@@ -233,11 +271,14 @@ class Learner:
         )
 
     def close(self) -> None:
-        """Sends the last progress and leaves politely, which takes a few seconds. Idempotent."""
+        """Sends the last progress and leaves politely, which takes a few seconds. Idempotent.
+
+        All processes of a group call it.
+        """
         self._link.leave()
         until_s = time.perf_counter() + _LEAVE_S
         try:
-            while not self._is_over and time.perf_counter() < until_s:
+            while not self._is_over and self._agreed(time.perf_counter() < until_s):
                 self._take(_WAIT_S)
         finally:
             self._is_over = True
@@ -255,6 +296,10 @@ class Learner:
         else:
             self._is_over = True
             self._link.let_go()
+
+    def _agreed(self, value: bool) -> bool:
+        """Returns rank 0's value in a group, since its processes read their clocks at different times."""
+        return value if self._group is None else bool(self._group.share(value))
 
     def _await_batch(self) -> bool:
         """Carries out orders until there is a batch; returns whether there is one."""
@@ -280,11 +325,12 @@ class Learner:
         self._raise(order)
         match order:
             case ("read", id, parts):
-                self._link.give(id, [self._tensors[tensor].read(start, stop) for tensor, start, stop in parts])
+                self._give(id, parts)
             case ("change", kept, values, parts):
                 flat, at = np.frombuffer(values, np.float32), 0
                 for tensor, start, stop in parts:
                     self._tensors[tensor].change(start, stop, kept, flat[at : at + stop - start])
+                    self._changed.add(self._tensors[tensor].name)
                     at += stop - start
             case ("measure", id, values, parts, tokens, windows):
                 self._measure(id, values, parts, *_told_apart(tokens, windows))
@@ -297,6 +343,12 @@ class Learner:
             case _:
                 return False
         return True
+
+    def _give(self, id: int, parts: list[tuple[int, int, int]]) -> None:
+        """Gives the values of these parts. In a group, the other ranks only help to gather sharded tensors."""
+        gives = self._group is None or self._group.is_first
+        held = [(self._tensors[tensor], start, stop) for tensor, start, stop in parts]
+        self._link.give(id, [one.read(start, stop) for one, start, stop in held if gives or one.is_sharded])
 
     def _measure(
         self,

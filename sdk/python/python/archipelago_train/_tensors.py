@@ -31,6 +31,8 @@ class Held(Protocol):
 
     name: str
     shape: list[int]
+    # Whether all ranks of its mesh must read together.
+    is_sharded: bool
 
     def read(self, start: int, stop: int) -> Floats:
         """Returns the values from start to stop, flat and row-major: a view of a float32 tensor on the CPU."""
@@ -41,6 +43,8 @@ class Held(Protocol):
 
 class _Array:
     """A NumPy array."""
+
+    is_sharded = False
 
     def __init__(self, name: str, array: npt.NDArray[Any]) -> None:
         if array.dtype.kind != "f" or array.dtype.itemsize > 8:
@@ -61,6 +65,8 @@ class _Array:
 
 class _Torch:
     """A PyTorch tensor. Its storage is looked up on each access, since a module may be moved later."""
+
+    is_sharded = False
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
         if not tensor.is_floating_point() or tensor.element_size() not in (2, 4, 8):
@@ -97,6 +103,62 @@ class _Torch:
             part.mul_(kept).add_(added)
 
 
+class _Sharded:
+    """A tensor that is sharded over the processes of a mesh (DTensor): FSDP2 and tensor parallelism.
+
+    It is gathered when it is read, and a change is cut into shards without communication. In between, no process holds
+    more of it than before.
+    """
+
+    is_sharded = True
+
+    def __init__(self, name: str, tensor: Any) -> None:
+        from torch.distributed.tensor import Replicate, Shard
+
+        if not tensor.is_floating_point() or tensor.element_size() not in (2, 4, 8):
+            raise DtypeError(f"tensor {name} is {tensor.dtype}: make it {_WIDTHS}, or leave it out")
+        if not all(type(placement) in (Shard, Replicate) for placement in tensor.placements):
+            raise LayoutError(
+                f"tensor {name} is placed as {tensor.placements}: give one that is replicated, or sharded by whole "
+                "rows or columns"
+            )
+        self.name, self.shape = name, list(tensor.shape)
+        self._tensor = tensor
+
+    def read(self, start: int, stop: int) -> Floats:
+        import torch
+
+        whole = self._tensor.detach().full_tensor().reshape(-1)
+        floats: Floats = whole[start:stop].to("cpu", torch.float32).numpy()
+        return floats
+
+    def change(self, start: int, stop: int, kept: float, values: Floats) -> None:
+        import torch
+
+        local = self._tensor.detach().to_local()
+        whole = torch.zeros(self._tensor.numel())
+        whole[start:stop] = torch.from_numpy(values.copy())
+        added = self._own_part(whole).to(local.dtype)
+        if kept == 1:
+            local.add_(added)
+            return
+        whole.fill_(1)
+        whole[start:stop] = kept
+        factor = self._own_part(whole).to(local.dtype)
+        # Values that are to be replaced may not be finite.
+        local.copy_(torch.where(factor == 0, 0, local * factor) + added)
+
+    def _own_part(self, whole: torch.Tensor) -> torch.Tensor:
+        """Returns this process's shard of values that all processes have."""
+        from torch.distributed.tensor import DTensor, Replicate
+
+        mesh = self._tensor.device_mesh
+        there = whole.view(self._tensor.shape).to(self._tensor.device)
+        same = DTensor.from_local(there, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        part: torch.Tensor = same.redistribute(placements=self._tensor.placements).to_local()
+        return part
+
+
 def _change(part: npt.NDArray[Any], kept: float, values: Floats) -> None:
     if kept == 0:
         part[:] = values
@@ -107,15 +169,15 @@ def _change(part: npt.NDArray[Any], kept: float, values: Floats) -> None:
         part += values
 
 
-def hold(params: Params) -> list[Held]:
-    """Returns the tensors of params, in order.
+def hold(params: Params, in_group: bool = False) -> list[Held]:
+    """Returns the tensors of params, in order; sharded ones only if the learner is a group of processes.
 
     Raises:
         DtypeError: A tensor has a number type that cannot be trained.
         LayoutError: A tensor cannot be changed in place.
         TypeError: A value is neither an array nor a tensor, or has no name.
     """
-    return [_hold(name, tensor) for name, tensor in by_name(params)]
+    return [_hold(name, tensor, in_group) for name, tensor in by_name(params)]
 
 
 def by_name(params: Params) -> list[tuple[str, Tensor]]:
@@ -136,15 +198,17 @@ def by_name(params: Params) -> list[tuple[str, Tensor]]:
     return pairs
 
 
-def _hold(name: str, tensor: Any) -> Held:
+def _hold(name: str, tensor: Any, in_group: bool) -> Held:
     if isinstance(tensor, np.ndarray):
         return _Array(name, tensor)
     if is_torch(tensor):
-        if hasattr(tensor, "placements"):
+        if hasattr(tensor, "placements") and not in_group:
             raise LayoutError(
-                f"tensor {name} is sharded over processes (DTensor): make the learner in one process, on a copy of the "
-                "model with whole parameters"
+                f"tensor {name} is sharded over processes (DTensor): make the learner on all of them, with "
+                "group=torch.distributed.group.WORLD"
             )
+        if hasattr(tensor, "placements"):
+            return _Sharded(name, tensor)
         return _Torch(name, tensor)
     kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
     raise TypeError(f"tensor {name} is a {kind}: give a NumPy array or a PyTorch tensor, which change in place")
