@@ -1,6 +1,6 @@
 """A learner of several processes, started by `torchrun`: compares its ranks after each change.
 
-ranks.py URL KEY ddp|fsdp2|tensor STEPS
+Usage: ranks.py URL KEY ddp|fsdp2|tensor|accelerate STEPS
 """
 
 import hashlib
@@ -9,6 +9,7 @@ import sys
 import archipelago_train
 import torch
 import torch.distributed as dist
+from accelerate import Accelerator
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -40,7 +41,10 @@ def main() -> None:
     mesh = dist.init_device_mesh("cpu", (ranks,))
     module = model()
     forward: torch.nn.Module = module
-    if kind == "ddp":
+    accelerator = Accelerator(cpu=True) if kind == "accelerate" else None
+    if accelerator is not None:
+        forward = accelerator.prepare(module)
+    elif kind == "ddp":
         forward = DistributedDataParallel(module)
     elif kind == "fsdp2":
         fully_shard(module[1], mesh=mesh)
@@ -49,9 +53,12 @@ def main() -> None:
         parallelize_module(module, mesh, {"1": ColwiseParallel(), "3": RowwiseParallel()})
     optimiser = torch.optim.SGD(module.parameters(), lr=0.5)
     part = (0, 1) if kind == "tensor" else (rank, ranks)
-    learner = archipelago_train.Learner(
-        url, module.named_parameters(), identity=key, batch=8, group=dist.group.WORLD, data_part=part
-    )
+    if accelerator is not None:
+        learner = archipelago_train.prepare(accelerator, forward, url, identity=key, batch=8)
+    else:
+        learner = archipelago_train.Learner(
+            url, module.named_parameters(), identity=key, batch=8, group=dist.group.WORLD, data_part=part
+        )
     names = {name for name, _ in module.named_parameters()}
     assert learner.changed == names, learner.changed
     changes, first, last = 0, 0.0, 0.0

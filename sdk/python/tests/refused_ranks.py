@@ -1,6 +1,6 @@
 """Groups that cannot be a learner: each rank prints the error in a line.
 
-refused_ranks.py URL KEY layout|part|unreachable|alone|evaluate
+Usage: refused_ranks.py URL KEY layout|part|unreachable|alone|evaluate
 """
 
 import sys

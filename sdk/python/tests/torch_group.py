@@ -48,7 +48,7 @@ class Group(RunCase):
         """After each change, and with matrices that are cut unevenly; the loss falls."""
         run = self.serve_model()
         last = 0.0
-        for kind, processes in [("ddp", 2), ("ddp", 4), ("fsdp2", 2), ("fsdp2", 4), ("tensor", 2)]:
+        for kind, processes in [("ddp", 2), ("ddp", 4), ("fsdp2", 2), ("fsdp2", 4), ("tensor", 2), ("accelerate", 2)]:
             with self.subTest(kind=kind, processes=processes):
                 key = str(self.folder / f"{kind}-{processes}")
                 said = self.said(self.start(processes, "ranks.py", run.url, key, kind, "60"))

@@ -1,6 +1,6 @@
 """A script with transformers' `Trainer`, as a learner of a run of the preset tiny.
 
-trainer.py URL FOLDER
+Usage: trainer.py URL FOLDER
 """
 
 import sys

@@ -10,6 +10,7 @@ The package's README describes all of it.
 
 from importlib.metadata import version
 
+from ._accelerate import prepare
 from ._errors import (
     ArchipelagoError,
     CompleteError,
@@ -42,6 +43,7 @@ __all__ = [
     "UnreachableError",
     "__version__",
     "export",
+    "prepare",
     "replay",
     "serve",
     "simulate",
