@@ -1,4 +1,4 @@
-//! `native-learner bench`: training speed of this machine.
+//! `native-learner bench`: measures the training speed of this machine.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +22,14 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     runtime.block_on(measure(args, seconds))
 }
 
-/// Results of the measurement.
+/// Results of a measurement.
 struct Figures {
-    /// Time from the search for the device to the end of the first step.
+    /// Time from the search for the device to the end of the first step, in microseconds.
     first_step_us: u64,
-    /// Time of each step's call, in ascending order.
+    /// Duration of the call of each step, in microseconds, in ascending order.
     steps_us: Vec<u64>,
     tokens_per_s: f64,
-    /// Bytes that the GPU engine reads back for one round of every fragment, coded.
+    /// Bytes that the GPU engine reads back for one round of every fragment, coded as updates.
     exchange_bytes: Option<u64>,
     peak_flops_per_s: Option<f64>,
     profile: Option<BTreeMap<&'static str, KernelTime>>,
@@ -75,7 +75,7 @@ async fn measure(args: &BenchArgs, seconds: f64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Loads parameters, trains as the loop does, and codes each fragment once.
+/// Loads parameters, trains for `seconds`, and codes an update of each fragment once.
 async fn steps(
     engine: &mut AnyEngine,
     rehearsal: &Rehearsal,
@@ -97,7 +97,7 @@ async fn steps(
         now_us = clock.now_us();
         steps_us.push(now_us - then_us);
     }
-    // Steps still in progress were counted, so their end is awaited.
+    // The tokens of asynchronous steps are counted already, so their end must be awaited.
     engine.settle().await?;
     let tokens_per_s = trained as f64 * 1e6 / (clock.now_us() - start_us) as f64;
     steps_us.sort_unstable();

@@ -1,4 +1,4 @@
-//! Command line: verbs, and the settings of each.
+//! Command line: commands and the settings of each.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -40,19 +40,19 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Returns true if the verb may search for a GPU.
+    /// Returns true if the command may use a GPU.
     pub(crate) fn may_take_gpu(&self) -> bool {
         let engine = match self {
             Self::Join(args) => args.compute.engine,
             Self::Bench(args) => args.compute.engine,
-            // `doctor` lists all adapters.
+            // `doctor` lists all GPUs.
             Self::Doctor(_) => return true,
             Self::Identity(_) => return false,
         };
         matches!(engine, EngineKind::Auto | EngineKind::Gpu)
     }
 
-    /// Returns true if output is for programs.
+    /// Returns true if the output is for programs.
     pub(crate) fn json(&self) -> bool {
         match self {
             Self::Join(args) => args.output.json,
@@ -63,25 +63,25 @@ impl Verb {
     }
 }
 
-/// Engine settings, which all verbs take.
+/// Settings of the training engine.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct ComputeArgs {
-    /// TOML file with any of the settings of any verb, named like the flags
+    /// TOML file with settings of any verb, under the names of the flags
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Training engine: auto (a GPU if the model fits on one), gpu or cpu
     #[arg(long, value_name = "KIND", default_value_t)]
     pub(crate) engine: EngineKind,
-    /// Part of the name of the GPU, as doctor shows it [default: the best one]
+    /// Part of the name of the GPU, as shown by doctor [default: the best GPU]
     #[arg(long, value_name = "NAME")]
     pub(crate) adapter: Option<String>,
     /// Let the GPU read weights as 16-bit floats; sums stay 32 bits wide
     #[arg(long)]
     pub(crate) half_weights: bool,
-    /// Multiply 32-bit floats only, even if the GPU has matrix units for 16-bit floats
+    /// Multiply only 32-bit floats, even if the GPU has matrix units for 16-bit floats
     #[arg(long)]
     pub(crate) whole_products: bool,
-    /// Most GPU memory to use, in MiB [default: all that is available]
+    /// Maximum GPU memory to use, in MiB [default: all that is available]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) gpu_memory: Option<u64>,
     /// Threads of the CPU engine [default: all cores]
@@ -90,13 +90,13 @@ pub(crate) struct ComputeArgs {
 }
 
 impl ComputeArgs {
-    /// Returns the number of threads of the CPU engine: the requested number, limited to the number of cores. Further
+    /// Returns the number of threads of the CPU engine: the requested number, at most the number of cores, because more
     /// threads would only wait for each other.
     pub(crate) fn threads(&self) -> NonZeroUsize {
         self.threads.map_or_else(compute::cores, |threads| threads.min(compute::cores()))
     }
 
-    /// Returns a warning if `--threads` asks for more threads than there are cores.
+    /// Returns a warning if `--threads` exceeds the number of cores.
     pub(crate) fn excess(&self) -> Option<String> {
         let (asked, cores) = (self.threads?, compute::cores());
         (asked > cores)
@@ -104,7 +104,7 @@ impl ComputeArgs {
     }
 }
 
-/// Trusted certificate authorities.
+/// Settings of trusted certificate authorities.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct TrustArgs {
     /// Trust only the certificate authorities in this PEM file, for a syncer with a certificate that you made yourself
@@ -113,11 +113,11 @@ pub(crate) struct TrustArgs {
 }
 
 impl TrustArgs {
-    /// Makes this program's connections trust only these certificates, if any are given. Call it once, before the first
-    /// connection.
+    /// Makes all connections of this program trust only these authorities, if any are given. It must be called once,
+    /// before the first connection.
     ///
     /// # Errors
-    /// `Usage`: the file cannot be read, or contains no certificates.
+    /// `Usage`: the file cannot be read, or has no certificates.
     pub(crate) fn apply(&self) -> Result<(), Failure> {
         let Some(file) = &self.ca else { return Ok(()) };
         let wrong = |why: String| Failure::usage(format!("--ca {}: {why}", file.display()));
@@ -138,7 +138,7 @@ pub(crate) struct JoinArgs {
     pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) compute: ComputeArgs,
-    /// Share of the time to compute, above 0 and at most 1; the learner sleeps between steps
+    /// Duty cycle: fraction of the time spent training, above 0 and at most 1; the learner rests between steps
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub(crate) duty_cycle: f64,
     /// Windows of text in one step: auto (as many as the run sets, fewer if a step would take longer than 2 s), or a
@@ -170,10 +170,10 @@ pub(crate) struct JoinArgs {
 }
 
 impl JoinArgs {
-    /// Returns the syncer to join, with the invite if one was given.
+    /// Returns the address of the syncer to join, with the invite if one was given.
     ///
     /// # Errors
-    /// `Usage`: no syncer is named, or its address or the invite is malformed.
+    /// `Usage`: no syncer is named, or the address or the invite is malformed.
     pub(crate) fn address(&self) -> Result<Address, Failure> {
         let syncer = self.syncer.as_deref().ok_or_else(|| {
             Failure::usage("no syncer named: give its address, such as ws://127.0.0.1:7700")
@@ -223,7 +223,7 @@ pub(crate) struct BenchArgs {
 }
 
 impl BenchArgs {
-    /// Returns the duration of the measurement in seconds: above 0 and less than a million.
+    /// Returns the duration of the measurement in seconds, above 0 and below one million.
     ///
     /// # Errors
     /// `Usage`: the duration is out of range.
@@ -250,10 +250,10 @@ pub(crate) struct DoctorArgs {
 }
 
 impl DoctorArgs {
-    /// Returns the syncer to try, if one is named.
+    /// Returns the address of the syncer to check, if one is named.
     ///
     /// # Errors
-    /// `Usage`: its address is malformed.
+    /// `Usage`: the address is malformed.
     pub(crate) fn address(&self) -> Result<Option<Address>, Failure> {
         self.syncer.as_deref().map(str::parse).transpose().map_err(Failure::usage)
     }
@@ -272,7 +272,7 @@ pub(crate) struct CacheArgs {
 }
 
 impl CacheArgs {
-    /// Returns the cache, or `None` if caching is off or there is no home folder.
+    /// Returns the cache; `None` if it is switched off or there is no home folder.
     pub(crate) fn shelf(&self) -> Option<Rc<dyn WeightCache>> {
         let folder = self.cache_dir.clone().or_else(|| default_shelf(|name| std::env::var(name).ok()))?;
         (self.cache_max.0 > 0).then(|| Rc::new(Folder::new(folder, self.cache_max.0)) as Rc<dyn WeightCache>)
@@ -289,7 +289,7 @@ mod tests {
 
     use super::*;
 
-    /// Parses the command `line` with a file that contains `text`. Returns the verb, or the error as text.
+    /// Parses a command `line` with a settings file that contains `text`. Returns the command, or the error as text.
     fn verb(text: &str, line: &[&str]) -> Result<Verb, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("learner.toml");

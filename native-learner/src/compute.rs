@@ -1,4 +1,4 @@
-//! The requested engine, sentences about its selection, and the machine's cores and memory.
+//! The training engine, sentences about its selection, and the machine's cores and memory.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -15,18 +15,18 @@ use crate::cli::ComputeArgs;
 use crate::exit::{Exit, Failure};
 use crate::tunings;
 
-/// Builds engines, and remembers measurements for them.
+/// Builder of engines, which stores measurements of GPU kernels for later starts.
 pub(crate) struct Compute {
     pub(crate) builder: EngineBuilder,
     clock: Clock,
     threads: NonZeroUsize,
     file: Option<PathBuf>,
-    /// Sentences that have not been shown yet.
+    /// Sentences for the user that have not been shown yet.
     notes: Vec<String>,
 }
 
 impl Compute {
-    /// Searches for the device.
+    /// Opens the device that `args` select. Notes about the selection can then be taken with [`Self::take_notes`].
     pub(crate) async fn open(args: &ComputeArgs, clock: Clock) -> Result<Self, Failure> {
         let (file, mut notes) = (tunings::default_file(), Vec::new());
         let known = file.as_deref().map_or_else(|| Ok(Vec::new()), tunings::read);
@@ -53,13 +53,13 @@ impl Compute {
         Ok(Self { builder, clock, threads: args.threads(), file, notes })
     }
 
-    /// Builds an engine: see [`EngineBuilder::build`].
+    /// Builds an engine for a run with `spec`; see [`EngineBuilder::build`].
     pub(crate) async fn build(
         &mut self,
         spec: &RunSpec,
         Basis { moments, frozen }: Basis,
     ) -> Result<AnyEngine, EngineError> {
-        let told = self.builder.fallback().cloned();
+        let fallback_before = self.builder.fallback().cloned();
         let fault = self.builder.matrices_fault().cloned();
         if let Some(frozen) = frozen {
             self.builder.frozen(frozen);
@@ -68,7 +68,7 @@ impl Compute {
         if let Some(Room { thrift, bytes }) = engine.room() {
             self.notes.push(format!("the GPU gives {} MiB, and {thrift}", bytes.div_ceil(1 << 20)));
         }
-        let fallback = self.builder.fallback().filter(|fallback| Some(*fallback) != told.as_ref());
+        let fallback = self.builder.fallback().filter(|fallback| Some(*fallback) != fallback_before.as_ref());
         self.notes.extend(fallback.map(ToString::to_string));
         if let Some(error) = self.builder.matrices_fault().filter(|_| fault.is_none()) {
             self.notes
@@ -83,7 +83,7 @@ impl Compute {
         Ok(engine)
     }
 
-    /// Returns the device, for display.
+    /// Describes the device, for display.
     pub(crate) fn device(&self) -> String {
         match self.builder.gpu() {
             Some(gpu) => DeviceKind::Gpu.describe(&gpu.facts().name),
@@ -94,13 +94,13 @@ impl Compute {
         }
     }
 
-    /// Returns the sentences since the last call.
+    /// Returns the sentences added since the last call.
     pub(crate) fn take_notes(&mut self) -> Vec<String> {
         mem::take(&mut self.notes)
     }
 
-    /// Returns the speed of each kernel for matrix products of `spec`. If the kernels were selected by earlier
-    /// measurements, they are measured now. The result is empty on a CPU.
+    /// Returns the measured speed of each kernel for matrix products of `spec`. If earlier measurements were used to
+    /// select the kernels, they are measured now. On a CPU, the result is empty.
     pub(crate) async fn trials(&self, spec: &RunSpec) -> Result<Vec<Trial>, EngineError> {
         let (trials, clock) = (self.builder.trials(), self.clock);
         match self.builder.gpu() {
@@ -110,17 +110,17 @@ impl Compute {
     }
 }
 
-/// Returns the number of cores that this process may use, 1 if the system does not report it.
+/// Returns the number of cores that this process may use; 1 if the system does not report it.
 pub(crate) fn cores() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Returns the memory that this process may still take, in MiB, or `None` on systems that do not report it. Linux does.
+/// Returns the memory that this process may still allocate, in MiB; `None` if the system does not report it.
 pub(crate) fn available_mib() -> Option<u64> {
     archipelago_cli::available_bytes().map(|bytes| bytes >> 20)
 }
 
-/// Returns this machine's name, for display.
+/// Returns the name of this machine, for display.
 pub(crate) fn host_name() -> Option<String> {
     let name = fs::read_to_string("/etc/hostname").ok()?;
     let name = name.trim();

@@ -1,4 +1,4 @@
-//! `native-learner doctor`: devices of this machine, the engine that it would use, and whether it reaches a syncer.
+//! `native-learner doctor`: checks the devices of this machine, the engine that it would use, and the way to a syncer.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ use crate::compute::Compute;
 use crate::exit::{Exit, Failure};
 use crate::show::{self, short};
 
-/// Result of one check.
+/// Result of a check.
 struct Finding {
     what: &'static str,
     well: bool,
-    /// Result, with a remedy if it is not well.
+    /// Description of the result, with a remedy if it is a failure.
     text: String,
 }
 
@@ -38,10 +38,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     args.trust.apply()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
-    runtime.block_on(look(args, address.as_ref()))
+    runtime.block_on(run_checks(args, address.as_ref()))
 }
 
-async fn look(args: &DoctorArgs, address: Option<&Address>) -> Result<(), Failure> {
+async fn run_checks(args: &DoctorArgs, address: Option<&Address>) -> Result<(), Failure> {
     let (mut findings, figures) = examine_devices(&args.compute).await;
     findings.push(memory());
     match address {
@@ -84,11 +84,11 @@ fn memory() -> Finding {
     Finding::well("memory", text)
 }
 
-/// Duration of the training that measures speed, in microseconds.
+/// Duration of the training from which the speed is measured, in microseconds.
 const TRAIN_US: u64 = 500_000;
 
-/// Examines every adapter, and takes steps with the engine that `args` request. Returns the findings, for people and
-/// for programs.
+/// Examines all GPUs, and trains with the engine that `args` select. Returns the findings for people, and figures for
+/// programs.
 async fn examine_devices(args: &ComputeArgs) -> (Vec<Finding>, Value) {
     let adapters = adapters().await;
     let mut findings: Vec<Finding> =
@@ -112,7 +112,7 @@ async fn examine_devices(args: &ComputeArgs) -> (Vec<Finding>, Value) {
                 models.push(PresetCheck::of(&compute, outlook).await);
             }
             figures["models"] = models.iter().map(PresetCheck::figures).collect();
-            findings.push(Finding::well("models", told(&models)));
+            findings.push(Finding::well("models", describe_models(&models)));
             let chosen = compute.builder.tunings().last().filter(|_| !trials.is_empty());
             findings.extend(chosen.into_iter().flat_map(|tuning| matmul(&tuning.choice, &trials)));
         }
@@ -121,7 +121,7 @@ async fn examine_devices(args: &ComputeArgs) -> (Vec<Finding>, Value) {
     (findings, figures)
 }
 
-/// Results of training a small model.
+/// Results of brief training with a small model.
 struct TrainingTest {
     engine: AnyEngine,
     compute: Compute,
@@ -152,12 +152,12 @@ async fn train(args: &ComputeArgs) -> Result<TrainingTest, Failure> {
     Ok(TrainingTest { engine, compute, trials, outlooks })
 }
 
-/// A preset on this machine.
+/// Result of checking whether a preset can be trained on this machine.
 struct PresetCheck {
     outlook: Outlook,
-    /// Reason why the preset does not fit.
+    /// Reason why the preset cannot be trained; `None` if it can.
     unfit: Option<String>,
-    /// Memory needs on a GPU, one window at a time.
+    /// Memory that the preset takes on a GPU with one window at a time; `None` on a CPU.
     room: Option<Room>,
 }
 
@@ -180,8 +180,8 @@ impl PresetCheck {
     }
 }
 
-/// Lists the presets that fit, with their approximate speeds.
-fn told(models: &[PresetCheck]) -> String {
+/// Lists the presets that fit, with their approximate speeds, and those that do not.
+fn describe_models(models: &[PresetCheck]) -> String {
     let name = |model: &PresetCheck| model.outlook.preset.name();
     let fast = |model: &PresetCheck| {
         let how = model.room.map(|Room { thrift, bytes }| match thrift {
@@ -191,11 +191,11 @@ fn told(models: &[PresetCheck]) -> String {
         format!("{} about {}{}", name(model), short(model.outlook.tokens_per_s), how.unwrap_or_default())
     };
     let fit: Vec<String> = models.iter().filter(|model| model.unfit.is_none()).map(fast).collect();
-    let mut told = vec![format!("tokens per second, estimated from the preset small: {}", fit.join(", "))];
-    told.extend(models.iter().filter_map(|model| {
+    let mut lines = vec![format!("tokens per second, estimated from the preset small: {}", fit.join(", "))];
+    lines.extend(models.iter().filter_map(|model| {
         model.unfit.as_ref().map(|reason| format!("{} does not fit: {reason}", name(model)))
     }));
-    told.join("; ")
+    lines.join("; ")
 }
 
 fn describe(facts: &AdapterFacts) -> String {
@@ -227,7 +227,7 @@ fn figures_of(facts: &AdapterFacts) -> Value {
     })
 }
 
-/// Reports the speed of the kernels of each form, and the kernels of attention.
+/// Reports the kernels that were chosen for each form of matrix product, with their speeds, and those for attention.
 fn matmul(choice: &Choice, trials: &[Trial]) -> Vec<Finding> {
     let forms = [(Form::Nt, &choice.nt), (Form::Nn, &choice.nn), (Form::Tn, &choice.tn)];
     let finding = |&(form, best): &(Form, &Vec<Best>)| {
@@ -299,7 +299,7 @@ async fn check_http(address: &Address) -> Finding {
     }
 }
 
-/// Returns true if an answer is a web page. A syncer answers with a single word.
+/// Returns true if an answer is a web page. A syncer answers with a single word instead.
 fn is_page(body: &[u8]) -> bool {
     body.trim_ascii_start().starts_with(b"<")
 }

@@ -1,4 +1,4 @@
-//! Exit codes of the command.
+//! Exit codes of the program.
 
 use std::fmt::Display;
 
@@ -8,7 +8,7 @@ use archipelago_core::wire::CloseCode;
 use archipelago_runtime::engine::EngineError;
 
 exit_codes! {
-    /// Exit code of the command.
+    /// Exit code of the program.
     pub(crate) enum Exit {
         Done = 0, "done";
         Failed = 1, "another failure";
@@ -25,7 +25,7 @@ exit_codes! {
     }
 }
 
-/// Failure of the command, in one sentence with a remedy.
+/// Failure of a command, with a sentence that includes a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
@@ -37,7 +37,7 @@ impl Failure {
         Self { exit, message: message.to_string() }
     }
 
-    /// Returns a failure because of a wrong setting.
+    /// Returns the failure for a wrong setting.
     pub(crate) fn usage(message: impl Display) -> Self {
         Self::new(Exit::Usage, message)
     }
@@ -56,7 +56,7 @@ impl From<RunError> for Failure {
                 Exit::Mismatch
             }
             RunError::Build(_) => Exit::Machine,
-            // The bytes match the run's description, but are not weights of its model.
+            // The bytes match the run's spec, but are not weights of its model.
             RunError::Frozen { .. } => Exit::Mismatch,
             RunError::Refused { .. } | RunError::Engine(_) | RunError::Random(_) => Exit::Failed,
         };

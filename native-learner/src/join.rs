@@ -15,8 +15,8 @@ use crate::compute::Compute;
 use crate::exit::{Exit, Failure};
 use crate::show::EventPrinter;
 
-/// Time after the first signal in which further signals are ignored, in milliseconds.
-const SAME_WISH_MS: u64 = 500;
+/// Time after the first signal during which further signals are ignored, in milliseconds.
+const SAME_SIGNAL_MS: u64 = 500;
 
 pub(crate) fn join(args: &JoinArgs) -> Result<(), Failure> {
     let address = args.address()?;
@@ -64,7 +64,7 @@ async fn take_part(
     Ok(())
 }
 
-/// Returns the default name of a learner: that of its machine, with a number from the second learner there on.
+/// Returns the default name of a learner: the machine's name, with a number from the machine's second learner on.
 fn own_name(host: Option<String>, index: u32) -> String {
     let host = host.unwrap_or_else(|| "learner".to_owned());
     if index == 0 { host } else { format!("{host}-{}", index + 1) }
@@ -80,8 +80,8 @@ fn identity(args: &JoinArgs, address: &Address) -> Result<IdentityLock, Failure>
     found.map_err(|error| Failure::new(Exit::Identity, error))
 }
 
-/// Ends the run politely at the first signal, and at once at the second. It listens on a thread of its own, since a
-/// step may take long.
+/// Stops the run in an orderly way at the first signal, and exits immediately at the second. A separate thread waits
+/// for signals, because a training step may take long.
 fn listen(control: Control) -> Result<(), Failure> {
     let failed = |error| Failure::new(Exit::Failed, format!("cannot listen for Ctrl+C: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -90,8 +90,9 @@ fn listen(control: Control) -> Result<(), Failure> {
             if interrupted().await.is_ok() {
                 control.stop();
             }
-            // Ctrl+C often arrives twice: from the terminal, which signals all its processes, and from the parent.
-            sleep(SAME_WISH_MS).await;
+            // Ctrl+C often arrives twice: from the terminal, which signals all processes in it, and from the parent
+            // process.
+            sleep(SAME_SIGNAL_MS).await;
             if interrupted().await.is_ok() {
                 process::exit(u8::from(Exit::Interrupted).into());
             }

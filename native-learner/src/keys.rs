@@ -1,4 +1,4 @@
-//! The verb `identity`: shows the key, or moves it to another machine.
+//! The command `identity`: shows, exports or imports a learner's key.
 
 use std::io;
 use std::path::PathBuf;
@@ -39,11 +39,11 @@ pub(crate) fn identity(args: &IdentityArgs) -> Result<(), Failure> {
         print(&text);
         return Ok(());
     }
-    let mut told = json!({ "fingerprint": shown(&key), "file": path });
+    let mut output = json!({ "fingerprint": shown(&key), "file": path });
     if args.order == KeyOrder::Export {
-        told["key"] = text.into();
+        output["key"] = text.into();
     }
-    print(&told);
+    print(&output);
     Ok(())
 }
 
@@ -55,16 +55,16 @@ pub(crate) struct IdentityArgs {
     pub(crate) order: KeyOrder,
     /// The syncer that the key is for: ws://HOST:PORT, a link to its page, or HOST:PORT
     syncer: Option<String>,
-    /// TOML file with any of the settings of any verb, named like the flags
+    /// TOML file with settings of any verb, under the names of the flags
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// File that holds the key
     #[arg(long, value_name = "FILE", conflicts_with = "identity_dir")]
     identity: Option<PathBuf>,
-    /// Folder of keys; the first one for the syncer is used [default: in the XDG state folder]
+    /// Folder of keys; the first key for the syncer is used [default: in the XDG state folder]
     #[arg(long, value_name = "FOLDER")]
     identity_dir: Option<PathBuf>,
-    /// For import: replace an existing key, and lose its account
+    /// For import: replace an existing key, whose account is lost
     #[arg(long)]
     pub(crate) force: bool,
     /// Print one JSON object
@@ -79,16 +79,16 @@ pub(crate) enum KeyOrder {
     Show,
     /// Print the secret key as one line, to move it to another machine; its holder can act as this learner
     Export,
-    /// Read such a line from standard input and store the key
+    /// Read an exported key from standard input and store it
     Import,
 }
 
 impl IdentityArgs {
-    /// Returns the key file named by the arguments.
+    /// Returns the path of the key file that the arguments select.
     ///
     /// # Errors
-    /// - `Usage`: neither a file nor a syncer is named, or the name is malformed.
-    /// - `Identity`: there is no folder for keys.
+    /// - `Usage`: neither a file nor a syncer is named, or the syncer's address is malformed.
+    /// - `Identity`: no folder for keys can be found.
     pub(crate) fn path(&self) -> Result<PathBuf, Failure> {
         if let Some(file) = &self.identity {
             return Ok(file.clone());

@@ -2,12 +2,12 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | `cli`, `exit` | verbs and settings; how the command ends |
-//! | `join`, `cache` | takes part in a run; what it keeps of the weights that a run does not train |
-//! | `bench`, `doctor` | how fast this machine trains, and what is wrong with it |
-//! | `compute`, `tunings` | the engine, what it stands on, and what was measured for it |
-//! | `keys` | the learner's key on disk, shown and taken along |
-//! | `show` | what people and programs get to see |
+//! | `cli`, `exit` | commands and their settings; exit codes |
+//! | `join` | participation in a run |
+//! | `bench`, `doctor` | training speed of this machine; checks of its setup |
+//! | `compute`, `tunings` | the training engine; stored measurements of GPU kernels |
+//! | `keys` | the learner's key: display, export and import |
+//! | `show` | output for people and programs |
 
 #![forbid(unsafe_code)]
 

@@ -14,29 +14,29 @@ use serde_json::json;
 use crate::cli::OutputArgs;
 use crate::exit::Failure;
 
-/// Time between two plain lines of progress while nothing changes, in milliseconds.
+/// Minimum time between two plain lines of progress while nothing changes, in milliseconds.
 const PLAIN_MS: u64 = 5_000;
-/// Time between two JSON lines of progress, in milliseconds.
+/// Minimum time between two JSON lines of progress, in milliseconds.
 const JSON_MS: u64 = 1_000;
-/// Maximum number of columns of a progress line; a longer one would wrap and could not be overwritten.
+/// Maximum number of columns of a progress line. A longer line would wrap and could not be overwritten.
 const COLUMNS_MAX: usize = 79;
-/// Erases the current line and returns to its beginning.
+/// Control sequence that erases the current line and returns to its beginning.
 const ERASE: &str = "\r\x1b[2K";
 
-/// Printer of the events of one run.
+/// Printer of events while the learner takes part in a run.
 pub(crate) struct EventPrinter {
     output: OutputArgs,
     terminal: bool,
-    /// Whether a progress line is on the terminal.
+    /// True if a progress line is on the terminal.
     line: bool,
-    /// The last sentence shown, and its time.
+    /// Last sentence of a progress line, and the time at which it was shown.
     sentence: String,
     shown_ms: Option<u64>,
     loss: Option<f32>,
-    /// Reason for the lost connection and the wait before the next attempt in milliseconds, until they are shown. There
-    /// is no next attempt after the end of the run.
+    /// Reason for the lost connection, and wait before the next attempt in milliseconds, until they are shown. After
+    /// the end of a run there is no next attempt.
     lost: Option<(String, u64)>,
-    /// Whether the loss of the connection was shown, but not its return.
+    /// True if the loss of the connection was shown, and not yet its return.
     is_missed: bool,
 }
 
@@ -47,7 +47,7 @@ impl EventPrinter {
         Self { output, terminal, line: false, sentence, shown_ms, loss, lost, is_missed: false }
     }
 
-    /// Shows the start of a run with its settings.
+    /// Shows the start of the learner with its settings.
     pub(crate) fn begin(&mut self, config: &RunConfig, identity: &Path) {
         if self.output.json {
             let (address, name, device) = (config.address.to_string(), &config.name, &config.device);
@@ -55,17 +55,20 @@ impl EventPrinter {
                 &json!({"event": "start", "address": address, "name": name, "device": device, "identity": identity}),
             );
         } else {
-            self.say(format_args!("joining {} as {:?} with {}", config.address, config.name, config.device));
+            self.print_detail(format_args!(
+                "joining {} as {:?} with {}",
+                config.address, config.name, config.device
+            ));
         }
     }
 
     pub(crate) fn event(&mut self, event: &Event) {
-        if let Some(sentence) = self.loss_of_connection(event) {
-            // With `--quiet`, only the first loss of a connection is printed until it is back.
+        if let Some(sentence) = self.lost_connection(event) {
+            // With `--quiet`, only the first of several losses is shown until the connection is back.
             if self.output.quiet && !self.is_missed {
-                self.tell(sentence)
+                self.print_line(sentence)
             } else {
-                self.say(sentence)
+                self.print_detail(sentence)
             }
             self.is_missed = true;
         }
@@ -80,68 +83,68 @@ impl EventPrinter {
         }
         match event {
             Event::Preparing { .. } => {
-                self.say("admitted: building the model and measuring which batch fits")
+                self.print_detail("admitted: building the model and measuring which batch fits")
             }
             Event::Welcomed { run, learner, params, device, batch, .. } => {
                 let params = short(*params as f64);
                 self.is_missed = false;
-                self.tell(format_args!(
+                self.print_line(format_args!(
                     "welcome: learner {learner} of run {run}, {params} parameters on {device}, batch {batch}"
                 ));
             }
             Event::FirstStep { elapsed_ms } => {
-                self.say(format_args!("first step after {:.1} s", *elapsed_ms as f64 / 1e3));
+                self.print_detail(format_args!("first step after {:.1} s", *elapsed_ms as f64 / 1e3));
             }
             Event::Disconnected { reason, retry_ms } => self.lost = Some((reason.clone(), *retry_ms)),
-            Event::Afresh { reason } => self.say(format_args!("starting from scratch: {reason}")),
-            Event::Trouble { reason } => self.say(reason),
+            Event::Afresh { reason } => self.print_detail(format_args!("starting from scratch: {reason}")),
+            Event::Trouble { reason } => self.print_detail(reason),
             Event::Receipt { fragment, fate } if self.output.verbose => match fate {
-                Fate::Merged { version, weight, tokens } => self.say(format_args!(
+                Fate::Merged { version, weight, tokens } => self.print_detail(format_args!(
                     "fragment {fragment}: merged into version {version}, {tokens} tokens, \
                      weight {weight:.3}"
                 )),
                 Fate::Late(reason) => {
-                    self.say(format_args!("fragment {fragment}: late ({reason:?})"));
+                    self.print_detail(format_args!("fragment {fragment}: late ({reason:?})"));
                 }
                 Fate::Refused(reason) => {
-                    self.say(format_args!("fragment {fragment}: refused ({reason:?})"));
+                    self.print_detail(format_args!("fragment {fragment}: refused ({reason:?})"));
                 }
             },
             Event::Merged { fragment, version } if self.output.verbose => {
-                self.say(format_args!("fragment {fragment} is at version {version}"));
+                self.print_detail(format_args!("fragment {fragment} is at version {version}"));
             }
             Event::Connecting { address } if self.output.verbose => {
-                self.say(format_args!("connecting to {address}"));
+                self.print_detail(format_args!("connecting to {address}"));
             }
             Event::Progress(_) | Event::Receipt { .. } | Event::Merged { .. } | Event::Connecting { .. } => {}
         }
     }
 
-    /// Shows sentences about the device and engine.
+    /// Shows sentences about device and engine.
     pub(crate) fn notes(&mut self, sentences: Vec<String>) {
         for sentence in sentences {
             if self.output.json {
                 print(&json!({"event": "note", "sentence": sentence}));
             } else {
-                self.say(sentence);
+                self.print_detail(sentence);
             }
         }
     }
 
-    /// Shows the result of the run.
+    /// Shows the result at the end.
     pub(crate) fn end(&mut self, report: &Report) {
         if self.output.json {
             return print(&with_event("end", report));
         }
-        // The reason in the syncer's goodbye.
+        // This is the reason in the syncer's goodbye.
         if let Some((reason, _)) = self.lost.take() {
-            self.tell(reason);
+            self.print_line(reason);
         }
-        self.tell(summary(report));
+        self.print_line(summary(report));
     }
 
-    /// Returns a sentence about the lost connection, once `event` shows that the learner continues without it.
-    fn loss_of_connection(&mut self, event: &Event) -> Option<String> {
+    /// Returns a sentence about a lost connection, once `event` shows that the learner continues without it.
+    fn lost_connection(&mut self, event: &Event) -> Option<String> {
         if matches!(event, Event::Progress(report) if report.doing == Doing::Leaving) {
             return None;
         }
@@ -169,7 +172,7 @@ impl EventPrinter {
             let line: String = line.chars().take(COLUMNS_MAX).collect();
             self.line = true;
             write(format_args!("{ERASE}{}", plain(&line)));
-        } else if due || word(&sentence) != word(&self.sentence) {
+        } else if due || activity(&sentence) != activity(&self.sentence) {
             self.shown_ms = Some(report.elapsed_ms);
             write(format_args!("{}\n", plain(&line)));
         }
@@ -192,21 +195,21 @@ impl EventPrinter {
         )
     }
 
-    /// Prints a permanent line, unless the user asked for milestones only.
-    fn say(&mut self, text: impl Display) {
+    /// Prints a permanent line, unless only milestones are wanted.
+    fn print_detail(&mut self, text: impl Display) {
         if !self.output.quiet {
-            self.tell(text);
+            self.print_line(text);
         }
     }
 
-    /// Prints a permanent line. Parts of `text` may come from an untrusted peer.
-    fn tell(&mut self, text: impl Display) {
+    /// Prints a permanent line. `text` may contain parts from an untrusted peer.
+    fn print_line(&mut self, text: impl Display) {
         let erase = if std::mem::take(&mut self.line) { ERASE } else { "" };
         write(format_args!("{erase}{}\n", plain(&text.to_string())));
     }
 }
 
-/// Prints the reason for a failure, and returns its exit code.
+/// Prints the reason for a failure. Returns its exit code.
 pub(crate) fn failure(failure: &Failure, json: bool) -> ExitCode {
     if json {
         print(&json!({"event": "error", "code": u8::from(failure.exit), "message": failure.message}));
@@ -214,7 +217,7 @@ pub(crate) fn failure(failure: &Failure, json: bool) -> ExitCode {
     fail(&failure.message, failure.exit)
 }
 
-/// Describes the speed of one kernel for matrix products.
+/// Describes the measured speed of one kernel.
 pub(crate) fn trial(trial: &Trial) -> String {
     let Trial { variant, form, m, n, k, gflops } = trial;
     format!("{form:?} [{m}, {n}, {k}] {variant:?} {gflops:.1} GFLOP/s")
@@ -225,7 +228,7 @@ pub(crate) fn print(value: &impl Display) {
     archipelago_cli::say(value);
 }
 
-/// Writes to standard output. A closed reader does not stop training.
+/// Writes to standard output. If its reader has gone, training continues.
 pub(crate) fn write(text: impl Display) {
     drop(archipelago_cli::write(text));
 }
@@ -237,12 +240,12 @@ fn with_event(event: &str, report: &Report) -> serde_json::Value {
     value
 }
 
-/// Returns the learner's activity, without the subsequent figures, which change all the time.
-fn word(sentence: &str) -> &str {
+/// Returns the activity in a progress sentence, without the numbers after it, which change all the time.
+fn activity(sentence: &str) -> &str {
     sentence.split(',').next().unwrap_or_default()
 }
 
-/// Summarises the run in a line.
+/// Summarises the learner's work in one line.
 fn summary(report: &Report) -> String {
     let unsettled = match report.tokens_unsettled {
         0 => String::new(),
@@ -258,7 +261,7 @@ fn summary(report: &Report) -> String {
     )
 }
 
-/// Returns the share of the trained tokens that was merged.
+/// Formats the merged share of the trained tokens.
 fn share(report: &Report) -> String {
     if report.tokens_trained == 0 {
         return "–".to_owned();
@@ -266,7 +269,7 @@ fn share(report: &Report) -> String {
     format!("{:.0} %", 100.0 * report.tokens_merged as f64 / report.tokens_trained as f64)
 }
 
-/// Formats a count with a short unit: `950`, `12.3 k`, `4.5 M`.
+/// Formats a number with a short unit: `950`, `12.3 k`, `4.5 M`.
 pub(crate) fn short(count: f64) -> String {
     match count {
         c if c < 1e3 => format!("{c:.0}"),
@@ -316,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_handed_in_is_no_loss() {
+    fn the_summary_lists_delivered_tokens_apart() {
         let mut report = report(Doing::Leaving);
         assert_eq!(
             summary(&report),
@@ -328,15 +331,15 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_run_is_no_loss_of_its_connection() {
+    fn the_end_of_a_run_is_not_shown_as_a_lost_connection() {
         let mut show = EventPrinter::new(OutputArgs { json: false, quiet: true, verbose: false });
         let lost = Event::Disconnected { reason: "thank you".into(), retry_ms: 100 };
         let progress = |doing| Event::Progress(Box::new(report(doing)));
         show.event(&lost);
-        assert_eq!(show.loss_of_connection(&progress(Doing::Leaving)), None);
+        assert_eq!(show.lost_connection(&progress(Doing::Leaving)), None);
         assert_eq!(show.lost, Some(("thank you".to_owned(), 100)), "what is left to be said at the end");
-        let said = show.loss_of_connection(&progress(Doing::Training));
+        let said = show.lost_connection(&progress(Doing::Training));
         assert_eq!(said.as_deref(), Some("no connection: thank you; next attempt in 0.1 s"));
-        assert_eq!(show.loss_of_connection(&progress(Doing::Training)), None, "it is said once");
+        assert_eq!(show.lost_connection(&progress(Doing::Training)), None, "it is said once");
     }
 }

@@ -1,4 +1,4 @@
-//! Selected kernels for this machine's GPUs, kept in a file so that they are measured once.
+//! Selections of GPU kernels, stored in a file, so that each is measured once.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io, process};
@@ -6,10 +6,10 @@ use std::{fs, io, process};
 use archipelago::run::identity::default_folder;
 use archipelago_runtime::engine::gpu::Tuning;
 
-/// Maximum number of entries; the newest are kept.
+/// Maximum number of stored selections. The newest stay.
 const COUNT_MAX: usize = 64;
 
-/// Reason why the file cannot be used. The program works without it.
+/// Reason why the file cannot be used. The program then works without it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TuningsError {
     #[error("{} is ignored, and kernels are chosen again: {error}", path.display())]
@@ -20,13 +20,13 @@ pub(crate) enum TuningsError {
     Write { path: PathBuf, error: io::Error },
 }
 
-/// Returns the path of the file, next to the identities, or `None` without a home folder.
+/// Returns the path of the file, next to the identities; `None` without a home folder.
 pub(crate) fn default_file() -> Option<PathBuf> {
     let folder = default_folder(|name| std::env::var(name).ok()).ok()?;
     Some(folder.join("kernels.json"))
 }
 
-/// Reads the entries of the file; empty if it does not exist.
+/// Returns the selections in the file; empty if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Vec<Tuning>, TuningsError> {
     match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes)
@@ -36,7 +36,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Tuning>, TuningsError> {
     }
 }
 
-/// Adds `newer` to the file, and keeps entries that other processes added in the meantime.
+/// Adds `newer` to the file, in place of older selections for the same devices and shapes. Selections that other
+/// processes added meanwhile are kept.
 pub(crate) fn add(path: &Path, newer: &[Tuning]) -> Result<(), TuningsError> {
     let mut all = read(path).unwrap_or_default();
     all.retain(|old| !newer.iter().any(|newer| old.is_replaced_by(newer)));
@@ -44,7 +45,7 @@ pub(crate) fn add(path: &Path, newer: &[Tuning]) -> Result<(), TuningsError> {
     let kept = &all[all.len().saturating_sub(COUNT_MAX)..];
     let wrong = |error| TuningsError::Write { path: path.to_owned(), error };
     let bytes = serde_json::to_vec(kept).map_err(|error| wrong(error.into()))?;
-    // Written next to the target and renamed: a reader sees the whole old file or the whole new one.
+    // The file is renamed into place, so a reader sees the old content or the new one, never a part.
     let draft = path.with_extension(format!("{}.tmp", process::id()));
     let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
     folder.and_then(|()| fs::write(&draft, bytes)).and_then(|()| fs::rename(&draft, path)).map_err(wrong)

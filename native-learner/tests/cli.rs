@@ -1,4 +1,4 @@
-//! Output about the selected engine, and exit codes without one.
+//! Tests of the engine's selection and its output, of exit codes, and of proxies.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 const NO_SUCH_GPU: [&str; 2] = ["--adapter", "no such gpu"];
 const TINY: [&str; 5] = ["--preset", "tiny", "--seconds", "0.1", "--json"];
 
-/// Runs the program with its state in `state`. Returns exit code, standard output and standard error.
+/// Runs the program with its state in `state`. Returns its exit code, standard output and standard error.
 fn run(state: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_native-learner"));
     let diverts = |name: &str| name.starts_with("ARCHIPELAGO_") || name.to_lowercase().ends_with("_proxy");
@@ -27,14 +27,14 @@ fn run(state: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> (i32, 
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// Returns the JSON in the last line of a run that must succeed.
+/// Runs the program, which must succeed. Returns the JSON in its last line of output.
 fn figures(state: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> Value {
     let (code, said, complained) = run(state, environment, arguments);
     assert_eq!(code, 0, "{arguments:?}: {said}{complained}");
     serde_json::from_str(said.lines().last().unwrap()).unwrap()
 }
 
-/// Returns true if tests that need an adapter are to be skipped.
+/// Returns true if tests that need a GPU must be skipped.
 fn without_gpu() -> bool {
     let off = std::env::var("ARCHIPELAGO_TEST_GPU").is_ok_and(|value| value == "no");
     if off {
@@ -56,7 +56,7 @@ fn auto_takes_the_cpu_and_says_why() {
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].as_str().unwrap().starts_with("training on the CPU: no GPU "), "{notes:?}");
 
-    // A learner reports it before it connects to its syncer.
+    // A learner reports the selection before it connects to its syncer.
     let join = ["join", "127.0.0.1:1", "--json", "--max-contact", "1ms"];
     let (code, said, _) = run(state.path(), &[], &[&join[..], &NO_SUCH_GPU].concat());
     assert_eq!(code, 3, "{said}");
@@ -85,7 +85,7 @@ fn a_gpu_that_must_be_is_not_replaced() {
         let (found, _, said) =
             run(state.path(), &[], &[arguments, &["--engine", "gpu"], &NO_SUCH_GPU].concat());
         assert_eq!(found, code, "{arguments:?}: {said}");
-        // Drivers also write there, and earlier: the last line is ours.
+        // Drivers may write to standard error first. The last line is from the program.
         let own = said.lines().last().unwrap();
         assert!(own.starts_with("error: ") && own.contains("no GPU "), "{said}");
         assert_eq!(said.matches("no GPU ").count(), 1, "one sentence: {said}");
@@ -121,7 +121,7 @@ fn bench_measures_the_cpu() {
     check_speed(&found);
 }
 
-/// Checks that the figures of both engines agree with each other.
+/// Checks that the measured values are consistent.
 fn check_speed(found: &Value) {
     let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-6;
     let flops_per_s = number(found, "flops_per_s");
@@ -143,7 +143,7 @@ fn bench_measures_the_gpu_and_keeps_what_it_chose() {
     assert_eq!((&first["engine"], &first["kernels_known"]), (&"gpu".into(), &false.into()));
     assert!(!first["adapter"].as_str().unwrap().is_empty());
     check_speed(&first);
-    // 4 bits for each of 117,056 values, and a scale for each block.
+    // Each of the 117,056 values takes 4 bits, and each block of values a scale.
     let bytes = number(&first, "bytes_read_back_per_round");
     assert!((58_528.0..65_000.0).contains(&bytes), "{bytes}");
     if !first["profile"].is_null() {
@@ -196,7 +196,7 @@ fn doctor_shows_adapters_and_how_kernels_were_chosen() {
     }
 }
 
-/// Reads a whole HTTP head and returns its first line.
+/// Reads an HTTP head to its end. Returns its first line.
 fn head(reader: &mut impl BufRead) -> String {
     let lines: Vec<String> =
         reader.lines().map(|line| line.unwrap()).take_while(|line| !line.is_empty()).collect();
@@ -227,7 +227,7 @@ fn socket_and_fetches_go_through_the_proxy_of_the_environment() {
     let expected = [through("GET /healthz HTTP/1.1"), through("GET /v1/ws HTTP/1.1")];
     assert_eq!(proxied.join().unwrap(), expected);
 
-    // The proxy has stopped listening.
+    // The proxy no longer listens.
     let environment = [("HTTP_PROXY", &*proxy), ("NO_PROXY", "other.invalid, 10.0.0.0/8")];
     let join = ["join", "--engine", "cpu", "http://train.invalid", "--max-contact", "1s"];
     let (code, _, said) = run(state.path(), &environment, &join);
@@ -248,7 +248,7 @@ fn a_proxy_that_refuses_is_said_to() {
     assert_eq!(said.matches("all_proxy names a SOCKS proxy").count(), 2, "{said}");
 }
 
-/// Goal: no text of a peer steers the terminal, or reorders other text on it.
+/// Goal: no text from a peer can control the terminal, or reorder other text on it.
 #[test]
 fn a_peer_cannot_steer_the_terminal() {
     let state = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
 //! A learner with a model of your own: `cargo run -p archipelago --example custom_model`.
 //!
 //! The model is a table of bigrams: for each byte, the scores of the next byte. [`HostEngine`] turns any [`Trainer`]
-//! into an engine by adding the exchange. Without an argument the example trains alone and codes its progress once.
-//! With `-- --write FILE` it writes the initial parameters for a run of this model, which `syncer-server serve --params
-//! FILE --lr 20` starts. With an address, `-- ws://HOST:PORT`, it takes part in that run.
+//! into an engine by adding the exchange. Without an argument the example trains alone and encodes its progress once.
+//! With `-- --write FILE` it writes the initial parameters for a run of this model, which `syncer-server serve
+//! --params FILE --lr 20` starts. With an address, `-- ws://HOST:PORT`, it takes part in such a run.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
 
@@ -26,10 +26,11 @@ use safetensors::tensor::TensorView;
 
 /// Number of byte values.
 const VOCAB: usize = 256;
-/// Training text when it is alone: any text will do.
+/// Training text without a run; any text will do.
 const TEXT: &str = include_str!("custom_model.rs");
 
-/// Scores `[VOCAB, VOCAB]`: row `a` has those of the byte after `a`. Trained by plain gradient descent.
+/// Scores, `[VOCAB, VOCAB]`: row `a` has the scores of the byte after `a`. They are trained by plain gradient
+/// descent.
 struct Bigrams {
     layout: Layout,
     scores: Vec<f32>,
@@ -44,13 +45,13 @@ impl Bigrams {
     }
 }
 
-/// The only tensor.
+/// Returns the only tensor of the model.
 fn table() -> Tensor {
     let size = VOCAB as u32;
     Tensor { name: "bigrams".into(), rows: size, cols: size, merge: MergeClass::Radial }
 }
 
-/// Returns the scores of the byte after `token`, and the term to subtract from them for log-probabilities.
+/// Returns the scores of the byte after `token`, and the log of the sum of their exponentials.
 fn row(scores: &[f32], token: u32) -> (&[f32], f32) {
     let row = &scores[token as usize * VOCAB..][..VOCAB];
     let max = row.iter().copied().fold(f32::MIN, f32::max);
@@ -94,7 +95,8 @@ impl Trainer for Bigrams {
         Ok(StepStats { loss, grad_norm: norm, tokens: count as u64 })
     }
 
-    /// With this, the run's owner may have one of these learners measure the run: `serve … --evaluator bigrams`.
+    /// With this method, the run's owner can let one of these learners measure the loss: `serve … --evaluator
+    /// bigrams`.
     fn held_out_loss(&mut self, params: &[f32], windows: &[u32]) -> Result<Option<f32>, EngineError> {
         let pairs = || windows.chunks(self.window).flat_map(|window| window.windows(2));
         let loss = |pair: &[u32]| {
@@ -122,15 +124,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Joins the run at `address` until it ends, or until Ctrl+C.
+/// Takes part in the run at `address` until the run ends or Ctrl+C is pressed.
 fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
-    // A real program should keep its key across starts; this one is a newcomer each time.
+    // A real program should keep its key across starts. This one is a newcomer each time.
     let config = RunConfig { name: "bigrams".into(), ..RunConfig::new(address.parse()?, Key::random()?) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let control = Control::new();
     let stopper = control.clone();
     runtime.spawn(async move {
-        // Without a signal handler, Ctrl+C ends this program at once and the syncer waits for it for a while.
+        // Without this, Ctrl+C would end the program at once, and the syncer would wait for it for a while.
         if tokio::signal::ctrl_c().await.is_ok() {
             stopper.stop();
         }
@@ -145,22 +147,22 @@ fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes the initial parameters of a run of this model: its tensors by name, in 32 bits.
+/// Writes the initial parameters for a run of this model: its tensors by name, in 32 bits.
 fn write(file: &Path) -> Result<(), Box<dyn Error>> {
     let bytes = [0.0_f32; VOCAB * VOCAB].map(f32::to_le_bytes).concat();
     let table = TensorView::new(Dtype::F32, vec![VOCAB, VOCAB], &bytes)?;
-    // The scores are merged radially, as are all tensors without a merge rule in the file. An entry "merge.bigrams" of
-    // its metadata with the value "mean" would request the plain mean.
+    // The scores are merged radially, like all tensors without a merge rule in the file. Metadata with the key
+    // "merge.bigrams" and the value "mean" would request the mean.
     Ok(safetensors::serialize_to_file([("bigrams", table)], None, file)?)
 }
 
-/// Trains for 300 steps and codes the progress on each fragment. Returns the first and the last loss.
+/// Trains for 300 steps and encodes the progress on each fragment. Returns the first and the last loss.
 fn train_alone() -> Result<(f32, f32), Box<dyn Error>> {
     let spec = spec();
     let tokens = bytes_to_tokens(TEXT.as_bytes());
     let mut engine = HostEngine::new(&spec, Bigrams::new(&spec))?;
     for fragment in engine.fragments().ids() {
-        // In place of a syncer: the run's initial parameters.
+        // These are the run's initial parameters, which a syncer would normally send.
         let start = vec![0.0; engine.fragments().len(fragment)];
         engine.load(fragment, &start, false)?;
     }
@@ -182,7 +184,7 @@ fn train_alone() -> Result<(f32, f32), Box<dyn Error>> {
     Ok(first.zip(last).ok_or("the text is too short")?)
 }
 
-/// Returns the description of the run, in place of a syncer.
+/// Returns the run's description, which a syncer would normally send.
 fn spec() -> RunSpec {
     let architecture = Architecture { name: "bigrams".into(), settings: Vec::new() };
     let model =

@@ -1,7 +1,7 @@
 //! A learner in thirty lines: `cargo run --release -p archipelago --example learner -- ws://HOST:7700`.
 //!
 //! It trains the model of the run at that address on this CPU until the run ends, and prints its progress.
-//! `native-learner` does the same with GPUs, settings, and a persistent identity.
+//! `native-learner` also supports GPUs and settings, and keeps its identity.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
 
@@ -16,7 +16,7 @@ use archipelago::{Control, Event, HostEngine, RunConfig, run};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let address = env::args().nth(1).ok_or("say which run: ws://HOST:PORT")?;
-    // A new key. A program that stores its secret and uses it again is recognised as the same learner.
+    // This is a new key. If a program stores its secret and uses it again, it is recognised as the same learner.
     let config = RunConfig::new(address.parse()?, Key::random()?);
     let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let build = async |spec: &RunSpec, _basis| {

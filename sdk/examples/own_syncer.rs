@@ -1,8 +1,8 @@
 //! A syncer inside a program of your own: `cargo run -p archipelago --example own_syncer`.
 //!
 //! Three learners on threads train a vector of 80 numbers, each towards its own target, and the syncer on the main
-//! thread merges them. Channels replace sockets and carry the bytes of the wire. `syncer-server` is the same loop
-//! around real sockets, with snapshots and pages.
+//! thread merges their updates. Channels take the place of sockets and carry encoded messages. `syncer-server` is the
+//! same loop with real sockets, snapshots and pages.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
 #![expect(
@@ -27,10 +27,10 @@ use archipelago::syncer::{Event, Host, Input, MergeJob, SyncerConfig};
 use archipelago::wire::{Bye, ConnId, FragmentId, Identity, Message, Millis, RunId, Version, decode, encode};
 use archipelago::{Learner, Syncer};
 
-/// Merges before the run is finished.
+/// Number of merges after which the run is finished.
 const MERGES: u32 = 200;
 
-/// Message from a learner's thread to the syncer's.
+/// Message from a learner's thread to the syncer's thread.
 enum Up {
     /// Bytes of a message.
     Message(ConnId, Vec<u8>),
@@ -38,7 +38,7 @@ enum Up {
     Fetch(ConnId, FragmentId),
 }
 
-/// Message from the syncer's thread to a learner's.
+/// Message from the syncer's thread to a learner's thread.
 enum Down {
     /// Bytes of a message.
     Message(Vec<u8>),
@@ -46,10 +46,10 @@ enum Down {
     Fragment(FragmentId, Version, Arc<Vec<f32>>),
 }
 
-/// Host of the syncer.
+/// Host of the syncer, with a channel for each learner.
 struct Channels {
     learners: BTreeMap<ConnId, Sender<Down>>,
-    /// Merges to run; a server gives them to a separate thread.
+    /// Merges to run. A server runs them on another thread.
     jobs: Vec<MergeJob>,
     merges: u32,
     finished: bool,
@@ -59,7 +59,7 @@ impl Host for Channels {
     fn send(&mut self, conns: &[ConnId], message: Message) {
         let bytes = encode(&message);
         for learner in conns.iter().filter_map(|conn| self.learners.get(conn)) {
-            // A learner that is gone needs no message.
+            // A send fails only if the learner has ended.
             let _gone = learner.send(Down::Message(bytes.clone()));
         }
     }
@@ -119,7 +119,7 @@ fn train() -> Result<Vec<f32>, Box<dyn Error>> {
     Ok(syncer.theta().ok_or("nothing is being merged any more")?)
 }
 
-/// Waits for a message or for the syncer's deadline, and carries out the syncer's requests.
+/// Waits for a message or for the syncer's deadline, and handles it with all that follows.
 fn serve_one(
     syncer: &mut Syncer,
     host: &mut Channels,
@@ -149,12 +149,12 @@ fn serve_one(
     Ok(())
 }
 
-/// Returns the milliseconds since `started`: each machine has its own clock, which never decreases.
+/// Returns the milliseconds since `started`. Each state machine has its own clock, which never decreases.
 fn since(started: Instant) -> Millis {
     Millis(started.elapsed().as_millis() as u64)
 }
 
-/// One learner: the core's machine, a vector of parameters, and its copy of the published parameters.
+/// Learner with its state machine, its parameters, and its copy of the published parameters.
 struct LocalLearner {
     conn: ConnId,
     core: Learner,
@@ -165,7 +165,7 @@ struct LocalLearner {
     started: Instant,
 }
 
-/// Trains towards `number` until the syncer says goodbye.
+/// Trains towards `number` until the syncer sends a goodbye.
 fn learn(
     conn: ConnId,
     number: u8,
@@ -174,7 +174,7 @@ fn learn(
     messages: &Receiver<Down>,
 ) -> Result<(), String> {
     let (identity, name) = (Identity([number; 32]), format!("learner {number}"));
-    let mut island = LocalLearner {
+    let mut local = LocalLearner {
         conn,
         core: Learner::new(LearnerConfig {
             identity,
@@ -189,22 +189,22 @@ fn learn(
         up: up.clone(),
         started: Instant::now(),
     };
-    island.core.handle(island.now(), learner::Input::Connected);
-    while island.obey().map_err(|error| error.to_string())? {
-        let now = island.now();
-        if island.core.deadline(now).is_some_and(|at| at <= now) {
-            island.core.handle(now, learner::Input::Timeout);
+    local.core.handle(local.now(), learner::Input::Connected);
+    while local.carry_out().map_err(|error| error.to_string())? {
+        let now = local.now();
+        if local.core.deadline(now).is_some_and(|at| at <= now) {
+            local.core.handle(now, learner::Input::Timeout);
         }
-        island.train(f32::from(number));
+        local.train(f32::from(number));
         // A real learner does not wait here: it handles pending input and continues with the next step.
         match messages.recv_timeout(Duration::from_millis(1)) {
             Ok(Down::Message(bytes)) => {
                 let message = decode(&bytes).map_err(|error| error.to_string())?;
-                island.core.handle(island.now(), learner::Input::Message(message));
+                local.core.handle(local.now(), learner::Input::Message(message));
             }
             Ok(Down::Fragment(fragment, version, hat)) => {
                 let values = hat.to_vec();
-                island.core.handle(island.now(), learner::Input::Fetched { fragment, version, values });
+                local.core.handle(local.now(), learner::Input::Fetched { fragment, version, values });
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
@@ -218,7 +218,7 @@ impl LocalLearner {
         since(self.started)
     }
 
-    /// Runs one step, if there is data to train on.
+    /// Runs one step, if the learner may train.
     fn train(&mut self, target: f32) {
         if self.core.can_train() {
             self.theta.iter_mut().for_each(|value| *value += 0.02 * (target - *value));
@@ -228,13 +228,13 @@ impl LocalLearner {
         }
     }
 
-    /// Carries out the core's actions. Returns `false` once it is over.
-    fn obey(&mut self) -> Result<bool, Box<dyn Error>> {
+    /// Carries out the outputs of the learner. Returns false if the learner has ended.
+    fn carry_out(&mut self) -> Result<bool, Box<dyn Error>> {
         use learner::{Input, Output};
         while let Some(output) = self.core.poll() {
             let (now, replica) = (self.now(), self.replica.as_mut().ok_or("a welcome comes first"));
             match output {
-                // If the syncer is gone, its goodbye has arrived already.
+                // The send may fail if the syncer has ended; the goodbye is then among the received messages.
                 Output::Send(message) => drop(self.up.send(Up::Message(self.conn, encode(&message)))),
                 Output::Fetch { fragment, .. } => drop(self.up.send(Up::Fetch(self.conn, fragment))),
                 Output::Build(welcome) => {
@@ -258,7 +258,7 @@ impl LocalLearner {
                 Output::Load { fragment, values, keep } => {
                     replica?.load(fragment, &values, keep, &mut self.theta)?;
                 }
-                // This task has no data to lease.
+                // This task has no data, so leases are ignored.
                 Output::Grant(_) | Output::RetainLeases(_) => {}
                 Output::Reconnect(_) | Output::Stop(_) => return Ok(false),
             }
@@ -267,28 +267,28 @@ impl LocalLearner {
     }
 }
 
-/// Returns the description of the run, and the layout of its parameters.
+/// Returns the run's description, and the layout of its parameters.
 fn run() -> Result<(RunSpec, Layout), Box<dyn Error>> {
     let tensor = |name: &str, rows| Tensor { name: name.into(), rows, cols: 8, merge: MergeClass::Mean };
     let layout = Layout::new(vec![tensor("first", 6), tensor("second", 4)])?;
     let apply = ApplyPolicy::Keep { residue: true };
     let exchange = ExchangeSpec { fragments: 2, sync_every: 10, block: 8, code: Code::Int4, apply };
-    // Windows to lease, so that the tokens of an update count; they are never read here.
+    // Shards are needed for leases, so that tokens of updates are credited. They are never read here.
     let data = DataSpec {
         token_bytes: 2,
         masks: false,
         shards: vec![ShardSpec { tokens: 10_000_000, sha256: [0; 32] }],
     };
-    // The meaning of the tensors concerns only the learners.
+    // Only the learners know the meaning of the tensors.
     let (tensors, architecture) = (layout.tensors().to_vec(), Architecture::default());
     let model = Model { context: 64, vocab: 256, tensors, architecture, experts: None };
     let inner = Preset::Tiny.inner();
     Ok((RunSpec { model, inner, exchange, data, seed: 1, frozen: None }, layout))
 }
 
-/// A busy machine gives some threads more time than others, so the exact middle cannot be expected.
+/// A busy machine gives some threads more time than others, so the mean is not exactly the middle.
 #[test]
-fn the_learners_meet_between_what_they_went_for() {
+fn merged_mean_lies_between_the_targets() {
     let theta = train().expect("a run of three threads");
     let mean = theta.iter().sum::<f32>() / theta.len() as f32;
     assert!((0.9..3.1).contains(&mean), "{mean}");

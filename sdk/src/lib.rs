@@ -1,8 +1,8 @@
-//! Archipelago: one language model trained on many unreliable islands of compute.
+//! Archipelago: one language model trained on many unreliable machines.
 //!
-//! The method is Decoupled DiLoCo ([arXiv 2604.21428](https://arxiv.org/abs/2604.21428)). This crate contains all that
-//! a program needs to take part in a run or to host one, natively and in browsers. The ten most important types are at
-//! the root.
+//! The method is Decoupled DiLoCo ([arXiv 2604.21428](https://arxiv.org/abs/2604.21428)). This crate has all that a
+//! program needs to take part in a run or to host one, natively and in browsers. The most important types are at the
+//! root.
 //!
 //! | type | what it is for |
 //! |---|---|
@@ -12,9 +12,9 @@
 //! | [`HostEngine`] | turns a trainer into an engine by adding the exchange |
 //! | [`Engine`] | the interface that the learner's loop drives |
 //! | `EngineBuilder` | chooses between CPU and GPU for the built-in model (with the feature `gpu`) |
-//! | [`Syncer`], [`Learner`] | the two machines of the protocol, for shells of your own |
+//! | [`Syncer`], [`Learner`] | the two state machines of the protocol, for shells of your own |
 //!
-//! Modules contain the types that these ten use: choose the one for your purpose, and skip the others.
+//! Modules have the types that these use. Choose the module for your purpose:
 //!
 //! | what you do | module |
 //! |---|---|
@@ -27,14 +27,14 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `learner` (default) | [`run`](mod@run): the learner's loop, with sockets and clocks of its own |
-//! | `cpu` (default) | the CPU engine with `gemm`, threads, and the instruction set chosen when it runs |
+//! | `learner` (default) | [`run`](mod@run): the learner's loop, with its sockets and clocks |
+//! | `cpu` (default) | the CPU engine with `gemm`, threads, and the instruction set chosen at run time |
 //! | `cpu-portable` | the same engine with a portable matrix product, for wasm32 |
 //! | `gpu` | the GPU engine, on Vulkan, Metal or the browser's WebGPU |
-//! | `ts` | TypeScript of the types that are shown as JSON |
+//! | `ts` | TypeScript definitions of the types that are sent as JSON |
 //!
-//! This crate follows [Semantic Versioning](https://semver.org/). The machinery behind it, in the crates
-//! `archipelago-core` and `archipelago-runtime`, does not.
+//! This crate follows [Semantic Versioning](https://semver.org/). The crates behind it, `archipelago-core` and
+//! `archipelago-runtime`, do not.
 //!
 //! # A model of your own
 //!
@@ -45,7 +45,7 @@
 //! use archipelago::{Engine, HostEngine, Trainer};
 //! # use archipelago::model::{ApplyPolicy, Code, DataSpec, ExchangeSpec, Preset, RunSpec, ShardSpec};
 //!
-//! /// The mean of the tokens, one parameter for each place of 8.
+//! /// Means of the tokens at each of 8 positions.
 //! struct Means(Layout, Vec<f32>);
 //!
 //! impl Trainer for Means {
@@ -70,7 +70,7 @@
 //! let first = means.step(&[4; 8], 0.5)?.loss;
 //! assert!(means.step(&[4; 8], 0.5)?.loss < first);
 //!
-//! // The exchange is the same for every trainer: here it codes what was learnt since the syncer's parameters.
+//! // The exchange is the same for every trainer: here it encodes the progress since the syncer's parameters.
 //! # let apply = ApplyPolicy::Keep { residue: true };
 //! # let exchange = ExchangeSpec { fragments: 1, sync_every: 10, block: 8, code: Code::Int4, apply };
 //! # let data = DataSpec { token_bytes: 2, masks: false, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
@@ -85,9 +85,9 @@
 //!
 //! # Examples
 //!
-//! `learner` takes part in a run in thirty lines, `custom_model` joins one with a table of bigrams, and `own_syncer` is
-//! a whole run inside one program. `killed_island`, of the crate `archipelago-sim`, damages a simulated run. Run them
-//! as `cargo run --release -p archipelago --example learner -- ws://HOST:7700`.
+//! `learner` takes part in a run in thirty lines. `custom_model` takes part with a model of its own, a table of
+//! bigrams. `own_syncer` is a whole run in one program. `killed_island`, of the crate `archipelago-sim`, damages a
+//! simulated run. Start one with `cargo run --release -p archipelago --example learner -- ws://HOST:7700`.
 
 #[cfg(feature = "learner")]
 pub mod run;
@@ -139,7 +139,8 @@ pub mod model {
     };
 }
 
-/// Text as tokens, and back; without a vocabulary, a token is a byte. Also the marks of given tokens in a window.
+/// Conversion between text and tokens, where a token is a byte unless there is a vocabulary; and the marks of masked
+/// tokens.
 pub mod data {
     pub use archipelago_core::data::{BYTE_VOCAB, bytes_to_tokens, tokens_to_text};
     pub use archipelago_core::token;
@@ -147,8 +148,8 @@ pub mod data {
 
 /// Inputs, outputs, settings and state of a [`Syncer`]. The example `own_syncer` drives one.
 ///
-/// [`Syncer::record`] and [`Syncer::restore`] preserve a run across a restart, from a time without an active merge.
-/// Recording every decision before any learner sees its effect, as `syncer-server` does, is machinery of
+/// [`Syncer::record`] and [`Syncer::restore`] preserve a run across a restart; record the state while no merge is in
+/// progress. `syncer-server` also stores every decision before any learner sees its effect. That is internal to
 /// `archipelago-core`. The contents of [`Output::Record`](syncer::Output::Record), the rollback based on it
 /// ([`Output::Remake`](syncer::Output::Remake)) and the input of [`Syncer::go_on`] are therefore not part of this
 /// crate.
@@ -171,7 +172,7 @@ pub mod learner {
     pub use archipelago_core::diloco::{Codec, QuantError, Replica, ReplicaError};
 }
 
-/// Messages between syncer and learners, their bytes, and their types.
+/// Messages between the syncer and learners, their encoding, and the types of their fields.
 pub mod wire {
     pub use archipelago_core::wire::{
         BodyFault, Bye, Challenge, CloseCode, ConnId, DecodeError, Fate, Fingerprint, FingerprintError,

@@ -48,7 +48,8 @@ impl std::fmt::Debug for AdminToken {
     }
 }
 
-/// Compares in constant time for inputs of equal length, so that the time does not reveal the number of correct bytes.
+/// Returns true if `a` equals `b`. For inputs of equal length the time does not depend on the content, so it does not
+/// reveal the number of correct bytes.
 #[must_use]
 pub fn is_same(a: &[u8], b: &[u8]) -> bool {
     let differ = a.iter().zip(b).fold(0, |differ, (x, y)| differ | (x ^ y));
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_counts() {
+    fn is_same_compares_every_byte() {
         assert!(is_same(b"secret", b"secret") && is_same(b"", b""));
         for other in ["", "secre", "secrets", "tecret", "secreT"] {
             assert!(!is_same(b"secret", other.as_bytes()), "{other}");

@@ -18,15 +18,15 @@ use crate::identity::verify;
 use crate::invites::{InviteFault, InviteStore};
 use crate::listener::{Place, TooMany};
 
-/// Interval between checks of the ban list; other programs may change it in the run's folder.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval between checks of the ban list, which other programs may change in the run's folder.
+const BANS_EVERY: Duration = Duration::from_secs(1);
 
 /// Terms of admission to a run.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// The run.
     pub run: RunId,
-    /// Whether learners must show an invite.
+    /// True if learners must show an invite.
     pub by_invite: bool,
     /// Invite that all learners can use, if there is one.
     pub invite: Option<Invite>,
@@ -46,7 +46,7 @@ struct Shared {
     passes: Mutex<BTreeMap<[u8; 32], Fingerprint>>,
 }
 
-/// The pass of one admitted connection; dropping it ends the pass.
+/// Guard of one admitted connection's pass; dropping it revokes the pass.
 #[derive(Debug)]
 pub struct AdmissionPermit {
     shared: Arc<Shared>,
@@ -92,12 +92,12 @@ impl Admission {
         Ok(Challenge { run: self.0.terms.run, nonce })
     }
 
-    /// Checks that `hello`, which came from `place`, answers `challenge`, and returns a pass for its learner. The
-    /// answer to a wrong invite is rate limited for its place.
+    /// Checks that `hello` answers `challenge` and that its learner may join, and returns a pass for it. `place` is
+    /// the counted connection of the peer; wrong invites are rate limited by its origin.
     ///
     /// # Errors
     /// The goodbye for the peer: `Identity`, `Banned` or `Invite`; `Full` if too many wrong invites came from its
-    /// place; `Restart` if the disk fails.
+    /// address; `Restart` if the disk fails.
     pub async fn judge(
         &self,
         challenge: &Challenge,
@@ -163,19 +163,19 @@ impl Admission {
         common.zip(shown).is_some_and(|(common, shown)| is_same(shown, common))
     }
 
-    /// Disconnects banned learners until the actor ends. Any program may have banned them.
+    /// Reads the ban list at intervals until the actor ends, and disconnects banned learners.
     pub async fn watch(self, actor: ActorHandle) {
-        let mut tick = interval(LOOK_EVERY);
+        let mut tick = interval(BANS_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut told: BTreeMap<Fingerprint, u32> = BTreeMap::new();
+        let mut sent: BTreeMap<Fingerprint, u32> = BTreeMap::new();
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
                 () = actor.closed() => return,
             }
             let invite_store = Arc::clone(&self.0.invite_store);
-            let looked = tokio::task::spawn_blocking(move || invite_store.banned()).await;
-            let banned = match looked {
+            let read = tokio::task::spawn_blocking(move || invite_store.banned()).await;
+            let banned = match read {
                 Ok(Ok(banned)) => banned,
                 Ok(Err(error)) => {
                     tracing::warn!(%error, "cannot read the list of bans");
@@ -186,13 +186,13 @@ impl Admission {
             *lock(&self.0.banned) = banned.keys().copied().collect();
             // A ban revokes the pass at once, even before the goodbye is sent.
             lock(&self.0.passes).retain(|_, fingerprint| !banned.contains_key(fingerprint));
-            told.retain(|fingerprint, _| banned.contains_key(fingerprint));
+            sent.retain(|fingerprint, _| banned.contains_key(fingerprint));
             for fingerprint in banned.into_keys() {
-                // Sent twice: a learner admitted a moment before may not have reached the actor the first time.
-                let times = told.entry(fingerprint).or_default();
+                // Sent twice: at the first time, a learner admitted just before may not have reached the actor yet.
+                let times = sent.entry(fingerprint).or_default();
                 if *times < 2 {
                     *times += 1;
-                    actor.tell(Command::Input(Input::Ban(fingerprint))).await;
+                    actor.send(Command::Input(Input::Ban(fingerprint))).await;
                 }
             }
         }

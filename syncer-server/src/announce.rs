@@ -1,4 +1,4 @@
-//! The server's first output: its address, and for a class how to join.
+//! The server's first output: its address and, with `--classroom`, instructions for joining.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::ServeConfig;
 use crate::links::{Links, code, fragment, socket};
 
-/// The announcement: the first line with `--json`, and the first lines of text without it.
+/// First output of a server: one line of JSON with `--json`, lines of text without it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Announcement {
@@ -18,11 +18,11 @@ pub struct Announcement {
     event: &'static str,
     /// The listening address.
     pub address: SocketAddr,
-    /// Page to lend a machine, invite included.
+    /// URL of the page for lending a machine, with the invite.
     pub url: String,
-    /// Address for native learners, invite included.
+    /// WebSocket URL for native learners, with the invite.
     pub join: String,
-    /// URL of the server on this machine, ending with `/`.
+    /// URL of the server for programs on this machine, ending with `/`.
     #[serde(skip)]
     here: String,
     /// Links for a class.
@@ -34,19 +34,19 @@ pub struct Announcement {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Classroom {
-    /// Pages to lend a machine, best first, invite included.
+    /// URLs of the page for lending a machine, best first, with the invite.
     pub links: Vec<String>,
-    /// Whether only this machine can open them.
+    /// True if only this machine can open `links`.
     pub local_only: bool,
     /// URL of the dashboard for the owner, on this machine.
     pub dashboard: String,
-    /// The instructions in words, line by line, to show next to the QR code.
+    /// Instructions for joining, one line of text each, to show next to the QR code.
     pub words: Vec<String>,
-    /// File with the token that the dashboard asks for.
+    /// File with the owner's token, which the dashboard asks for.
     pub token_file: PathBuf,
-    /// The first link as a QR code, in lines of half blocks whose ink is light.
+    /// The first link as a QR code: lines of half-block characters, to be printed light on dark.
     pub code: Vec<String>,
-    /// Whether the terminal shows colours.
+    /// True if the terminal shows colours.
     #[serde(skip)]
     pub coloured: bool,
 }
@@ -85,7 +85,7 @@ impl Announcement {
     }
 }
 
-/// Describes how a class joins.
+/// Returns the instructions for [`Classroom::words`].
 fn words(links: &[String], local_only: bool, dashboard: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (number, link) in links.iter().enumerate() {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owners_link_brings_invite_and_token() {
+    fn owner_link_has_invite_and_token() {
         let said = announce("0.0.0.0:7700", |_| {});
         assert_eq!(said.owner_link("abc"), "http://127.0.0.1:7700/dashboard#invite=open-sesame&token=abc");
         let open = Announcement::new(&ServeConfig::default(), "127.0.0.1:80".parse().unwrap(), None, false);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_told_how_to_join() {
+    fn classroom_announcement_has_links_and_code() {
         let said = announce("0.0.0.0:7700", |config| {
             config.classroom = true;
             config.public_url = Some("https://class.example/a".into());
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_certificate_all_links_say_so() {
+    fn links_use_tls_with_a_certificate() {
         let with = |public: Option<&str>| {
             let said = announce("127.0.0.1:7700", |config| {
                 (config.tls_cert, config.classroom) = (Some("cert.pem".into()), true);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_the_address_alone() {
+    fn plain_announcement_has_only_the_address() {
         let said = announce("127.0.0.1:7700", |_| {});
         let expected = "listening on http://127.0.0.1:7700/#invite=open-sesame \
                         (learners join ws://127.0.0.1:7700/v1/ws#invite=open-sesame)";

@@ -10,7 +10,7 @@ use crate::invites::InviteStore;
 use crate::store::{Manifest, Store, disk, is_within, vacant, whole_folder};
 use crate::tape::{Copied, copy};
 
-/// Number of attempts. An attempt fails only if the syncer writes two snapshots while the files are being opened.
+/// Number of attempts to copy. An attempt fails if the syncer writes two snapshots while the files are being opened.
 const TRIES: u32 = 5;
 
 /// A copy of a run's folder.
@@ -21,7 +21,7 @@ pub struct BackedUp {
     pub to: PathBuf,
     /// The run, as 16 hex digits.
     pub run: String,
-    /// The last decision in it.
+    /// Number of the last decision in the copy.
     pub decision: u64,
     /// Size of its files, in bytes.
     pub bytes: u64,

@@ -30,10 +30,10 @@ impl Clock {
         self.origin.elapsed()
     }
 
-    /// Converts `at` for a timer.
+    /// Converts `at` to an instant for a timer.
     #[must_use]
     pub fn instant(&self, at: Millis) -> tokio::time::Instant {
-        // Beyond any timer, but without overflow.
+        // Later than any timer, but without overflow.
         let ms = at.0.min(1 << 40);
         tokio::time::Instant::from_std(self.origin + Duration::from_millis(ms))
     }
@@ -47,7 +47,7 @@ pub fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns today's date in UTC, as 2026-11-29.
+/// Returns today's date in UTC, in the form 2026-11-29.
 #[must_use]
 pub fn date() -> String {
     let today = chrono::DateTime::from_timestamp(unix_s().into(), 0).unwrap_or_default();

@@ -49,7 +49,7 @@ pub enum CertificateError {
     /// A file is missing or may not be read.
     #[error("cannot read {}: {source}; give --{flag} a file in PEM form", .path.display())]
     Unreadable {
-        /// The setting that names it.
+        /// Name of the flag for this file, without `--`.
         flag: &'static str,
         /// The file.
         path: PathBuf,
@@ -59,7 +59,7 @@ pub enum CertificateError {
     /// A file is larger than any certificate.
     #[error("{} is larger than {most}: --{flag} takes a file in PEM form", .path.display())]
     TooLarge {
-        /// The setting that names it.
+        /// Name of the flag for this file, without `--`.
         flag: &'static str,
         /// The file.
         path: PathBuf,
@@ -135,7 +135,7 @@ pub enum ServerError {
         /// The cause and the remedy.
         why: String,
     },
-    /// A service between the processes of a run on several machines cannot be used.
+    /// The bus or the storage of a cluster cannot be used, or contact with its other processes is lost.
     #[error("{why}")]
     Cluster {
         /// The cause and the remedy.
@@ -229,7 +229,7 @@ pub enum ServerError {
         /// The requested name and the existing ones.
         why: String,
     },
-    /// The model of a folder cannot start a run.
+    /// A run cannot start from the model in a folder.
     #[error("cannot begin with {}: {why}", .dir.display())]
     Init {
         /// The folder.
@@ -270,7 +270,7 @@ pub enum ServerError {
     OtherRun {
         /// The run directory.
         dir: PathBuf,
-        /// The difference.
+        /// Difference between the two runs, in words.
         difference: String,
     },
     /// Another process works in the run directory.
@@ -296,7 +296,7 @@ pub enum ServerError {
         /// The first such file.
         found: String,
     },
-    /// The folder for a model contains a file that no export of the run wrote.
+    /// The destination of an export contains a file that no export of this run wrote.
     #[error(
         "{} holds {found}, which no export of this run wrote: give --out an empty folder, or --overwrite to replace \
          files with the names of an export's",
@@ -367,14 +367,14 @@ pub enum ServerError {
     /// A demo failed, or missed a goal.
     #[error(transparent)]
     Demo(#[from] DemoError),
-    /// No syncer answers questions about a run.
+    /// No syncer answers at an address.
     #[error(
         "no syncer answers at {url} ({why}): start one, give --url its address, or --dir the run's folder"
     )]
     NoSyncer {
         /// The address.
         url: String,
-        /// The failure.
+        /// Reason of the failure.
         why: String,
     },
 }

@@ -29,13 +29,13 @@ use crate::tape::later_figures;
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Exported {
-    /// The folder.
+    /// Folder of the export.
     pub out: PathBuf,
-    /// The run.
+    /// The run, as 16 hex digits.
     pub run: String,
     /// Parameters of the model.
     pub params: u64,
-    /// Tokens merged into them.
+    /// Tokens merged into the exported parameters.
     pub tokens_merged: u64,
     /// Newest held-out loss, in nats per token.
     pub val_loss: Option<f32>,
@@ -44,12 +44,11 @@ pub struct Exported {
 /// Writes the newest snapshot of the run in `dir` to `out`: `config.json`, `model.safetensors`, `tokenizer.json`,
 /// `tokenizer_config.json`, `generation_config.json` and `README.md`. For adapters that are not merged,
 /// `adapter_config.json` and `adapter_model.safetensors` replace the model and `config.json`. An earlier export of the
-/// run in `out` is replaced; with `overwrite`, all files with these names are.
+/// run in `out` is replaced. With `overwrite`, any files with these names are replaced.
 ///
 /// # Errors
 /// - `OutTaken`: `out` holds other files, and `overwrite` is not set.
-/// - `Config`: the licence or the base has no valid name, or the merge of adapters is asked for a run that trains all
-///   weights.
+/// - `Config`: the licence or the base has no valid name, or `form.merged` is set for a run that trains all weights.
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: no snapshot is intact.
 /// - `Tokenizer`: the run's tokenizer cannot be read.
@@ -92,12 +91,12 @@ const FILES: [&str; 10] = [
     "tokenizer_config.json",
 ];
 
-/// Files that only a whole model has, or only adapters have. An export removes those of the other kind, so that files
-/// of an earlier export are not taken for part of the new one.
+/// Files that only the export of a whole model has. An export of adapters removes them, since an earlier export may
+/// have left them; an export of a whole model removes [`OF_ADAPTERS`] in the same way.
 const OF_THE_MODEL: [&str; 2] = ["config.json", "model.safetensors"];
 const OF_ADAPTERS: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
-/// Checks that `out` holds nothing but an earlier export of `run`, which its card names.
+/// Checks that `out` is missing, empty, or holds only an earlier export of `run`. The card of an export names its run.
 ///
 /// # Errors
 /// - `OutTaken`: it holds other files.
@@ -125,21 +124,22 @@ pub struct Form<'a> {
     pub precision: Precision,
     /// The licence that the owner chose, named in the model's card.
     pub licence: Option<&'a str>,
-    /// Whether adapters are merged into their base weights, to form a complete model.
+    /// True if adapters are merged into their base weights to form a complete model.
     pub merged: bool,
     /// The base model as libraries load it: a name on the hub or a folder.
     pub base: Option<&'a str>,
-    /// True if strangers get the export; it then names no folder of this machine.
+    /// True if strangers can download the export. It then contains no path of this machine.
     pub is_public: bool,
 }
 
-/// Writes the model of `states`, a moment of the run in `store`, to `out`, as [`export`] does; `losses` are the first
-/// held-out loss and that of the moment.
+/// Writes the model of `states` to `out`, as [`export`] does. `record` and `states` are one state of the run in
+/// `store`. `losses` are the first held-out loss and the one at that state.
 ///
 /// # Errors
 /// - `NoRun`: there is no run.
 /// - `Internal`: the states do not fit the run's model.
 /// - `Disk`: a file cannot be read or written.
+/// - `Tokenizer`: the run's tokenizer cannot be read.
 pub(crate) fn write(
     record: &SyncerRecord,
     states: &[FragmentState],
@@ -169,13 +169,13 @@ pub(crate) fn write(
     })
 }
 
-/// A model with its metadata.
+/// A model to export, with its metadata.
 pub(crate) struct Model<'a> {
-    /// The parameters, flat: the trained ones or, for merged adapters, all weights.
+    /// All parameters as one flat vector: the trained ones or, for merged adapters, all weights.
     pub(crate) theta: &'a [f32],
     /// The run's manifest.
     pub(crate) manifest: &'a Manifest,
-    /// Its `tokenizer.json`.
+    /// Content of the run's `tokenizer.json`.
     pub(crate) tokenizer: &'a str,
     /// Progress of the run.
     pub(crate) course: Course,
@@ -184,7 +184,7 @@ pub(crate) struct Model<'a> {
 }
 
 impl Model<'_> {
-    /// Writes the folder `out`, and creates it if it is missing. `name` is its name for people.
+    /// Writes the folder `out`, and creates it if it is missing. `name` is the model's name in its card.
     fn write(&self, out: &Path, name: &str) -> Result<(), ServerError> {
         let layout = self.layout()?;
         fs::create_dir_all(out).map_err(disk("make", out))?;
@@ -253,7 +253,7 @@ impl Model<'_> {
         self.manifest.init.as_ref().map(|initial| &*initial.folder)
     }
 
-    /// Returns the base model as libraries load it: the given one, its name on the hub, or its folder.
+    /// Returns the base model as libraries load it: the one in the options, else its name on the hub, else its folder.
     fn base(&self) -> Option<&str> {
         let id = self.source().and_then(|source| source.id.as_deref());
         let path = self.source().filter(|_| !self.form.is_public).map(|source| &*source.path);
@@ -306,13 +306,14 @@ impl Model<'_> {
         Ok(card.to_markdown())
     }
 
-    /// Returns the same folder as one file: an uncompressed ZIP archive with `name/…`, since parameters hardly
-    /// compress. The archive is a temporary file in `dir`, deleted when it is closed; only the parameters are held in
+    /// Returns the export as one file: an uncompressed ZIP archive with entries `name/…`, since parameters hardly
+    /// compress. The archive is a temporary file in `dir`, deleted when it is closed. Only the parameters are held in
     /// memory. Returns `None` if `is_cancelled` becomes true meanwhile.
     ///
     /// # Errors
     /// - `Internal`: the parameters do not fit such a model.
-    /// - `Disk`: a file cannot be written, or the disk would have no room left for the run itself.
+    /// - `Disk`: a file cannot be written, or too little disk space would be left for the run itself.
+    /// - `Tokenizer`: the run's tokenizer cannot be read.
     pub(crate) fn archive(
         &self,
         dir: &Path,
@@ -331,8 +332,8 @@ impl Model<'_> {
     }
 }
 
-/// Free bytes that an archive needs for each byte of parameters: one for its folder, one for itself, and three for the
-/// run's next snapshot.
+/// Free disk space that an archive needs, in bytes per byte of parameters: one for the folder, one for the archive,
+/// and three for the run's next snapshot.
 const ARCHIVE_ROOM: u64 = 5;
 
 /// Bytes copied into an archive between two checks for cancellation.
@@ -370,7 +371,7 @@ fn zip(
 /// Returns the parameters of `states`, `[layout.len()]`.
 ///
 /// # Errors
-/// `Internal`: they belong to another model than `layout`.
+/// `Internal`: the parameters belong to another model than `layout`.
 pub(crate) fn flat(
     states: &[FragmentState],
     spec: &RunSpec,

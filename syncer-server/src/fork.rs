@@ -33,7 +33,7 @@ pub struct Forked {
     pub dropped_stop: Option<u64>,
 }
 
-/// Creates a new run in `args.to` with the model, the outer optimiser's momentum and the books that the run in
+/// Creates a new run in `args.to` with the model, the outer optimiser's momentum and the ledger that the run in
 /// `args.folder` had after decision `args.at`. The new run is neither paused nor complete, and its curves start again.
 /// A stop that the run had already passed is dropped. The folder is created completely or not at all.
 ///
@@ -68,8 +68,9 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
     Ok(Forked { to: args.to.clone(), run, of: of.to_string(), at: last, tokens_merged, dropped_stop })
 }
 
-/// Fills `folder` with the run of `manifest`, which starts from `snapshot` and copies the permanent files of the run
-/// `there`. Returns the dropped stop, in tokens, if the run had passed its stop.
+/// Fills `folder` with a run: its `manifest`, the tokenizer, its first `snapshot`, and the permanent files of the
+/// original run in `there`. Returns the stop of the original run, in tokens, if it was dropped because the run had
+/// passed it.
 fn begin(
     folder: &Path,
     there: &Store,

@@ -81,7 +81,7 @@ mod tests {
 
     /// Goal: keys for which anyone can sign, and malformed keys, are distinguished from wrong signatures.
     #[test]
-    fn weak_and_malformed_keys_are_none() {
+    fn weak_and_malformed_keys_are_refused() {
         // The points of order 1, 2, 4 and 8, and other encodings that decode to them (Cofactor explained, section 4).
         let small = [
             "0100000000000000000000000000000000000000000000000000000000000000",
@@ -104,12 +104,12 @@ mod tests {
                 bytes
             });
         // With the neutral element as key, lax verifiers accept this signature for any text.
-        let mut nobodys = [0; 64];
-        nobodys[0] = 1;
+        let mut trivial = [0; 64];
+        trivial[0] = 1;
         let mut points = 0;
         for identity in small.iter().copied().map(bytes).chain(long).chain([[2; 32]]) {
             points += u32::from(VerifyingKey::from_bytes(&identity).is_ok());
-            let fault = verify(&CHALLENGE, &hello(Identity(identity), Signed(nobodys)));
+            let fault = verify(&CHALLENGE, &hello(Identity(identity), Signed(trivial)));
             assert_eq!(fault, Err(IdentityFault::Key), "{identity:02x?}");
         }
         assert!(points > 20, "most of them decode: {points}");

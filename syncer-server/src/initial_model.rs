@@ -17,23 +17,23 @@ use crate::llama::{Chat, Folder, LlamaError, SpecialTokens, TEMPLATE_BYTES_MAX, 
 use crate::progress::{Cancellation, Progress, Unit};
 use crate::store::{Initial, Manifest, Store, decoder};
 
-/// Parameters computed or read between two checks for cancellation: some tens of milliseconds.
+/// Parameters computed or read between two checks for cancellation, which takes some tens of milliseconds.
 const PIECE: usize = 1 << 20;
 
-/// The first parameters of a run.
+/// Initial parameters of a run, with their source.
 pub(crate) struct StartingPoint {
-    /// Flat, `[len]`.
+    /// All parameters as one flat vector, `[len]`.
     pub(crate) theta: Vec<f32>,
     /// The record of the source folder, if the parameters came from one.
     pub(crate) initial: Option<Initial>,
 }
 
-/// The frozen weights below the adapters of a run.
+/// Frozen weights to which a run adds adapters.
 #[derive(Default)]
 pub(crate) struct Basis {
-    /// Their description for learners; `None` if all weights are trained.
+    /// Description of the weights for learners; `None` if all weights are trained.
     pub(crate) said: Option<Frozen>,
-    /// The weights, if they had to be read.
+    /// The weights; `None` if all weights are trained, or if the run resumes from its own folder.
     pub(crate) weights: Option<Arc<FrozenWeights>>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Origin {
     Folder(Folder),
     /// A file named by the settings. Only learners know the meaning of its tensors.
     Own(Own),
-    /// A folder or file that the settings no longer name. The run's own folder keeps the required parts.
+    /// A folder or file that the settings no longer name. The run's own folder keeps the parts of it that are needed.
     Kept(Box<Manifest>),
 }
 
@@ -67,7 +67,8 @@ impl Own {
 }
 
 impl Origin {
-    /// Returns the origin that `config` asks for. `there` is the existing run in the folder, if any.
+    /// Returns the origin that `config` asks for. `there` is the manifest of the run that already exists in its
+    /// folder.
     ///
     /// # Errors
     /// `Init`: the folder holds no model that a run can start from.
@@ -84,7 +85,7 @@ impl Origin {
         }
     }
 
-    /// Returns the tokenizer that belongs to the model, if there is one.
+    /// Returns the path of the tokenizer that belongs to the model, if there is one.
     pub(crate) fn tokenizer(&self, store: &Store) -> Option<PathBuf> {
         match self {
             Self::Seed | Self::Own(_) => None,
@@ -94,8 +95,8 @@ impl Origin {
         }
     }
 
-    /// Returns the model's chat format, from `config` or else from its folder. Errors in the folder's format are
-    /// ignored if the data has no conversations.
+    /// Returns the chat format of the model's folder. A template that `config` names replaces the folder's. If the
+    /// data has no documents (`has_lines` is false), errors in the folder's format are ignored.
     ///
     /// # Errors
     /// - `Init`: the chat format of the folder cannot be used.
@@ -134,10 +135,10 @@ impl Origin {
         self.special().map(SpecialTokens::stops).unwrap_or_default()
     }
 
-    /// Rejects a vocabulary or text with tokens for which the folder's model has no row.
+    /// Rejects a vocabulary or text with tokens for which the folder's model has no embedding row.
     ///
     /// # Errors
-    /// `Init`: names the token.
+    /// `Init`: there is such a token; the error names it.
     pub(crate) fn check_tokens(&self, corpus: &Corpus) -> Result<(), ServerError> {
         let Self::Folder(folder) = self else { return Ok(()) };
         let (vocabulary, highest) = (&corpus.vocabulary, corpus.token_max);
@@ -223,7 +224,8 @@ impl Origin {
         Err(ServerError::Config { why: why.to_owned() })
     }
 
-    /// Returns the decoder whose adapters are trained, with its own window; `None` if all weights are trained.
+    /// Returns the decoder whose adapters are trained, with the context length of its origin; `None` if all weights
+    /// are trained.
     ///
     /// # Errors
     /// - `Setting`: the adapters are out of range.
@@ -243,11 +245,12 @@ impl Origin {
         Ok(decoder.map(with).filter(|decoder| decoder.lora.is_some()))
     }
 
-    /// Returns the frozen weights below `model`, if it is adapters. A folder provides the weights themselves; a resumed
-    /// run provides only their description.
+    /// Returns the frozen weights to which `model` adds adapters; empty if it has none. A folder provides the weights
+    /// and their description, a resumed run only their description.
     ///
     /// # Errors
-    /// `Init`: the folder's parameters cannot be read or held in memory.
+    /// - `Init`: the folder's parameters cannot be read or held in memory.
+    /// - `Internal`: `model` is invalid, or the weights do not fit it.
     pub(crate) fn basis(&self, config: &ServeConfig, model: &Model) -> Result<Basis, ServerError> {
         let Some(decoder) = decoder(model)?.filter(|decoder| decoder.lora.is_some()) else {
             return Ok(Basis::default());
@@ -298,7 +301,7 @@ impl Origin {
         Ok(StartingPoint { theta, initial })
     }
 
-    /// Returns all parameters, flat. They are computed or read in pieces.
+    /// Computes or reads all parameters in pieces, and returns them as one flat vector.
     fn all(
         &self,
         spec: &RunSpec,
@@ -319,7 +322,7 @@ impl Origin {
         Ok(theta)
     }
 
-    /// Returns the parameters in these ranges of the flat vector, concatenated, without loading others.
+    /// Returns the parameters in `ranges` of the flat vector, concatenated. Other parameters are not loaded.
     ///
     /// # Errors
     /// - `Init`: the folder's parameters cannot be read or held in memory.
@@ -368,7 +371,7 @@ impl Origin {
 /// Returns the architecture of a custom model as `config` names it.
 ///
 /// # Errors
-/// `Config`: the name is that of the built-in decoder, or too long.
+/// `Config`: the name is that of the built-in decoder, or the name or the settings are too long.
 fn architecture(config: &ServeConfig) -> Result<Architecture, ServerError> {
     let name = config.architecture.clone().unwrap_or_default();
     let settings = config.architecture_settings.clone().unwrap_or_default().into_bytes();

@@ -40,7 +40,7 @@ pub fn invite(args: &InviteArgs) -> Result<String, ServerError> {
                 return Ok(json(&invites));
             }
             let now_ms = unix_ms();
-            let lines = invites.iter().map(|invite| shown(invite, now_ms));
+            let lines = invites.iter().map(|invite| line(invite, now_ms));
             Ok(std::iter::once("name      used        state    note".to_owned())
                 .chain(lines)
                 .collect::<Vec<_>>()
@@ -124,7 +124,7 @@ fn needs(what: &str) -> ServerError {
     ServerError::Config { why: format!("no target given: add {what}") }
 }
 
-fn shown(invite: &InviteView, now_ms: u64) -> String {
+fn line(invite: &InviteView, now_ms: u64) -> String {
     let InviteView { id, note, uses, used, expires_ms, revoked_ms, .. } = invite;
     let state = match () {
         () if revoked_ms.is_some() => "revoked",

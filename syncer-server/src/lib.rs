@@ -1,4 +1,4 @@
-//! The syncer as a server: WebSockets and HTTP around the pure core, with one actor that owns it.
+//! HTTP and WebSocket server around the pure core. One actor task owns `Syncer`, the core's state machine.
 //!
 //! To embed it, fill in a [`ServeConfig`], bind it with [`bind`], and pass the listener to [`serve`]:
 //!
@@ -26,27 +26,27 @@
 //! | `prepare/`, `initial_model` | start or resumption of a run, from a preset or the model of a folder |
 //! | `llama/` | Hugging Face folders of Llama models: validating reader, and writer |
 //! | `progress` | progress and cancellation of long work |
-//! | `running` | one served run: its routes, and the work behind them |
+//! | `open_run` | one served run: its routes, and the work behind them |
 //! | `cluster_node/` | one process of a run on several machines |
 //! | `hosting/` | several runs on one server, each in its own folder |
 //! | `actor/` | the task that owns the core |
 //! | `listener/` | accepted connections: limits, timeouts, host names, proxies, TLS |
 //! | `admission`, `identity` | admission of learners by key, ban and invite |
 //! | `invites/`, `invite_commands` | invites and bans on disk; the verbs that change them |
-//! | `connection/`, `outbox`, `meters` | one WebSocket ⇄ messages, bounded both ways; its traffic |
-//! | `http/` | parameters, shards, status, events, the page |
-//! | `admin_token`, `secret` | authentication of the owner; comparison of secrets |
+//! | `connection/`, `outbox`, `meters` | one WebSocket, with bounded queues both ways; its traffic counters |
+//! | `http/` | routes: parameters, shards, status, events, pages |
+//! | `admin_token` | authentication of the owner; comparison of secrets |
 //! | `links`, `announce` | addresses of the server, and their announcement |
-//! | `evaluate/` | held-out loss and a text sample in the background |
+//! | `evaluate/` | held-out loss and text samples, measured in the background |
 //! | `webhook` | alerts posted to an address of the owner |
 //! | `status/` | the run as JSON: now, over time, round by round |
 //! | `tape/` | every decision of the core, on disk before it is published |
 //! | `inspect/` | views of a run for the terminal |
-//! | `demo/` | a whole run on one machine, as processes |
-//! | `steer` | the owner's orders about one run from a terminal |
+//! | `demo/` | a whole run on one machine, in several processes |
+//! | `steer` | the owner's orders to one run, sent from a terminal |
 //! | `doctor` | checks of the machine, and of the services of a cluster |
-//! | `store/`, `export`, `sample` | snapshots; the model as a folder, its texts |
-//! | `replay/`, `fork` | replay of a run's merges; a new run from a decision of another |
+//! | `store/`, `export`, `sample` | snapshots; the model as a folder; text that it generates |
+//! | `replay/`, `fork` | replay of a run's merges; a new run from a decision of another run |
 //! | `backup` | copy of the run's folder while the run goes on |
 //! | `report/` | report files of a run: curves and a page |
 //! | `clock`, `errors` | the only clocks; errors with their exit codes |
@@ -125,11 +125,11 @@ use tokio::net::TcpListener;
 use links::Links;
 use open_run::OpenRun;
 
-/// Listens on the address that `config` names.
+/// Binds a listener to the address that `config` names.
 ///
 /// # Errors
 /// - `AddressInUse`: another program listens there.
-/// - `Address`: it is not an address of this machine, or the system does not permit listening there.
+/// - `Address`: the address does not belong to this machine, or the system does not permit listening on it.
 pub async fn bind(config: &ServeConfig) -> Result<TcpListener, ServerError> {
     TcpListener::bind(&config.listen).await.map_err(|source| match source.kind() {
         std::io::ErrorKind::AddrInUse => ServerError::AddressInUse { address: config.listen.clone() },
@@ -137,9 +137,9 @@ pub async fn bind(config: &ServeConfig) -> Result<TcpListener, ServerError> {
     })
 }
 
-/// Serves the run of `config` on `listener` until `shutdown` resolves, and returns its last status. A complete run
-/// stays visible, unless `config` makes the server exit then. Before this function returns, it says goodbye to the
-/// learners and saves the run.
+/// Serves the run of `config` on `listener` until `shutdown` resolves, and returns its last status. After the run is
+/// complete the server keeps answering, unless `config` makes it exit then. Before this function returns, it sends the
+/// learners a goodbye and saves the run.
 ///
 /// # Errors
 /// Those of [`validate`]; `Disk` if the folder or the last snapshot cannot be written; `Internal` or `System` if the
@@ -153,20 +153,20 @@ pub async fn serve(
 }
 
 /// Leads rounds of a run on several machines until `shutdown` resolves, without serving learners: the role of an owner
-/// process. Calls `tell` once it has joined the other processes.
+/// process. Calls `on_ready` once it has joined the other processes.
 ///
 /// # Errors
 /// Those of [`validate`]; `Cluster` if a service between the processes cannot be used; `Internal` or `System` if the
 /// program or the system fails.
 pub async fn lead(
     config: ServeConfig,
-    tell: impl FnOnce(),
+    on_ready: impl FnOnce(),
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServerError> {
-    open_run::lead(config, tell, shutdown).await
+    open_run::lead(config, on_ready, shutdown).await
 }
 
-/// Serves like [`serve`], and calls `tell` once the run is open, so that requests to the announced address are
+/// Serves like [`serve`], and calls `on_ready` once the run is open and requests to the announced address are
 /// answered.
 ///
 /// # Errors
@@ -174,7 +174,7 @@ pub async fn lead(
 pub async fn serve_and_tell(
     listener: TcpListener,
     config: ServeConfig,
-    tell: impl FnOnce(),
+    on_ready: impl FnOnce(),
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<ServerStatus, ServerError> {
     let entrance = listener::open(&config)?;
@@ -189,15 +189,15 @@ pub async fn serve_and_tell(
     if let Some(remark) = http::remark(config.pages.as_deref()) {
         tracing::warn!("{remark}");
     }
-    let told = Arc::clone(&run.app);
-    let tell_renewal = move |shown| open_run::certificate(vec![Arc::clone(&told)], shown);
-    tokio::spawn(entrance.clone().renew(run.stopping.clone(), tell_renewal));
+    let app = Arc::clone(&run.app);
+    let on_renewal = move |shown| open_run::certificate(vec![Arc::clone(&app)], shown);
+    tokio::spawn(entrance.clone().renew(run.stopping.clone(), on_renewal));
     let web = tokio::spawn(listener::answer(listener, entrance, hosting::single(run.app), run.stopping));
     let folder = Store::look(&config.dir);
     if let Some(address) = address {
         folder.note_address(&Links::here(address, &config));
     }
-    tell();
+    on_ready();
     let ended = run.work.await;
     web.abort();
     folder.forget_address();

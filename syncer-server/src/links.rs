@@ -29,9 +29,9 @@ const QUIET: i32 = 4;
 /// Links to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Links {
-    /// Pages to lend a machine, best first; each ends with `/`.
+    /// URLs of the page for lending a machine, best first; each ends with `/`.
     pub pages: Vec<String>,
-    /// Whether only this machine can open them.
+    /// True if only this machine can open them.
     pub local_only: bool,
 }
 
@@ -73,7 +73,7 @@ impl Links {
         format!("{}://{}/", config.scheme(), SocketAddr::new(ip, address.port()))
     }
 
-    /// Returns the best link to lend a machine.
+    /// Returns the best URL of the page for lending a machine.
     #[must_use]
     pub fn best(&self) -> &str {
         self.pages.first().map_or("", String::as_str)
@@ -122,8 +122,8 @@ pub fn fragment(invite: Option<&Invite>) -> String {
     invite.map_or_else(String::new, |invite| format!("#{INVITE_KEY}{}", invite.expose()))
 }
 
-/// Returns the address at which programs join, given `link`, the page to lend a machine, invite included. It replaces
-/// http by ws and https by wss.
+/// Returns the WebSocket URL at which programs join, with the invite of `link`, the page for lending a machine. Its
+/// scheme is ws for http, and wss for https.
 #[must_use]
 pub fn socket(link: &str) -> String {
     let (page, invite) = link.split_at(link.find('#').unwrap_or(link.len()));
@@ -148,8 +148,8 @@ fn own_addresses() -> Vec<IpAddr> {
     found
 }
 
-/// Returns the QR code of `link` as lines of half blocks, two modules to a character. The printed ink is light, for
-/// dark terminals. Empty if the link is too long for a code.
+/// Returns the QR code of `link` as lines of half-block characters, two modules to a character. Characters stand for
+/// light modules, since terminals are dark. Empty if the link is too long for a code.
 #[must_use]
 pub fn code(link: &str) -> Vec<String> {
     let Ok(code) = QrCode::encode_text(link, QrCodeEcc::Low) else { return Vec::new() };

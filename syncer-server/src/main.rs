@@ -26,7 +26,7 @@ mod signals;
 
 use signals::signalled;
 
-/// Time for background work to end after everything else. Reads and computations that still run have no further use.
+/// Longest wait for background work at exit. Reads and computations that still run then have no further use.
 const IDLE_WITHIN: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -63,9 +63,9 @@ fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> Result<(), ServerError> {
     match cli.verb {
-        Verb::Serve(config) => start(*config).await,
-        Verb::Demo(setup) => show(*setup).await,
-        // It needs no runtime and has run before.
+        Verb::Serve(config) => serve_run(*config).await,
+        Verb::Demo(setup) => run_demo(*setup).await,
+        // `main` has handled this verb, because it needs no runtime.
         Verb::Guard(_) => Ok(()),
         Verb::Runs(args) => runs(&args).map(|text| say(&text)),
         Verb::Run(args) => order(&args).map(|text| say(&text)),
@@ -79,11 +79,11 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
         Verb::Set(args) => steer::set(&args).map(|text| say(&text)),
         Verb::Pace(args) => steer::pace(&args).map(|text| say(&text)),
         Verb::Drop(args) => steer::send_away(&args).map(|text| say(&text)),
-        Verb::Export(args) => take_home(&args),
-        Verb::Backup(args) => copy(&args),
-        Verb::Sample(args) => write(&args),
-        Verb::Replay(args) => look_back(&args),
-        Verb::Fork(args) => begin_again(&args),
+        Verb::Export(args) => export_model(&args),
+        Verb::Backup(args) => backup_run(&args),
+        Verb::Sample(args) => write_sample(&args),
+        Verb::Replay(args) => replay_tape(&args),
+        Verb::Fork(args) => fork_run(&args),
         Verb::Invite(args) => invite_commands::invite(&args).map(|text| say(&text)),
         Verb::Ban(args) => invite_commands::ban(&args).map(|text| say(&text)),
         Verb::Token(args) => invite_commands::token(&args).map(|text| say(&text)),
@@ -92,8 +92,8 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
     }
 }
 
-/// Runs a demo on a thread of its own; a signal ends it.
-async fn show(setup: DemoSetup) -> Result<(), ServerError> {
+/// Runs a demo on its own thread until the demo or a signal ends it.
+async fn run_demo(setup: DemoSetup) -> Result<(), ServerError> {
     #[expect(clippy::disallowed_methods, reason = "the real time since the start")]
     let start = Instant::now();
     let stop = Arc::new(AtomicBool::new(false));
@@ -107,15 +107,15 @@ async fn show(setup: DemoSetup) -> Result<(), ServerError> {
     Ok(ended?)
 }
 
-async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
+async fn serve_run(mut config: ServeConfig) -> Result<(), ServerError> {
     log(&config);
     if config.cluster.role == Some(Role::Owner) {
         let json = config.json;
-        let tell = move || match json {
+        let announce = move || match json {
             true => say(&json!({ "event": "leading" })),
             false => say(&"leading rounds of a run on several machines; gateways serve its learners"),
         };
-        return lead(config, tell, signalled()?).await;
+        return lead(config, announce, signalled()?).await;
     }
     let listener = bind(&config).await?;
     let address = listener.local_addr();
@@ -123,26 +123,26 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
         address.map_err(|source| ServerError::Address { address: config.listen.clone(), source })?;
     let json = config.json;
     if config.runs.is_some() {
-        return start_house(listener, config, address).await;
+        return serve_runs(listener, config, address).await;
     }
     let invite = invite(&config)?;
     let coloured = shows_colours(&std::io::stdout());
-    let said = Announcement::new(&config, address, invite.as_ref(), coloured);
+    let announcement = Announcement::new(&config, address, invite.as_ref(), coloured);
     // Personal invites have no common text; then the setting stays as it is.
     config.invite = invite.map(|invite| invite.expose().to_owned()).or(config.invite);
     // A terminal belongs to the owner; piped output may be read by others.
     let is_owner = !json && std::io::stdout().is_terminal();
     let token = is_owner.then(|| owner_token(&config)).transpose()?;
-    let tell = move || {
+    let announce = move || {
         match json {
-            true => say(&serde_json::to_string(&said).expect("plain data")),
-            false => say(&said),
+            true => say(&serde_json::to_string(&announcement).expect("plain data")),
+            false => say(&announcement),
         }
         if let Some(token) = token {
-            say(&format!("for the owner alone: {}", said.owner_link(&token)));
+            say(&format!("for the owner alone: {}", announcement.owner_link(&token)));
         }
     };
-    let status = serve_and_tell(listener, config, tell, signalled()?).await?;
+    let status = serve_and_tell(listener, config, announce, signalled()?).await?;
     match json {
         true => say(&serde_json::to_string(&status).expect("plain data")),
         false => say(&format!(
@@ -159,22 +159,22 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Serves several runs.
-async fn start_house(
+/// Serves several runs on one server.
+async fn serve_runs(
     listener: TcpListener,
     config: ServeConfig,
     address: SocketAddr,
 ) -> Result<(), ServerError> {
-    let said = Announcement::new(&config, address, None, false);
+    let announcement = Announcement::new(&config, address, None, false);
     let json = config.json;
-    let tell = move || match json {
-        true => say(&json!({ "event": "listening", "address": address, "url": said.url })),
-        false => say(&format!("listening on {}, where the runs are listed", said.url)),
+    let announce = move || match json {
+        true => say(&json!({ "event": "listening", "address": address, "url": announcement.url })),
+        false => say(&format!("listening on {}, where the runs are listed", announcement.url)),
     };
-    host(listener, config, tell, signalled()?).await
+    host(listener, config, announce, signalled()?).await
 }
 
-fn take_home(args: &ExportArgs) -> Result<(), ServerError> {
+fn export_model(args: &ExportArgs) -> Result<(), ServerError> {
     let dir = args.folder.path();
     let form = Form {
         precision: args.dtype,
@@ -195,7 +195,7 @@ fn take_home(args: &ExportArgs) -> Result<(), ServerError> {
     Ok(())
 }
 
-fn copy(args: &BackupArgs) -> Result<(), ServerError> {
+fn backup_run(args: &BackupArgs) -> Result<(), ServerError> {
     let copied = backup(&args.dir, &args.to)?;
     match args.json {
         true => say(&serde_json::to_string(&copied).expect("plain data")),
@@ -210,15 +210,15 @@ fn copy(args: &BackupArgs) -> Result<(), ServerError> {
     Ok(())
 }
 
-fn write(args: &SampleArgs) -> Result<(), ServerError> {
+fn write_sample(args: &SampleArgs) -> Result<(), ServerError> {
     let show = |piece: &str| archipelago_cli::write(piece);
     if args.json {
         let written = sample(args, |_| Ok(()))?;
         say(&serde_json::to_string(&written).expect("plain data"));
         return Ok(());
     }
-    // A reader that closes the pipe has read enough: writing stops without an error. An answer to a question is written
-    // without the prompt.
+    // If the reader closes the pipe, writing stops without an error. An answer to a question is written without the
+    // prompt.
     if args.chat.is_some() || show(&args.prompt).is_ok() {
         sample(args, show)?;
         show("\n").ok();
@@ -226,7 +226,7 @@ fn write(args: &SampleArgs) -> Result<(), ServerError> {
     Ok(())
 }
 
-fn look_back(args: &ReplayArgs) -> Result<(), ServerError> {
+fn replay_tape(args: &ReplayArgs) -> Result<(), ServerError> {
     let found = replayed(args, |merge| match (args.merges, args.json) {
         (false, _) => {}
         (true, true) => say(&serde_json::to_string(merge).expect("plain data")),
@@ -239,7 +239,7 @@ fn look_back(args: &ReplayArgs) -> Result<(), ServerError> {
     Ok(())
 }
 
-fn begin_again(args: &ForkArgs) -> Result<(), ServerError> {
+fn fork_run(args: &ForkArgs) -> Result<(), ServerError> {
     let forked = fork(args)?;
     match args.json {
         true => say(&serde_json::to_string(&forked).expect("plain data")),

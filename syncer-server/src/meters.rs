@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use archipelago_core::wire::{Class, Message};
 use serde::{Deserialize, Serialize};
 
-/// Account to which the bytes of a message are added.
+/// Counter group to which the bytes of a message are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Greeting and fetching; each joining learner pays this once.
+    /// Handshake and fetched parameters, once for each joining learner.
     Join,
     /// Everything else.
     Run,
 }
 
 impl Phase {
-    /// Returns the account of `message`.
+    /// Returns the counter group of `message`.
     #[must_use]
     pub fn of(message: &Message) -> Self {
         match message.tag().class() {
@@ -48,9 +48,9 @@ pub struct Traffic {
     pub values_up: u64,
     /// Parameters in all merged fragments sent.
     pub values_down: u64,
-    /// Greetings and fetched parameters, both ways.
+    /// Bytes of handshakes and fetched parameters, both ways.
     pub join_bytes: u64,
-    /// Fetched shards.
+    /// Bytes of fetched shards.
     pub data_bytes: u64,
 }
 
@@ -91,12 +91,12 @@ impl Meters {
         add(&self.values_down, values);
     }
 
-    /// Counts the bytes of a body with parameters.
+    /// Counts the bytes of a response with parameters.
     pub fn fetched(&self, bytes: u64) {
         add(&self.join_bytes, bytes);
     }
 
-    /// Counts the bytes of a body with training data.
+    /// Counts the bytes of a response with training data.
     pub fn data(&self, bytes: u64) {
         add(&self.data_bytes, bytes);
     }

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::actor::{Actor, ActorHandle, Command, Final, Mailbox, Trusted};
 use crate::clock::Clock;
-use crate::cluster_node::{AdminBroadcast, Hearing, Membership};
+use crate::cluster_node::{AdminBroadcast, CommandReader, Membership};
 use crate::config::{ServeConfig, syncer_config};
 use crate::connection::Context;
 use crate::errors::ServerError;
@@ -30,23 +30,23 @@ use crate::store::{Snapshot, Store, temporary};
 use crate::webhook::Webhook;
 use crate::{http, links};
 
-/// Time for connections to close at the end.
+/// Longest wait for connections to close, and then for a running measurement, when a run ends.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Time for the preparation of a run to notice a cancellation.
+/// Longest wait for the preparation of a run to end after its cancellation, unless it is writing files.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Size in bytes from which on a snapshot without merges is not written again.
+/// Size in bytes from which on the last snapshot of a run without merges is not saved.
 const IDLE_BYTES_SAVED: u64 = 100_000_000;
 
 /// An open run. It does nothing until [`Self::work`] is awaited.
 pub(crate) struct OpenRun {
-    /// State for its routes.
+    /// State of the run's HTTP routes.
     pub(crate) app: Arc<http::App>,
     /// Turns true once the run has ended.
     pub(crate) stopping: watch::Receiver<bool>,
-    /// Leads the run until it is stopped, saves it, and returns its last status. Fails with `Disk`, `DirInUse`,
-    /// `Internal` or `System`.
+    /// Serves the run until it is stopped, saves it, and returns its last status. Fails with `Cluster`, `Disk`,
+    /// `DirInUse`, `Internal` or `System`.
     pub(crate) work: Pin<Box<dyn Future<Output = Result<ServerStatus, ServerError>> + Send>>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct OpenRun {
 pub(crate) struct HostResources {
     /// Token of the server's owner, accepted like the run's own token.
     pub(crate) token: String,
-    /// The run's share of long-lived connections.
+    /// The run's limit on long-lived connections.
     pub(crate) share: ConnectionShare,
 }
 
@@ -64,11 +64,12 @@ pub(crate) fn restart() -> Bye {
 }
 
 impl OpenRun {
-    /// Starts or resumes the run of `config`, until `shutdown` resolves with the goodbye for its learners. `links` are
-    /// the pages of the run; `host` is set on a server of several runs.
+    /// Starts or resumes the run of `config`. `links` are the URLs of the run's pages, and `host` is set on a server
+    /// of several runs. The run stops when `shutdown` resolves; its value is the goodbye for learners.
     ///
     /// # Errors
-    /// Those of [`crate::validate`]; `Disk`, `Internal` or `System`.
+    /// Those of [`crate::validate`]; `Cancelled` if `shutdown` resolves first; `Cluster`, `Disk`, `Internal` or
+    /// `System`.
     pub(crate) async fn open(
         config: &ServeConfig,
         links: Vec<String>,
@@ -90,7 +91,7 @@ impl OpenRun {
         let (open, all_closed) = mpsc::channel(1);
         let meters = Arc::new(Meters::from(prepared.carried.traffic));
         let context = context(&prepared, handle.clone(), &meters);
-        let broadcast = node.as_ref().map(|(_, hearing)| hearing.herald());
+        let broadcast = node.as_ref().map(|(_, commands)| commands.broadcast());
         let (mut node, mut leader_requests) = (node.map(ClusterTasks::new), None);
         if let Some(node) = &mut node {
             let invite_store = Arc::clone(prepared.admission.invite_store());
@@ -108,16 +109,16 @@ impl OpenRun {
     }
 }
 
-/// Work of an open run.
+/// Parts of [`OpenRun::work`].
 struct Work {
     app: Arc<http::App>,
     parts: RunParts,
     handle: ActorHandle,
     node: Option<ClusterTasks>,
     scratch: Option<TempDir>,
-    /// Ends the connections.
+    /// Becomes true to close the connections.
     stop: watch::Sender<bool>,
-    /// Resolves when all connections are closed, since each holds a sender.
+    /// Resolves when all connections are closed, since each connection holds a sender.
     all_closed: mpsc::Receiver<()>,
 }
 
@@ -129,7 +130,7 @@ impl Work {
         let exit_when_finished = parts.config.exit_when_finished;
         // The routes hold the sender that `all_closed` waits for.
         match &mut node {
-            Some(node) => node.obey(app),
+            Some(node) => node.apply_commands(app),
             None => drop(app),
         }
         parts.spawn_loss_checks(&handle)?;
@@ -151,10 +152,10 @@ impl Work {
         let ended = parts.into_actor().run(until).await;
         stop.send_replace(true);
         if let Some(node) = &mut node {
-            node.stop_obeying();
+            node.stop_applying();
         }
         drop(tokio::time::timeout(GOODBYE_WITHIN, all_closed.recv()).await);
-        // A measurement that still runs is no longer needed. Wait for it briefly, since it reads the folder.
+        // A running measurement is no longer needed, but it reads the folder, so wait for it briefly.
         if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
             drop(tokio::time::timeout(GOODBYE_WITHIN, measuring).await);
         }
@@ -163,7 +164,7 @@ impl Work {
             node.stop_leading().await;
         }
         let Final { snapshot, status } = ended?;
-        // Runs led by other processes are stored in their shared storage.
+        // A cluster stores its run in the shared storage instead.
         if !is_node {
             save(store, snapshot, status.core.tokens_merged).await?;
         }
@@ -178,14 +179,14 @@ impl Work {
     }
 }
 
-/// Prepared run of this process, and its place in a cluster.
+/// Prepared run of this process, and its membership of a cluster.
 struct Setup {
     /// Settings that the processes of a cluster agreed on.
     config: ServeConfig,
     /// Working folder of a cluster process, deleted at the end.
     scratch: Option<TempDir>,
     prepared: Prepared,
-    node: Option<(Membership, Hearing)>,
+    node: Option<(Membership, CommandReader)>,
 }
 
 impl Setup {
@@ -201,8 +202,8 @@ impl Setup {
             Some((part, shared)) => Some(Membership::join(part, &config, shared).await?),
             None => None,
         };
-        if let Some((_, hearing)) = &node {
-            config = hearing.config().clone();
+        if let Some((_, commands)) = &node {
+            config = commands.config().clone();
             let core = syncer_config(&config)?;
             prepared.syncer.retune(core.quorum, core.merge);
             prepared.syncer.limit(core.learners_max, core.cohort_max, core.stop_tokens);
@@ -214,9 +215,9 @@ impl Setup {
 /// Tasks that connect a process to the rest of its cluster.
 struct ClusterTasks {
     membership: Membership,
-    /// Owner's commands, until [`Self::obey`].
-    hearing: Option<Hearing>,
-    obeying: Option<JoinHandle<()>>,
+    /// Owner's commands, until [`Self::apply_commands`].
+    commands: Option<CommandReader>,
+    applying: Option<JoinHandle<()>>,
     leading: JoinHandle<()>,
     stop_leading: oneshot::Sender<()>,
     /// Resolves when contact with the leaders is lost.
@@ -225,10 +226,10 @@ struct ClusterTasks {
 
 impl ClusterTasks {
     /// Begins to lead rounds, if that is the role of this process.
-    fn new((membership, hearing): (Membership, Hearing)) -> Self {
+    fn new((membership, commands): (Membership, CommandReader)) -> Self {
         let (stop_leading, stopped) = oneshot::channel::<()>();
-        let leading = tokio::spawn(membership.lead(&hearing, async { drop(stopped.await) }));
-        Self { membership, hearing: Some(hearing), obeying: None, leading, stop_leading, lost: None }
+        let leading = tokio::spawn(membership.lead(&commands, async { drop(stopped.await) }));
+        Self { membership, commands: Some(commands), applying: None, leading, stop_leading, lost: None }
     }
 
     /// Connects `syncer` to the leaders of its fragments. Returns it with the channel to them.
@@ -241,25 +242,26 @@ impl ClusterTasks {
         handle: &ActorHandle,
         invite_store: Arc<InviteStore>,
     ) -> Result<(Syncer, mpsc::UnboundedSender<LeaderRequest>), ServerError> {
-        let (syncer, requests, lost) = self.membership.face(syncer, handle.clone(), invite_store)?;
+        let (syncer, requests, lost) =
+            self.membership.connect_gateway(syncer, handle.clone(), invite_store)?;
         self.lost = Some(lost);
         Ok((syncer, requests))
     }
 
     /// Begins to apply the owner's commands to the run of `app`.
-    fn obey(&mut self, app: Arc<http::App>) {
-        let hearing = self.hearing.take();
-        self.obeying = hearing
-            .map(|hearing| tokio::spawn(hearing.run(move |command| http::obey(Arc::clone(&app), command))));
+    fn apply_commands(&mut self, app: Arc<http::App>) {
+        let commands = self.commands.take();
+        self.applying = commands
+            .map(|commands| tokio::spawn(commands.run(move |command| http::obey(Arc::clone(&app), command))));
     }
 
-    fn stop_obeying(&mut self) {
-        if let Some(obeying) = self.obeying.take() {
-            obeying.abort();
+    fn stop_applying(&mut self) {
+        if let Some(applying) = self.applying.take() {
+            applying.abort();
         }
     }
 
-    /// Hands this process's rounds over to others.
+    /// Hands this process's rounds over to other processes.
     async fn stop_leading(self) {
         drop(self.stop_leading);
         // Fails only if that task panicked, which has been logged.
@@ -267,7 +269,7 @@ impl ClusterTasks {
     }
 }
 
-/// Resolves when contact with the leaders of the rounds is lost; never outside a cluster.
+/// Resolves when contact with the leaders of the rounds is lost. Outside a cluster it never resolves.
 async fn lost(node: &mut Option<ClusterTasks>) {
     let lost = node.as_mut().and_then(|node| node.lost.take());
     let is_lost = match lost {
@@ -279,7 +281,7 @@ async fn lost(node: &mut Option<ClusterTasks>) {
     }
 }
 
-/// Parts of a run that its actor and the tasks next to it are made of.
+/// Parts from which the run's actor and the tasks next to it are built.
 struct RunParts {
     config: ServeConfig,
     prepared: Prepared,
@@ -313,7 +315,7 @@ impl RunParts {
         // Rollback needs a tape.
         if tape.keeps() && !self.config.no_undo {
             let losses = carried.history.evaluations.iter().map(|evaluation| evaluation.loss);
-            evaluator = evaluator.judged_by(Judge::new(Arc::clone(store), syncer.run(), losses));
+            evaluator = evaluator.with_judge(Judge::new(Arc::clone(store), syncer.run(), losses));
         }
         let (every, written) = (self.config.eval_every.0, carried.history.written());
         let measured =
@@ -347,7 +349,7 @@ impl RunParts {
     }
 }
 
-/// Returns the state of the routes of a run.
+/// Returns the state of a run's HTTP routes.
 ///
 /// # Errors
 /// `Config`: an allowed origin is invalid.
@@ -395,8 +397,8 @@ fn app(
     })
 }
 
-/// Saves the last `snapshot` of a run that has merged `tokens_merged`, if that is worth its time. Before the first
-/// merge, a snapshot only adds the curves of an idle run, which does not justify writing a large model again.
+/// Saves the last `snapshot` of a run with `tokens_merged` merged tokens. If no tokens are merged, a snapshot of
+/// [`IDLE_BYTES_SAVED`] or more is skipped, because it would add only the curves of an idle run.
 ///
 /// # Errors
 /// `Disk`, `Internal`.
@@ -419,7 +421,7 @@ async fn save(store: Arc<Store>, snapshot: Snapshot, tokens_merged: u64) -> Resu
 /// As [`OpenRun::open`].
 pub(crate) async fn lead(
     config: ServeConfig,
-    tell: impl FnOnce(),
+    on_ready: impl FnOnce(),
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServerError> {
     let Some(part) = config.cluster.part()? else {
@@ -430,8 +432,8 @@ pub(crate) async fn lead(
     let (config, scratch) = of_a_part(&config)?;
     let ours = config.clone();
     let shared = blocking(move || to_lead(&ours)).await??;
-    let (membership, hearing) = Membership::join(part, &config, shared).await?;
-    tell();
+    let (membership, commands) = Membership::join(part, &config, shared).await?;
+    on_ready();
     let over = membership.finished();
     let stop = async move {
         tokio::select! {
@@ -439,16 +441,16 @@ pub(crate) async fn lead(
             () = over, if config.exit_when_finished => {}
         }
     };
-    let leading = membership.lead(&hearing, stop);
+    let leading = membership.lead(&commands, stop);
     tokio::select! {
         () = leading => {}
-        () = hearing.run(|_| std::future::ready(())) => {}
+        () = commands.run(|_| std::future::ready(())) => {}
     }
     drop(scratch);
     Ok(())
 }
 
-/// Returns the settings of one process of several, and its working folder, which is deleted at the end.
+/// Returns the settings of one process of a cluster and its working folder, which is deleted on drop.
 fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), ServerError> {
     let folder = config.dir.join("processes");
     clear(&folder);
@@ -456,9 +458,10 @@ fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), Ser
     let failed = |source| ServerError::Disk { what: "write", path: folder.clone(), source };
     let scratch = made.map_err(failed)?;
     let dir = scratch.path().to_owned();
-    // The owner's token is that of the run's folder, for all processes.
+    // All processes use the owner's token from the run's folder.
     let admin_token = Some(owner_token(config)?);
-    // Leader processes know only the norms of single updates, and a rollback needs the tape of one process.
+    // Loss checks need whole updates, and leader processes know only their norms. A rollback needs the tape of one
+    // process.
     let mut config = ServeConfig { dir, admin_token, checks: 0.0, no_undo: true, ..config.clone() };
     config.alerts.expect_no_snapshots();
     tracing::warn!(
@@ -468,7 +471,7 @@ fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), Ser
     Ok((config, Some(scratch)))
 }
 
-/// Removes the folders that killed processes left in `folder`. Running processes hold a lock on theirs.
+/// Removes the folders that killed processes left in `folder`. A running process holds the lock of its folder.
 fn clear(folder: &Path) {
     for left in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_left = left.path().join("lock").exists() && Store::open(&left.path()).is_ok();
@@ -481,8 +484,8 @@ fn clear(folder: &Path) {
 /// Prepares the run of `config`, unless `shutdown` resolves first.
 ///
 /// # Errors
-/// Those of [`Plan::of`] and [`Plan::open`]; `Cancelled` if `shutdown` resolves meanwhile. Files written until then are
-/// removed. Work that only reads is abandoned if it does not end soon.
+/// Those of [`Plan::of`] and [`Plan::open`]; `Cancelled` if `shutdown` resolves first. Files written until then are
+/// removed. Work that only reads is abandoned after [`CANCELLED_WITHIN`].
 async fn prepare(
     config: &ServeConfig,
     shutdown: Pin<&mut (impl Future<Output = Bye> + ?Sized)>,
@@ -504,17 +507,16 @@ async fn prepare(
     }
 }
 
-/// Logs a new certificate in all runs, and whether it is now in use (`shown`).
+/// Logs in all runs that a new certificate is in use (`shown`), or that it cannot be used.
 pub(crate) async fn certificate(apps: Vec<Arc<http::App>>, shown: bool) {
     for app in apps {
         // A run that has ended has no log.
-        app.context.actor.tell(Command::Happened(LogEvent::Certificate { shown })).await;
+        app.context.actor.send(Command::Happened(LogEvent::Certificate { shown })).await;
     }
 }
 
-/// Resolves with the goodbye for the learners when the run should stop: at `shutdown`, or once the run is `over` if
-/// that is a reason to stop. Either way it waits for the last measurement of a complete run, which is part of the
-/// stored run.
+/// Resolves with the goodbye for learners when the run should stop: at `shutdown` or, if `is_over_enough`, once `over`
+/// turns true. If the run is over, it first waits for the last measurement, which is part of the stored run.
 async fn until(
     shutdown: impl Future<Output = Bye>,
     over: watch::Receiver<bool>,
@@ -522,7 +524,7 @@ async fn until(
     is_over_enough: bool,
 ) -> Bye {
     let measured = async {
-        // This never fails: the actor, which sends the value, waits for this task.
+        // This cannot fail: the actor holds the sender and waits for this task.
         drop(over.clone().wait_for(|over| *over).await);
         if let Some(measuring) = measuring {
             drop(measuring.await);
@@ -551,7 +553,7 @@ fn context(prepared: &Prepared, actor: ActorHandle, meters: &Arc<Meters>) -> Con
     }
 }
 
-/// Runs blocking `work` on a thread for such work.
+/// Runs `work` on a thread for blocking tasks.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ServerError> {

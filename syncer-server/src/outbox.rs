@@ -12,27 +12,28 @@ use crate::meters::Phase;
 /// Maximum number of short messages queued for one connection.
 const CONTROL_MAX: usize = 1_024;
 
-/// Parameters queued for one connection, in full turns of all fragments. A learner that lags further should fetch them
-/// again.
+/// Limit of the parameters queued for one connection, as a multiple of the model's size. A learner that lags further
+/// should fetch the parameters again.
 const BULK_TURNS_MAX: usize = 2;
 
-/// Messages with parameters that may always wait. The core limits the bytes in flight to a learner, and small fragments
-/// fit many messages into that limit: a distant learner gets all changes that it missed at once.
+/// Number of messages with parameters that may be queued for a model of any size. The core limits the bytes in flight
+/// to a learner, and small fragments fit many messages into that limit: a distant learner gets all changes that it
+/// missed at once.
 const BULK_MIN: usize = 2_048;
 
-/// Bytes of such messages that may always wait.
+/// Bytes of messages with parameters that may be queued for a model of any size.
 const BULK_BYTES_MIN: usize = 32 << 20;
 
 /// An encoded message, shared by all its connections.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
-    /// Its frames, in order.
+    /// Frames of the message, in order.
     pub frames: Arc<[Bytes]>,
-    /// The account that its bytes are counted on.
+    /// Counter group for its bytes.
     pub phase: Phase,
-    /// Parameters in it.
+    /// Number of parameters in the message.
     pub values: u64,
-    /// True if it tells the learner that the core has admitted it.
+    /// True for `Welcome`, which says that the core has admitted the learner.
     pub is_welcome: bool,
     bulk: bool,
 }
@@ -41,7 +42,8 @@ pub struct Outgoing {
 #[derive(Debug)]
 pub struct Encoder {
     fragments: Arc<Fragments>,
-    /// Distinguishes the chunked messages of one connection; the writer sends one at a time.
+    /// Number of the newest message. It distinguishes the chunked messages of one connection, which the writer sends
+    /// one at a time.
     number: u32,
 }
 
@@ -75,14 +77,14 @@ impl Encoder {
 pub struct Outbox {
     control: mpsc::Sender<Outgoing>,
     bulk: mpsc::Sender<Bulk>,
-    /// Byte limit of queued messages with parameters. The core trusts a peer's report of what it holds, so a lying peer
-    /// that reads nothing must not fill the memory.
+    /// Byte budget of queued messages with parameters. The core trusts a peer's report of the versions that it holds,
+    /// so a lying peer that reads nothing must not fill the memory.
     room: Arc<Semaphore>,
     probes: mpsc::Sender<u64>,
     bye: mpsc::Sender<Bye>,
 }
 
-/// A message with parameters, and the room that it takes until it is sent.
+/// A message with parameters, and its part of the byte budget until it is sent.
 #[derive(Debug)]
 pub struct Bulk {
     /// The message.
@@ -97,9 +99,9 @@ pub struct Queues {
     pub control: mpsc::Receiver<Outgoing>,
     /// Messages with parameters.
     pub bulk: mpsc::Receiver<Bulk>,
-    /// Numbers that the peer should send back.
+    /// Numbers to send as pings, which the peer should send back.
     pub probes: mpsc::Receiver<u64>,
-    /// The goodbye. It overtakes parameters and messages that wait for room on the socket.
+    /// The goodbye. It overtakes parameters, and messages that wait for the socket.
     pub bye: mpsc::Receiver<Bye>,
 }
 
@@ -108,8 +110,8 @@ pub struct Queues {
 pub struct Full;
 
 impl Outbox {
-    /// Creates an empty outbox for a run with this many fragments and bodies of at most `body_bytes_max`. The third
-    /// value is a second sender of the goodbye.
+    /// Creates an empty outbox for a run with this many fragments and bodies of at most `body_bytes_max` bytes. The
+    /// third value is a second sender of the goodbye.
     #[must_use]
     pub fn new(fragments: u16, body_bytes_max: u32) -> (Self, Queues, mpsc::Sender<Bye>) {
         let turns_bytes = BULK_TURNS_MAX * usize::from(fragments) * body_bytes_max as usize;
@@ -138,8 +140,7 @@ impl Outbox {
         queue(&self.bulk, Bulk { outgoing, _room: room.ok_or(Full)? })
     }
 
-    /// Asks the peer to send this number back. If the queue is full, the probe is lost, as if the peer had not
-    /// answered.
+    /// Asks the peer to send `number` back. If the queue is full, the probe is lost, as if the peer had not answered.
     pub fn probe(&self, number: u64) {
         let _ = self.probes.try_send(number);
     }
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!((merged.frames.len(), merged.values), (2, 32));
 
         let (outbox, mut queues, _bye) = Outbox::new(count, 100_000);
-        // The changes that a learner with a latency of one second missed of a small model.
+        // Changes of a small model that a learner with a latency of one second has missed.
         let bytes = merged.frames.iter().map(Bytes::len).sum::<usize>();
         for _ in 0..BULK_BYTES_MIN / bytes {
             assert_eq!(outbox.send(merged.clone()), Ok(()));

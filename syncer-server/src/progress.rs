@@ -8,7 +8,7 @@ use crate::clock::unix_ms;
 use crate::errors::ServerError;
 
 /// Shortest time between two log lines about the same work, in milliseconds.
-const TOLD_EVERY_MS: u64 = 2_000;
+const LOG_EVERY_MS: u64 = 2_000;
 
 /// Cancellation of long work. Clones cancel the same work.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +37,7 @@ impl Cancellation {
         self.is_cancelled.load(Ordering::SeqCst)
     }
 
-    /// Does `work`, which writes files. The canceller waits until the work has removed them.
+    /// Runs `work`, which writes files. The canceller waits until the work has removed them.
     ///
     /// # Errors
     /// `Cancelled`, and those of `work`.
@@ -65,7 +65,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns the amount from which on work is logged from its beginning.
+    /// Returns the smallest amount of work that is logged from its beginning.
     fn large(self) -> u64 {
         match self {
             Self::Parameters => 10_000_000,
@@ -73,7 +73,7 @@ impl Unit {
         }
     }
 
-    /// Returns `done` of `total` as text for people: "1.2 of 4.3 GB".
+    /// Returns `done` of `total` as text, such as "1.2 of 4.3 GB".
     fn words(self, done: u64, total: u64) -> String {
         let (size, name) = match self {
             Self::Parameters => (1e6, "M"),
@@ -84,31 +84,31 @@ impl Unit {
     }
 }
 
-/// Progress of one piece of work, as lines in the log.
+/// Progress of one piece of work, reported in the log.
 pub struct Progress {
     cancellation: Cancellation,
     /// Name of the activity, and the unit of its amounts; `None` logs nothing.
-    told: Option<(&'static str, Unit)>,
+    activity: Option<(&'static str, Unit)>,
     total: u64,
     done: Cell<u64>,
-    told_ms: Cell<u64>,
+    logged_ms: Cell<u64>,
 }
 
 impl Progress {
-    /// Returns the progress of `what`, an activity such as "writing the first snapshot", through `total` of `unit`.
+    /// Creates the progress of the activity `what`, such as "writing the first snapshot", with `total` units of work.
     /// Large work is logged from its beginning, other work only if it takes long.
     #[must_use]
     pub fn of(cancellation: &Cancellation, what: &'static str, total: u64, unit: Unit) -> Self {
-        let told_ms = if total >= unit.large() { 0 } else { unix_ms() };
-        let (cancellation, told_ms) = (cancellation.clone(), Cell::new(told_ms));
-        Self { cancellation, told: Some((what, unit)), total, done: Cell::new(0), told_ms }
+        let logged_ms = if total >= unit.large() { 0 } else { unix_ms() };
+        let (cancellation, logged_ms) = (cancellation.clone(), Cell::new(logged_ms));
+        Self { cancellation, activity: Some((what, unit)), total, done: Cell::new(0), logged_ms }
     }
 
     /// Returns a progress that logs nothing.
     #[must_use]
     pub fn silent(cancellation: &Cancellation) -> Self {
         let cancellation = cancellation.clone();
-        Self { cancellation, told: None, total: 0, done: Cell::new(0), told_ms: Cell::new(0) }
+        Self { cancellation, activity: None, total: 0, done: Cell::new(0), logged_ms: Cell::new(0) }
     }
 
     /// Adds `amount` to the work that is done.
@@ -117,10 +117,10 @@ impl Progress {
     /// `Cancelled`: the rest is no longer wanted.
     pub fn add(&self, amount: u64) -> Result<(), ServerError> {
         self.done.set(self.done.get() + amount);
-        if let Some((what, unit)) = self.told
-            && unix_ms().abs_diff(self.told_ms.get()) >= TOLD_EVERY_MS
+        if let Some((what, unit)) = self.activity
+            && unix_ms().abs_diff(self.logged_ms.get()) >= LOG_EVERY_MS
         {
-            self.told_ms.set(unix_ms());
+            self.logged_ms.set(unix_ms());
             tracing::info!("{what}: {}", unit.words(self.done.get(), self.total));
         }
         self.check()

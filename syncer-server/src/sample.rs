@@ -1,4 +1,4 @@
-//! Continuation of a text by the newest snapshot of a run, or its answer to a question.
+//! Continuation of a text, or answer to a question, by the model of a run's newest snapshot.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,26 +18,26 @@ use crate::export::flat;
 use crate::llama::Chat;
 use crate::store::{Store, disk};
 
-/// The written text and its speed.
+/// The generated text and its speed.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Written {
-    /// The prompt, or the conversation as the chat template writes it.
+    /// The prompt, or the conversation as rendered by the chat template.
     pub prompt: String,
     /// The continuation.
     pub text: String,
     /// Tokens of the text.
     pub tokens: u32,
-    /// Whether the model ended the text itself.
+    /// True if the model ended the text itself.
     pub stopped: bool,
-    /// Tokens written per second, including the time to read the prompt.
+    /// Generated tokens per second, including the time to read the prompt.
     pub tokens_per_s: f64,
     /// Tokens merged into the model.
     pub tokens_merged: u64,
 }
 
-/// Number of pending tokens after which their text is settled and not decoded again.
-const SPELT_MAX: usize = 256;
+/// Number of pending tokens after which the decoder returns their text and starts again without tokens.
+const PENDING_MAX: usize = 256;
 
 /// Continues `args.prompt`, or answers `args.chat`, with the model of the newest snapshot in `args.folder`. The model
 /// stops at the tokens of `Stops`, which are not part of the text. `show` gets the text in pieces of whole characters.
@@ -83,7 +83,7 @@ pub fn sample(
         let why = format!("--picture: {} already exists; name a new file", path.display());
         return Err(ServerError::Config { why });
     }
-    let mut speller = Speller::new(&vocabulary, args.chat.is_some());
+    let mut decoder = TextDecoder::new(&vocabulary, args.chat.is_some());
     let (mut text, mut tokens, mut stopped) = (String::new(), 0, false);
     for token in writer.take(args.tokens as usize) {
         stopped = stops.contains(&token);
@@ -91,15 +91,15 @@ pub fn sample(
             break;
         }
         tokens += 1;
-        let more = speller.add(token);
+        let more = decoder.add(token);
         text.push_str(&more);
         if show(&more).is_err() {
             break;
         }
     }
-    let rest = speller.rest();
+    let rest = decoder.rest();
     text.push_str(&rest);
-    // A reader that closed the pipe has read enough.
+    // If the reader has closed the pipe, the rest is not needed.
     show(&rest).ok();
     if let Some(path) = &args.picture {
         let why = "--picture: the text that was written holds no picture of eight lines of eight pixels";
@@ -137,22 +137,22 @@ fn prompt(args: &SampleArgs, chat: &Chat) -> Result<String, ServerError> {
 }
 
 /// Incremental decoder of tokens to text.
-struct Speller<'a> {
+struct TextDecoder<'a> {
     vocabulary: &'a Vocabulary,
-    /// Whether special tokens are left out.
+    /// True if special tokens are left out of the text.
     is_plain: bool,
-    /// Tokens since the text was last settled.
+    /// Tokens that are decoded together with the next one.
     pending: Vec<u32>,
-    /// Bytes of their text that were already returned.
-    told: usize,
+    /// Length of their text that was already returned, in bytes.
+    returned: usize,
 }
 
-impl<'a> Speller<'a> {
+impl<'a> TextDecoder<'a> {
     fn new(vocabulary: &'a Vocabulary, is_plain: bool) -> Self {
-        Self { vocabulary, is_plain, pending: Vec::new(), told: 0 }
+        Self { vocabulary, is_plain, pending: Vec::new(), returned: 0 }
     }
 
-    fn spelt(&self) -> String {
+    fn decoded(&self) -> String {
         match self.is_plain {
             true => self.vocabulary.decode_plain(&self.pending),
             false => self.vocabulary.decode(&self.pending),
@@ -162,23 +162,23 @@ impl<'a> Speller<'a> {
     /// Returns the text that `token` completes; empty while a character of several bytes is incomplete.
     fn add(&mut self, token: u32) -> String {
         self.pending.push(token);
-        let is_full = self.pending.len() >= SPELT_MAX;
-        let spelt = self.spelt();
-        if spelt.ends_with(char::REPLACEMENT_CHARACTER) && !is_full {
+        let is_full = self.pending.len() >= PENDING_MAX;
+        let decoded = self.decoded();
+        if decoded.ends_with(char::REPLACEMENT_CHARACTER) && !is_full {
             return String::new();
         }
-        let more = spelt.get(self.told..).unwrap_or_default().to_owned();
-        self.told = spelt.len();
+        let more = decoded.get(self.returned..).unwrap_or_default().to_owned();
+        self.returned = decoded.len();
         if is_full {
-            (self.pending, self.told) = (Vec::new(), 0);
+            (self.pending, self.returned) = (Vec::new(), 0);
         }
         more
     }
 
-    /// Returns the text that was held back.
+    /// Returns the text that is left, with incomplete characters replaced.
     fn rest(&mut self) -> String {
-        let more = self.spelt().get(self.told..).unwrap_or_default().to_owned();
-        (self.pending, self.told) = (Vec::new(), 0);
+        let more = self.decoded().get(self.returned..).unwrap_or_default().to_owned();
+        (self.pending, self.returned) = (Vec::new(), 0);
         more
     }
 }

@@ -8,7 +8,7 @@ use syncer_server::{Exit, ServerError};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-/// Period after the first signal in which further signals count as the same request. A terminal signals the whole
+/// Period after the first signal in which further signals belong to the same request. A terminal signals the whole
 /// process group, and the parent process may pass the signal on.
 const SAME_WITHIN: Duration = Duration::from_millis(500);
 
@@ -25,12 +25,12 @@ pub fn signalled() -> Result<impl Future<Output = ()> + Send, ServerError> {
         let _context = runtime.enter();
         Signals::listen().map_err(system)?
     };
-    let (tell, told) = oneshot::channel();
-    let listen = move || runtime.block_on(obey(signals, tell));
+    let (stop, stopped) = oneshot::channel();
+    let listen = move || runtime.block_on(forward(signals, stop));
     thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(system)?;
     Ok(async move {
         // The thread ends only after it has sent.
-        drop(told.await);
+        drop(stopped.await);
         tracing::info!(
             "stopping: learners are informed and the run is saved; press Ctrl+C or send the signal again to stop at \
              once"
@@ -38,14 +38,14 @@ pub fn signalled() -> Result<impl Future<Output = ()> + Send, ServerError> {
     })
 }
 
-/// Reports the first signal, and ends the process at the second.
-async fn obey(mut signals: Signals, tell: oneshot::Sender<()>) {
-    let mut heard = StopSignals::default();
-    let mut tell = Some(tell);
+/// Sends the first signal to `stop`, and ends the process at the second.
+async fn forward(mut signals: Signals, stop: oneshot::Sender<()>) {
+    let mut received = StopSignals::default();
+    let mut stop = Some(stop);
     loop {
         signals.next().await;
-        match heard.hear(Instant::now()) {
-            StopRequest::Stop => drop(tell.take().map(|tell| tell.send(()))),
+        match received.receive(Instant::now()) {
+            StopRequest::Stop => drop(stop.take().map(|stop| stop.send(()))),
             StopRequest::Same => {}
             StopRequest::StopNow => process::exit(u8::from(Exit::Stopped).into()),
         }
@@ -106,7 +106,7 @@ enum StopRequest {
 }
 
 impl StopSignals {
-    fn hear(&mut self, now: Instant) -> StopRequest {
+    fn receive(&mut self, now: Instant) -> StopRequest {
         match self.first {
             None => {
                 self.first = Some(now);
@@ -123,12 +123,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_at_once_are_one_wish() {
+    fn simultaneous_signals_are_one_request() {
         let start = Instant::now();
-        let mut heard = StopSignals::default();
-        let mut hear = |after_ms| heard.hear(start + Duration::from_millis(after_ms));
+        let mut received = StopSignals::default();
+        let mut receive = |after_ms| received.receive(start + Duration::from_millis(after_ms));
         assert_eq!(
-            [hear(0), hear(0), hear(499), hear(500)],
+            [receive(0), receive(0), receive(499), receive(500)],
             [StopRequest::Stop, StopRequest::Same, StopRequest::Same, StopRequest::StopNow]
         );
     }

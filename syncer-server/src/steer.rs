@@ -1,4 +1,4 @@
-//! The verbs that steer one run from a terminal by sending the owner's orders to its server.
+//! Verbs that send the owner's orders to the server of one run.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const DEFAULT_URL: &str = "http://127.0.0.1:7700";
 /// - `Disk`: a file of the folder cannot be read.
 /// - `NoSyncer`: no server answers.
 pub fn pause(run: &SteerArgs) -> Result<String, ServerError> {
-    give(run, "pause", String::new())
+    send_order(run, "pause", String::new())
 }
 
 /// Resumes a paused run.
@@ -28,7 +28,7 @@ pub fn pause(run: &SteerArgs) -> Result<String, ServerError> {
 /// # Errors
 /// As [`pause`].
 pub fn resume(run: &SteerArgs) -> Result<String, ServerError> {
-    give(run, "resume", String::new())
+    send_order(run, "resume", String::new())
 }
 
 /// Collects the last updates and ends the run.
@@ -36,7 +36,7 @@ pub fn resume(run: &SteerArgs) -> Result<String, ServerError> {
 /// # Errors
 /// As [`pause`].
 pub fn finish(run: &SteerArgs) -> Result<String, ServerError> {
-    give(run, "finish", String::new())
+    send_order(run, "finish", String::new())
 }
 
 /// Changes settings of the run while it goes on.
@@ -46,29 +46,29 @@ pub fn finish(run: &SteerArgs) -> Result<String, ServerError> {
 pub fn set(args: &SetArgs) -> Result<String, ServerError> {
     let settings: BTreeMap<&str, &str> =
         args.settings.iter().map(|(key, value)| (&**key, &**value)).collect();
-    give(&args.run, "settings", json!(settings).to_string())
+    send_order(&args.run, "settings", json!(settings).to_string())
 }
 
-/// Sets the share of its pace that one learner trains.
+/// Limits one learner to a share of its pace.
 ///
 /// # Errors
 /// As [`pause`].
 pub fn pace(args: &PaceArgs) -> Result<String, ServerError> {
     let body = json!({ "share": args.share }).to_string();
-    give(&args.run, &format!("learners/{}/pace", args.learner), body)
+    send_order(&args.run, &format!("learners/{}/pace", args.learner), body)
 }
 
-/// Drops one learner for a while.
+/// Drops one learner, and refuses its return for a while.
 ///
 /// # Errors
 /// As [`pause`].
 pub fn send_away(args: &DropArgs) -> Result<String, ServerError> {
     let body = json!({ "seconds": args.time.0.as_secs_f64() }).to_string();
-    give(&args.run, &format!("learners/{}/drop", args.learner), body)
+    send_order(&args.run, &format!("learners/{}/drop", args.learner), body)
 }
 
 /// Sends an order of the owner to the server of `run`, and returns the answer.
-fn give(run: &SteerArgs, order: &str, body: String) -> Result<String, ServerError> {
+fn send_order(run: &SteerArgs, order: &str, body: String) -> Result<String, ServerError> {
     let store = Store::look(&run.dir);
     let url = match &run.url {
         Some(url) => url.clone(),

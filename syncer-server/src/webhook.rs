@@ -1,4 +1,4 @@
-//! Alerts posted to an address of the owner: `--webhook`.
+//! Posts of alerts to a URL of the owner (`--webhook`).
 //!
 //! A separate thread posts them, so that no caller waits. Failed posts are retried and finally dropped; the log reports
 //! a failure once.
@@ -40,13 +40,13 @@ pub struct Notice {
     pub run: String,
     /// The kind of alert.
     pub alert: AlertKind,
-    /// Whether the alert was raised; otherwise it was cleared.
+    /// True if the alert was raised, false if it was cleared.
     pub raised: bool,
     /// Time in milliseconds since 1970.
     pub at_ms: u64,
 }
 
-/// Handle to the posting thread.
+/// Handle to the thread that posts alerts.
 #[derive(Debug)]
 pub struct Webhook {
     queue: SyncSender<Notice>,
@@ -80,7 +80,7 @@ impl Webhook {
     }
 
     /// Queues `notice` without waiting. If the queue is full, the notice is dropped.
-    pub fn tell(&self, notice: Notice) {
+    pub fn enqueue(&self, notice: Notice) {
         if let Err(TrySendError::Full(notice)) = self.queue.try_send(notice) {
             tracing::warn!(
                 text = notice.text,
@@ -110,8 +110,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Returns the index of the next notice to try: the earliest due among those without an earlier notice of the same
-/// alert.
+/// Returns the index of the next notice to post: among the oldest waiting notices of each alert, the one that is due
+/// first.
 fn next(waiting: &VecDeque<Waiting>) -> Option<usize> {
     let is_free = |at: usize| waiting.iter().take(at).all(|one| one.notice.alert != waiting[at].notice.alert);
     (0..waiting.len()).filter(|&at| is_free(at)).min_by_key(|&at| waiting[at].due)
@@ -122,13 +122,13 @@ struct Poster {
     proxy: Option<Proxy>,
     url: String,
     waits: &'static [Duration],
-    /// Whether the log already reports the failure.
+    /// True if the log already reports the failure.
     is_failing: bool,
 }
 
 /// The outcome of an attempt.
 enum Tried {
-    Told,
+    Posted,
     /// A temporary failure.
     Later(String),
     /// A permanent failure.
@@ -152,7 +152,7 @@ impl Poster {
         loop {
             let came = match next(&waiting) {
                 None => notices.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                // A shutdown of the syncer is noticed at once.
+                // A shutdown of the syncer ends this wait at once.
                 Some(at) => notices.recv_timeout(waiting[at].due.saturating_duration_since(now())),
             };
             match came {
@@ -170,15 +170,15 @@ impl Poster {
             let wait = self.waits.get(waiting[at].failed).copied();
             match (self.post(&waiting[at].notice), wait) {
                 (Tried::Later(why), Some(wait)) => {
-                    self.fails(&why);
+                    self.log_failure(&why);
                     waiting[at].failed += 1;
                     waiting[at].due = now() + wait;
                 }
                 (Tried::Later(why) | Tried::Never(why), _) => {
-                    self.fails(&why);
+                    self.log_failure(&why);
                     waiting.remove(at);
                 }
-                (Tried::Told, _) => {
+                (Tried::Posted, _) => {
                     if std::mem::take(&mut self.is_failing) {
                         tracing::info!("the webhook accepts alerts again");
                     }
@@ -192,7 +192,7 @@ impl Poster {
         let body = serde_json::to_string(notice).expect("plain data");
         let answer = self.agent.post(&self.url).header("content-type", "application/json").send(body);
         match answer.map(|answer| answer.status()) {
-            Ok(status) if status.is_success() => Tried::Told,
+            Ok(status) if status.is_success() => Tried::Posted,
             Ok(status) if status.is_server_error() || [408, 429].contains(&status.as_u16()) => {
                 Tried::Later(format!("it answers {status}"))
             }
@@ -201,8 +201,8 @@ impl Poster {
         }
     }
 
-    /// The log does not contain the address, which may hold a secret.
-    fn fails(&mut self, why: &str) {
+    /// Logs a failure once. The log does not contain the URL, which may hold a secret.
+    fn log_failure(&mut self, why: &str) {
         if !std::mem::replace(&mut self.is_failing, true) {
             tracing::warn!(
                 why,
@@ -240,12 +240,13 @@ mod tests {
         panic!("nothing more was posted");
     }
 
-    /// Returns the `atMs` values that arrive in order, if the posts are answered like that.
-    fn check_posts(answers: &'static [&'static str], told: u64) -> Vec<u64> {
+    /// Queues `count` notices, answers each post with the next of `answers`, and returns the `atMs` values of the
+    /// posts.
+    fn check_posts(answers: &'static [&'static str], count: u64) -> Vec<u64> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/hook?secret", listener.local_addr().unwrap());
         let webhook = Webhook::with(&url, AT_ONCE).unwrap();
-        (1..=told).for_each(|number| webhook.tell(notice(number)));
+        (1..=count).for_each(|number| webhook.enqueue(notice(number)));
         let mut came = Vec::new();
         for answer in answers {
             let mut stream = accepted(&listener);
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_holds_up_no_other_alert() {
+    fn failing_notice_delays_no_other_alert() {
         let of = |alert, failed, due| Waiting { notice: Notice { alert, ..notice(1) }, failed, due };
         let soon = now();
         let later = soon + Duration::from_secs(9);
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_tried_again_and_then_given_up() {
+    fn failed_posts_are_retried_and_then_dropped() {
         assert_eq!(check_posts(&["204 No Content", "200 OK"], 2), [1, 2]);
         assert_eq!(check_posts(&["503 Busy", "200 OK", "200 OK"], 2), [1, 1, 2]);
         assert_eq!(check_posts(&["503 Busy", "429 Slow", "500 Oh", "200 OK"], 2), [1, 1, 1, 2]);

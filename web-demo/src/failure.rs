@@ -1,4 +1,4 @@
-//! Errors for JavaScript: an `Error` with a stable `code`.
+//! Errors for JavaScript: each is an `Error` with a stable `code`.
 
 use archipelago::run::{AddressError, DutyError, RunError};
 use archipelago_core::wire::CloseCode;
@@ -7,28 +7,28 @@ use archipelago_runtime::engine::{EngineError, Fallback};
 use js_sys::{Error, Reflect};
 use wasm_bindgen::JsValue;
 
-/// Reason why the learner cannot run in this browser, or no longer.
+/// Reason why the learner cannot start in this browser or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Invalid options.
+    /// The options are invalid.
     #[error("{0}")]
     Options(String),
-    /// No engine here can train the model.
+    /// No engine in this browser can train the model.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// This browser offers no GPU at all. (The native remedy, a driver, is out of a page's reach.)
+    /// The browser offers no GPU. The message for native programs, to install a driver, would not help on a page.
     #[error("this browser offers no GPU: enable WebGPU in its settings, or train on the processor")]
     NoGpu,
-    /// There is a GPU, but it cannot be used.
+    /// The browser has a GPU, but it cannot be used.
     #[error(transparent)]
     Gpu(GpuError),
-    /// The run ended for a reason other than the owner's order or its completion.
+    /// The run ended, but it was neither completed nor stopped by the visitor.
     #[error(transparent)]
     Run(#[from] RunError),
 }
 
 impl Failure {
-    /// Returns the name of the cause. It does not change between versions.
+    /// Returns the stable name of the cause. It does not change between versions.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -51,8 +51,8 @@ impl From<GpuError> for Failure {
     }
 }
 
-/// Returns the reason for training on the processor, in terms of a browser.
-pub(crate) fn told(fallback: &Fallback) -> String {
+/// Returns the reason for training on the processor, worded for a browser.
+pub(crate) fn describe_fallback(fallback: &Fallback) -> String {
     match fallback {
         Fallback::Gpu(error) => format!("training on the processor: {}", Failure::from(error.clone())),
         fallback => fallback.to_string(),

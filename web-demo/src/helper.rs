@@ -1,4 +1,4 @@
-//! Helpers of a CPU engine: Workers next to the learner's Worker, without shared memory.
+//! Helpers of a CPU engine: further Workers next to the learner's Worker, without shared memory.
 
 use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::RunSpec;
@@ -16,16 +16,16 @@ use crate::options::{read, to_js};
 
 #[wasm_bindgen]
 extern "C" {
-    /// Starter of helpers.
+    /// JavaScript object that starts helpers.
     #[derive(Clone)]
     pub type Team;
-    /// Starts a helper that differentiates up to `windows` windows of a model.
+    /// Starts a helper that computes gradients for up to `windows` windows of a model.
     #[wasm_bindgen(method, catch)]
     fn start(this: &Team, model: JsValue, windows: u32) -> Result<Remote, JsValue>;
 
-    /// A helper, as seen from the learner's Worker.
+    /// Helper as seen from the learner's Worker.
     type Remote;
-    /// Resolves with [`RemotePart`], or with nothing if that takes longer than `patience_ms`.
+    /// Resolves with [`RemotePart`], or with nothing after `patience_ms` milliseconds.
     #[wasm_bindgen(method)]
     fn begin(
         this: &Remote,
@@ -37,7 +37,7 @@ extern "C" {
     #[wasm_bindgen(method)]
     fn end(this: &Remote);
 
-    /// Result of [`Differentiator::differentiate`], with its time.
+    /// Result of [`Differentiator::differentiate`], with the time it took.
     type RemotePart;
     #[wasm_bindgen(method, getter)]
     fn loss(this: &RemotePart) -> f64;
@@ -47,19 +47,19 @@ extern "C" {
     fn busy_us(this: &RemotePart) -> f64;
 }
 
-/// Starts up to `count` helpers with `team` for each engine, or fewer if it cannot.
+/// Creates a factory that starts up to `count` helpers with `team`, or fewer if the browser refuses.
 pub fn helpers(team: Team, count: u32) -> Helpers {
     Helpers::new(move |spec: &RunSpec| {
-        // No engine, and so no helper, is built for another architecture.
+        // No engine is built for an architecture other than the decoder, so no helper is needed.
         let model = ModelSpec::of(&spec.model).ok();
         let start = |_| team.start(to_js(model.as_ref()?), spec.inner.batch).ok();
-        // Each helper needs at least one window, in addition to the learner's own.
+        // The learner's Worker and each helper need at least one window.
         let useful = count.min(spec.inner.batch.saturating_sub(1));
         (0..useful).map_while(start).map(|remote| Box::new(OwnedHelper(remote)) as Box<dyn Helper>).collect()
     })
 }
 
-/// A helper that ends when it is dropped.
+/// Helper that ends when it is dropped.
 struct OwnedHelper(Remote);
 
 impl Drop for OwnedHelper {
@@ -90,13 +90,13 @@ fn failed(error: JsValue) -> HelperError {
     HelperError::Failed { reason }
 }
 
-/// Interface for a helper's Worker.
+/// Gradient computation in a helper's Worker.
 #[wasm_bindgen]
 pub struct Differentiator(CpuGradient);
 
 #[wasm_bindgen]
 impl Differentiator {
-    /// Creates a differentiator for up to `windows` windows of `model`.
+    /// Creates an instance for up to `windows` windows of `model`.
     ///
     /// # Errors
     /// [`Failure`], as an `Error` with a `code`.
@@ -107,8 +107,8 @@ impl Differentiator {
         Ok(Self(gradient.map_err(Failure::from)?))
     }
 
-    /// Overwrites `params` with the gradient of some windows, see [`CpuGradient::differentiate`], and returns the sum
-    /// of their losses.
+    /// Computes the gradient of some windows as [`CpuGradient::differentiate`] does. Overwrites `params` with it and
+    /// returns the sum of the losses.
     ///
     /// # Errors
     /// [`Failure`], as an `Error` with a `code`.

@@ -1,4 +1,4 @@
-//! A learner in a Worker, with its callbacks, notices, key and storage in the browser.
+//! Learner in a Worker, with callbacks to JavaScript, and with its key and storage in the browser.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -23,33 +23,33 @@ use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 
-use crate::failure::told;
+use crate::failure::describe_fallback;
 use crate::helper::{Team, helpers};
 use crate::options::{read, to_js};
 use crate::{Failure, JoinOptions, options};
 
-/// Maximum number of parameters for which moments are saved. Moments above 256 MiB are too large to write often.
+/// Maximum number of parameters for which moments are saved. Larger moments, above 256 MiB, take too long to write.
 const SAVED_PARAMS_MAX: usize = 32 << 20;
 
-/// A learner and its control. Runs once.
+/// Learner with its controls. It can run once.
 #[wasm_bindgen]
 #[derive(Debug, Default)]
 pub struct Learner {
     control: Control,
-    /// The device in use, for a deliberate loss.
+    /// Device in use, for [`Self::lose_device`].
     gpu: Rc<RefCell<Option<Gpu>>>,
 }
 
 #[wasm_bindgen]
 impl Learner {
-    /// Creates a learner that has not started.
+    /// Creates a learner that does not run yet.
     #[wasm_bindgen(constructor)]
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes part in a run until it is stopped or the run ends; resolves with the last report. `join_options` are
+    /// Takes part in a run until it is stopped or the run ends, and resolves with the last report. `join_options` are
     /// [`JoinOptions`]; `team` starts the helpers of a CPU engine.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Learner {
         Ok(to_js(&report))
     }
 
-    /// Pauses training after the current step; the connection stays.
+    /// Pauses training after the current step, without closing the connection.
     pub fn pause(&self) {
         self.control.pause();
     }
@@ -70,7 +70,7 @@ impl Learner {
         self.control.resume();
     }
 
-    /// Leaves the run properly after the current step.
+    /// Leaves the run after the current step, with its last messages sent.
     pub fn stop(&self) {
         self.control.stop();
     }
@@ -81,12 +81,12 @@ impl Learner {
         self.control.set_hidden(hidden);
     }
 
-    /// Reconnects at once instead of at the planned time.
+    /// Reconnects at once, without waiting for the backoff.
     pub fn reconnect(&self) {
         self.control.reconnect();
     }
 
-    /// Sets the share of time in which the learner computes.
+    /// Sets the duty cycle, the fraction of time spent training.
     ///
     /// # Errors
     /// [`Failure::Options`]: `share` is not above 0 and at most 1.
@@ -95,7 +95,7 @@ impl Learner {
         Ok(self.control.set_duty_cycle(share).map_err(Failure::from)?)
     }
 
-    /// Destroys the GPU device, as a driver reset would, for tests and lessons. Returns false on the CPU.
+    /// Destroys the GPU device as a driver reset does, for tests and demonstrations. Returns false on the CPU.
     #[wasm_bindgen(js_name = loseDevice)]
     #[must_use]
     pub fn lose_device(&self) -> bool {
@@ -142,7 +142,7 @@ impl Learner {
             hooks.event(to_js(&LearnerNotice::Engine {
                 engine: engine.kind().name(),
                 device: builder.gpu().map_or_else(|| engine.describe(), describe),
-                fallback: builder.fallback().map(told),
+                fallback: builder.fallback().map(describe_fallback),
                 restored,
             }));
             let hooks = Rc::clone(&hooks);
@@ -157,7 +157,7 @@ impl Learner {
     }
 }
 
-/// Returns a description of a GPU for people. Browsers reveal little about it.
+/// Returns a description of a GPU for display. Browsers reveal little about it.
 pub(crate) fn describe(gpu: &Gpu) -> String {
     match gpu.facts().name.as_str() {
         "" => DeviceKind::Browser.describe("WebGPU"),
@@ -165,7 +165,7 @@ pub(crate) fn describe(gpu: &Gpu) -> String {
     }
 }
 
-/// Opens a builder of engines of `kind`. CPU engines use `helpers`.
+/// Opens a builder of engines of `kind`. Its CPU engines use `helpers`.
 pub(crate) async fn open(kind: EngineKind, helpers: Helpers) -> Result<EngineBuilder, Failure> {
     let clock = Clock::start();
     let options = EngineOptions {
@@ -183,8 +183,8 @@ pub(crate) async fn open(kind: EngineKind, helpers: Helpers) -> Result<EngineBui
     Ok(builder)
 }
 
-/// Returns the moments of this model that an earlier page saved. Any problem with them is ignored, so that training can
-/// start.
+/// Returns the moments of this model that an earlier page saved. Returns `None` if there are none or if they cannot be
+/// read.
 async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<OptimiserState> {
     let params = Layout::of(&spec.model).ok()?.len();
     let kept = JsFuture::from(hooks.restore(params as f64)).await.ok()?;
@@ -194,34 +194,34 @@ async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<OptimiserState> {
     let kept: StoredMoments = kept.unchecked_into();
     let steps = kept.steps();
     let vectors = kept.vectors().iter().map(|vector| Float32Array::new(&vector).to_vec()).collect();
-    // The engine checks whether they belong to this model and its optimiser.
+    // The engine checks whether the vectors belong to this model and its optimiser.
     (0.0..=u32::MAX.into()).contains(&steps).then_some(OptimiserState { steps: steps as u64, vectors })
 }
 
 #[wasm_bindgen]
 extern "C" {
-    /// Callbacks that a learner uses in its Worker.
+    /// JavaScript callbacks of a learner in its Worker.
     pub type Hooks;
-    /// Receives an event.
+    /// Receives an event of the learner.
     #[wasm_bindgen(method)]
     pub(crate) fn event(this: &Hooks, event: JsValue);
-    /// Saves moments.
+    /// Saves the optimiser's moments after `steps` steps.
     #[wasm_bindgen(method)]
     pub(crate) fn save(this: &Hooks, steps: f64, vectors: Array);
-    /// Resolves with the Ed25519 signature of a text, made with the key that the browser holds.
+    /// Resolves with the Ed25519 signature of `text` by the key that the browser holds.
     #[wasm_bindgen(method)]
     pub(crate) fn sign(this: &Hooks, text: Uint8Array) -> Promise;
     /// Resolves with the saved moments of a model with `params` parameters, or with nothing.
     #[wasm_bindgen(method)]
     pub(crate) fn restore(this: &Hooks, params: f64) -> Promise;
-    /// Resolves with the part of frozen weights stored under a name, or with nothing.
+    /// Resolves with the part of frozen weights that is stored as `name`, or with nothing.
     #[wasm_bindgen(method, js_name = takeKept)]
     pub(crate) fn take_kept(this: &Hooks, name: &str) -> Promise;
-    /// Stores a part of frozen weights under a name.
+    /// Stores a part of frozen weights as `name`.
     #[wasm_bindgen(method)]
     pub(crate) fn keep(this: &Hooks, name: &str, bytes: Uint8Array) -> Promise;
 
-    /// Result of `restore`.
+    /// Result of [`Hooks::restore`].
     pub type StoredMoments;
     #[wasm_bindgen(method, getter)]
     pub(crate) fn steps(this: &StoredMoments) -> f64;
@@ -229,38 +229,38 @@ extern "C" {
     pub(crate) fn vectors(this: &StoredMoments) -> Array;
 }
 
-/// Something that a page may want to show. As JSON each has its name under `event`.
+/// Notice that a page may show. As JSON it has its name under `event`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS), ts(rename = "Notice"))]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum LearnerNotice {
-    /// The engine is chosen.
+    /// An engine was chosen and built.
     Engine {
-        /// "gpu" or "cpu".
+        /// Kind of engine: "gpu" or "cpu".
         engine: &'static str,
-        /// Engine and device, for people.
+        /// Engine and device, for display.
         device: String,
-        /// Why it is not the GPU, if one was wanted.
+        /// Reason for a CPU engine, if a GPU was wanted.
         fallback: Option<String>,
-        /// Whether it goes on with moments from an earlier page.
+        /// Whether the engine continues with moments that an earlier page saved.
         restored: bool,
     },
 }
 
-/// Function that passes moments to their storage and returns at once.
+/// Function that passes moments to their storage without waiting.
 pub type Save = Box<dyn Fn(&OptimiserState)>;
 
-/// [`AnyEngine`] with a save function for its moments.
+/// [`AnyEngine`] that saves its moments regularly.
 pub struct MomentSaver {
     engine: AnyEngine,
     save: Save,
-    /// Steps between two saves; 0 for never.
+    /// Number of steps between two saves; 0 for never.
     every: u32,
     since: u32,
 }
 
 impl MomentSaver {
-    /// Creates an engine that saves after every `every` steps, or never if that is 0.
+    /// Creates an engine that saves its moments every `every` steps, or never if that is 0.
     pub fn new(engine: AnyEngine, every: u32, save: Save) -> Self {
         Self { engine, save, every, since: 0 }
     }
@@ -312,30 +312,30 @@ impl Engine for MomentSaver {
     }
 }
 
-/// Storage behind `hooks`, which limits its own size.
+/// Browser storage of frozen weights, behind `hooks`. JavaScript limits its size.
 pub(crate) struct BrowserStorage {
     pub(crate) hooks: Rc<Hooks>,
 }
 
 impl WeightCache for BrowserStorage {
-    /// Returns true. A browser shows its free space only when data is stored.
+    /// Returns true, because a browser reports a lack of space only when data is stored.
     fn has_room(&self, _bytes: u64) -> bool {
         true
     }
 
     fn take<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<Vec<u8>>, ShelfError>> {
         Box::pin(async move {
-            let kept = settled(self.hooks.take_kept(name)).await?;
+            let kept = await_promise(self.hooks.take_kept(name)).await?;
             Ok((!kept.is_undefined()).then(|| Uint8Array::new(&kept).to_vec()))
         })
     }
 
     fn keep<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> LocalBoxFuture<'a, Result<(), ShelfError>> {
-        Box::pin(async move { settled(self.hooks.keep(name, Uint8Array::from(bytes))).await.map(drop) })
+        Box::pin(async move { await_promise(self.hooks.keep(name, Uint8Array::from(bytes))).await.map(drop) })
     }
 }
 
-async fn settled(promise: Promise) -> Result<JsValue, ShelfError> {
+async fn await_promise(promise: Promise) -> Result<JsValue, ShelfError> {
     JsFuture::from(promise).await.map_err(|error| {
         let message = js_sys::Reflect::get(&error, &"message".into()).ok().and_then(|text| text.as_string());
         ShelfError { reason: format!("the browser's storage failed: {}", message.unwrap_or_default()) }
@@ -348,7 +348,7 @@ impl fmt::Debug for BrowserStorage {
     }
 }
 
-/// Key whose public half is `identity`.
+/// Key that the browser holds. `identity` is its public half.
 pub(crate) struct BrowserKey {
     pub(crate) identity: Identity,
     pub(crate) hooks: Rc<Hooks>,

@@ -1,17 +1,18 @@
-//! The learner for browsers: the functions that a module Worker calls through `wasm-bindgen`.
+//! Learner for browsers: functions that a module Worker calls through `wasm-bindgen`.
 //!
-//! The TypeScript package in `package/` calls everything here, and pages use that package. 64-bit numbers cross as
-//! JavaScript numbers, because no count of a run comes near 2⁵³.
+//! The TypeScript package in `package/` calls all of them, and pages use that package. 64-bit numbers are passed as
+//! JavaScript numbers, because no count in a run comes near 2⁵³.
 //!
 //! - `cargo xtask web` builds this crate twice, with `simd128` and with `relaxed-simd`, and the pages into
-//!   `web-demo/dist`. The syncer's `build.rs` embeds that folder; `--pages` takes the files from a folder instead.
-//! - The Worker loads the build that the browser supports, keeps identity and moments in IndexedDB, and drives the same
-//!   loop as a native learner. The page's own thread only displays.
-//! - A Web Lock permits one learner for each browser and syncer; a second tab waits. Pages over plain http have no Web
-//!   Locks. There, an open database is the lock, because raising its version waits until the other holder is gone.
-//! - A stop has 400 ms to finish properly, then the Worker ends.
-//! - No timer paces training. Turns of the event loop come from a message channel, which browsers do not slow down in
-//!   hidden pages.
+//!   `web-demo/dist`. The syncer's `build.rs` embeds that folder; with `--pages` the syncer serves files from a folder
+//!   instead.
+//! - The Worker loads the build that the browser supports, keeps key and moments in IndexedDB, and runs the same loop
+//!   as a native learner. The page's own thread only displays.
+//! - A Web Lock permits one learner per browser and syncer; a second tab waits. Pages over plain http have no Web
+//!   Locks. They use an open database as the lock: raising its version waits until the other tab has closed it.
+//! - After a stop, the learner has 400 ms to leave the run; then the Worker ends.
+//! - No timer paces training. The Worker returns to the event loop through a message channel, which browsers do not
+//!   slow down in hidden pages.
 
 #![forbid(unsafe_code)]
 
@@ -37,8 +38,8 @@ pub use options::{JoinOptions, MeasureOptions, Measured, PresetFacts};
 pub use parity::Parity;
 pub use writer::TextGenerator;
 
-/// Runs when the module is loaded. A panic, which is a bug of ours, then ends the Worker with its message instead of a
-/// bare trap.
+/// Sets the panic hook when the module is loaded. A panic, which is a bug of ours, then ends the Worker with its
+/// message instead of a trap.
 #[wasm_bindgen(start)]
 pub fn start() {
     std::panic::set_hook(Box::new(|panic| wasm_bindgen::throw_str(&panic.to_string())));

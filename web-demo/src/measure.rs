@@ -1,4 +1,4 @@
-//! Training speed of this browser.
+//! Measurement of the training speed in this browser.
 
 use archipelago_core::model::Preset;
 use archipelago_runtime::engine::{Engine, EngineError, EngineKind, Outlook, Rehearsal};
@@ -11,7 +11,7 @@ use crate::learner::open;
 use crate::options::{read, to_js};
 use crate::{Failure, MeasureOptions, Measured, PresetFacts, options};
 
-/// Trains a preset on arbitrary tokens for a while; resolves with [`Measured`]. `measure_options` are
+/// Trains a preset on pseudorandom tokens for a while, and resolves with [`Measured`]. `measure_options` are
 /// [`MeasureOptions`]; `team` starts the helpers of a CPU engine.
 ///
 /// # Errors
@@ -34,7 +34,7 @@ async fn train(options: &MeasureOptions, team: Team) -> Result<Measured, Failure
     engine.settle().await?;
     let first_step_us = clock.now_us();
     let (mut trained, mut steps) = (0, 0);
-    // At least one step, because zero steps have no speed.
+    // At least one step is measured, even if `train_ms` is 0.
     while steps == 0 || clock.now_us() - first_step_us < options.train_ms * 1_000 {
         stats = engine.step(tokens, spec.inner.lr_max).await?;
         trained += stats.tokens;
@@ -58,7 +58,7 @@ async fn train(options: &MeasureOptions, team: Team) -> Result<Measured, Failure
     })
 }
 
-/// Returns the outlook for each preset, if `measured` trains at `tokens_per_s`.
+/// Returns the estimate for each preset, if `measured` trains at `tokens_per_s`.
 fn presets(measured: Preset, tokens_per_s: f64) -> Result<Vec<PresetFacts>, EngineError> {
     let facts = |Outlook { preset, params, state_bytes, tokens_per_s }| PresetFacts {
         name: preset.name(),

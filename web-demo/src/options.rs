@@ -1,4 +1,4 @@
-//! Options of pages, and results of measurements.
+//! Options that pages set, and results of measurements.
 
 use archipelago::run::BatchChoice;
 use archipelago_runtime::engine::EngineKind;
@@ -8,101 +8,104 @@ use wasm_bindgen::JsValue;
 
 use crate::Failure;
 
-/// How to take part in a run.
+/// Options for taking part in a run.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS), ts(rename = "RawJoin"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JoinOptions {
-    /// Address of the syncer, with or without what follows `#`.
+    /// Address of the syncer, with or without the part from `#` on.
     pub syncer: String,
-    /// The learner's key, 64 hex digits, the same at each start: its public half if `browser_signs`, else its secret.
+    /// Half of the learner's key, as 64 hex digits: the public half if `browser_signs`, otherwise the secret half. It
+    /// must be the same at each start.
     pub identity: String,
-    /// Whether the browser holds the secret and signs.
+    /// Whether the browser holds the secret half of the key and signs.
     pub browser_signs: bool,
-    /// Its name for people.
+    /// Name of the learner, for display.
     pub name: String,
-    /// "auto", "gpu" or "cpu".
+    /// Choice of the engine: "auto", "gpu" or "cpu".
     pub engine: String,
-    /// Workers that help a CPU engine, at most; 0 for none.
+    /// Maximum number of Workers that help a CPU engine; 0 for none.
     pub helpers: u32,
-    /// Share of time to compute, above 0 and at most 1.
+    /// Duty cycle: fraction of the time spent training, above 0 and at most 1.
     pub share: f64,
-    /// Windows of the text in one step, 1 to 4096; `null` for as many as the run says or as fit this device.
+    /// Number of windows in a batch, 1 to 4096; `null` for as many as the run specifies or as fit this device.
     pub batch: Option<u32>,
-    /// How long to try to be taken in for the first time, in milliseconds.
+    /// Maximum time to try to join for the first time, in milliseconds.
     pub contact_ms_max: u64,
-    /// Steps between two savings of the optimiser's moments; 0 for never.
+    /// Number of steps between two saves of the optimiser's moments; 0 for never.
     pub save_steps: u32,
-    /// Whether the Worker keeps the frozen weights of runs.
+    /// Whether the Worker stores the frozen weights of runs.
     pub keeps: bool,
 }
 
-/// What to measure.
+/// Options for a measurement of the training speed.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS), ts(rename = "RawMeasure"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MeasureOptions {
-    /// "gpu" or "cpu".
+    /// Choice of the engine: "gpu" or "cpu".
     pub engine: String,
-    /// Workers that help a CPU engine, at most; 0 for none.
+    /// Maximum number of Workers that help a CPU engine; 0 for none.
     pub helpers: u32,
     /// Name of a preset: "tiny", "small", "medium", "base", "llama-135m" or "llama-360m".
     pub preset: String,
-    /// How long to train after the first step, in milliseconds.
+    /// Time to train after the first step, in milliseconds.
     pub train_ms: u64,
 }
 
-/// What training here comes to.
+/// Result of a measurement of the training speed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct Measured {
-    /// What it was computed with: "cpu wasm simd128", "gpu, …".
+    /// Engine and device, such as "cpu wasm simd128" or "gpu …".
     pub device: String,
-    /// Parameters of the model.
+    /// Number of the model's parameters.
     pub params: u64,
-    /// Tokens trained on per second.
+    /// Trained tokens per second.
     pub tokens_per_s: f64,
-    /// From looking for the device to the end of the first step, in milliseconds.
+    /// Time from the search for a device to the end of the first step, in milliseconds.
     pub first_step_ms: f64,
     /// Mean loss of the last step, in nats per token.
     pub loss: f32,
-    /// Steps measured.
+    /// Number of measured steps.
     pub steps: u64,
-    /// Memory that WebAssembly holds, in bytes; buffers of the GPU not included.
+    /// Memory that WebAssembly holds, in bytes, without buffers of the GPU.
     pub memory_bytes: u64,
-    /// Largest binding of a kernel on the GPU, in bytes.
+    /// Maximum size of a binding on the GPU, in bytes; `null` on the CPU.
     pub binding_bytes_max: Option<u64>,
-    /// What that means for each preset, smallest first.
+    /// Estimated memory and speed of each preset, smallest first.
     pub presets: Vec<PresetFacts>,
 }
 
-/// What a preset asks of this browser.
+/// Estimated memory and speed of a preset in this browser.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct PresetFacts {
-    /// Its name.
+    /// Name of the preset.
     pub name: &'static str,
-    /// Parameters of the model.
+    /// Number of the model's parameters.
     pub params: u64,
-    /// Parameters, gradient, moments and what the exchange holds, in bytes; activations not included.
+    /// Size of parameters, gradient, moments and exchange state, in bytes, without activations.
     pub state_bytes: u64,
-    /// Tokens trained on per second at the rate of operations that was measured: an estimate but for the preset
-    /// that was measured.
+    /// Trained tokens per second. It is measured for one preset and estimated from the number of operations for the
+    /// others.
     pub tokens_per_s: f64,
 }
 
-/// Returns the engine with the name `name`.
+/// Returns the engine kind with the name `name`.
 ///
-/// # Errors [`Failure::Options`]: there is no such engine.
+/// # Errors
+/// [`Failure::Options`]: there is no such engine.
 pub(crate) fn engine(name: &str) -> Result<EngineKind, Failure> {
     name.parse::<EngineKind>().map_err(|error| Failure::Options(error.to_string()))
 }
 
-/// Returns the batch for the given number of `windows`.
+/// Returns the choice of the batch size: `windows`, or automatic if that is `None`.
 ///
-/// # Errors [`Failure::Options`]: the number is out of range.
+/// # Errors
+/// [`Failure::Options`]: the number is out of range.
 pub(crate) fn batch(windows: Option<u32>) -> Result<BatchChoice, Failure> {
     let given = windows.map_or(Ok(BatchChoice::AUTO), BatchChoice::given);
     given.map_err(|error| Failure::Options(error.to_string()))
@@ -110,7 +113,8 @@ pub(crate) fn batch(windows: Option<u32>) -> Result<BatchChoice, Failure> {
 
 /// Parses `digits` as one half of a key.
 ///
-/// # Errors [`Failure::Options`]: they are not 64 hex digits.
+/// # Errors
+/// [`Failure::Options`]: they are not 64 hex digits.
 pub(crate) fn half(digits: &str) -> Result<[u8; 32], Failure> {
     let wrong = || Failure::Options("the identity is not 64 hex digits".to_owned());
     let mut bytes = [0; 32];
@@ -123,12 +127,12 @@ pub(crate) fn half(digits: &str) -> Result<[u8; 32], Failure> {
     Ok(bytes)
 }
 
-/// Reads options from JavaScript.
+/// Converts options from JavaScript.
 pub(crate) fn read<T: DeserializeOwned>(options: JsValue) -> Result<T, Failure> {
     serde_wasm_bindgen::from_value(options).map_err(|error| Failure::Options(error.to_string()))
 }
 
-/// Converts plain data to plain objects.
+/// Converts plain data to JavaScript objects.
 pub(crate) fn to_js(value: &impl Serialize) -> JsValue {
     let serializer = serde_wasm_bindgen::Serializer::json_compatible();
     value.serialize(&serializer).expect("plain data")

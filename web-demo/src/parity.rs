@@ -1,11 +1,11 @@
-//! The parity tests of the GPU engine, for a page to run.
+//! Parity tests of the GPU engine, for a page to run.
 
 use archipelago_runtime::engine::gpu::parity::{Gpus, tests};
 use wasm_bindgen::prelude::wasm_bindgen;
 
 use crate::Failure;
 
-/// The tests, with the device that they run on.
+/// The tests, with the device on which they run.
 #[wasm_bindgen]
 #[derive(Debug)]
 pub struct Parity {
@@ -16,7 +16,8 @@ pub struct Parity {
 impl Parity {
     /// Opens the device.
     ///
-    /// # Errors [`Failure::Gpu`]: there is no GPU.
+    /// # Errors
+    /// [`Failure::NoGpu`] or [`Failure::Gpu`]: there is no usable GPU.
     pub async fn open() -> Result<Self, Failure> {
         Ok(Self { gpus: Gpus::open_as_a_page().await? })
     }
@@ -27,8 +28,8 @@ impl Parity {
         tests().map(|test| test.name.to_owned()).collect()
     }
 
-    /// Runs the test at `index` of the names. A failing test panics, and nothing catches the panic. The worker gets an
-    /// `error` event, the promise stays pending, and this module is no longer usable.
+    /// Runs the test at `index` in [`Self::names`]. If it fails, it panics, and nothing catches the panic: the Worker
+    /// gets an `error` event, the promise stays pending, and this module is no longer usable.
     pub async fn run(&self, index: usize) {
         let test = tests().nth(index).expect("the page counts the names");
         (test.run)(&self.gpus).await;

@@ -1,4 +1,4 @@
-//! Text generation with the run's model, in a Worker.
+//! Text generation in a Worker with the run's model.
 
 use archipelago::run::Address;
 use archipelago_core::diloco::{FragmentId, Fragments, halves};
@@ -11,18 +11,19 @@ use wasm_bindgen::prelude::wasm_bindgen;
 use crate::Failure;
 use crate::options::{read, to_js};
 
-/// Location of a syncer, for code that fetches from it.
+/// Base address of a syncer and invite, for code that fetches from the syncer.
 #[derive(Serialize)]
 struct SyncerLocation {
-    /// Base address of its routes, including a final slash.
+    /// Base address of the syncer's routes, with a final slash.
     base: String,
-    /// Invite from the link.
+    /// Invite in the link, if there is one.
     invite: Option<String>,
 }
 
-/// Returns the location of the syncer behind `link`, parsed as learners parse it, and the invite from the link.
+/// Parses `link` as learners do, and returns the base address of its syncer and its invite.
 ///
-/// # Errors [`Failure::Options`]: `link` is not the address of a syncer.
+/// # Errors
+/// [`Failure::Options`]: `link` is not the address of a syncer.
 #[wasm_bindgen(js_name = placeOf, unchecked_return_type = "{ base: string; invite: string | null }")]
 pub fn place_of(link: &str) -> Result<JsValue, JsValue> {
     let address: Address = link.parse().map_err(Failure::from)?;
@@ -30,7 +31,7 @@ pub fn place_of(link: &str) -> Result<JsValue, JsValue> {
     Ok(to_js(&SyncerLocation { base: address.http_url("/"), invite }))
 }
 
-/// Generator of texts from loaded parameters.
+/// Text generator with parameters that the caller loads.
 #[wasm_bindgen(js_name = Writer)]
 pub struct TextGenerator {
     fragments: Fragments,
@@ -39,10 +40,12 @@ pub struct TextGenerator {
 
 #[wasm_bindgen(js_class = Writer)]
 impl TextGenerator {
-    /// Creates a writer for a run that exchanges `model` in `fragments` fragments, as the syncer reports. The
-    /// parameters are 0 until each fragment has been loaded.
+    /// Creates a generator for a run that exchanges `model` in `fragments` fragments. The parameters are 0 until each
+    /// fragment is loaded.
     ///
-    /// # Errors [`Failure::Options`]: there are no fragments; [`Failure::Engine`]: the model is invalid.
+    /// # Errors
+    /// [`Failure::Options`]: there are no fragments, or `model` cannot be read. [`Failure::Engine`]: the model is
+    /// invalid.
     #[wasm_bindgen(constructor)]
     pub fn new(model: JsValue, fragments: u16) -> Result<Self, JsValue> {
         let model: ModelSpec = read(model)?;
@@ -53,9 +56,10 @@ impl TextGenerator {
         Ok(Self { fragments: Fragments::plan(&layout, count), inner })
     }
 
-    /// Loads the fetched parameters of a fragment: 16-bit floats, little-endian. Discards any text in progress.
+    /// Loads the parameters of a fragment: 16-bit floats, little-endian. Discards the current text.
     ///
-    /// # Errors [`Failure::Options`]: there is no such fragment, or it has another length.
+    /// # Errors
+    /// [`Failure::Options`]: there is no such fragment, or `body` has another length.
     pub fn load(&mut self, fragment: u16, body: &[u8]) -> Result<(), JsValue> {
         let id = FragmentId(fragment);
         let expected = self.fragments.segments(id).map(|_| self.fragments.len(id) * halves::BYTES);
@@ -68,9 +72,10 @@ impl TextGenerator {
         Ok(())
     }
 
-    /// Begins a text with `prompt`, of which the model sees only the last tokens that fit its context.
+    /// Begins a text with `prompt`. The model reads only the last tokens of it that fit its context.
     ///
-    /// # Errors [`Failure::Engine`]: the prompt is empty or holds a token that the model does not know.
+    /// # Errors
+    /// [`Failure::Engine`]: the prompt is empty or has a token outside the vocabulary.
     pub fn begin(&mut self, prompt: &[u32], temperature: f32, seed: u32) -> Result<(), JsValue> {
         Ok(self.inner.begin(prompt, temperature, seed.into()).map_err(Failure::Engine)?)
     }

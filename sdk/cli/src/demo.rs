@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::{Span, some_time};
 
-/// Settings of a run on this machine.
+/// Settings of a demo run on this machine.
 #[derive(clap::Args, Clone, Debug)]
 pub struct DemoArgs {
     /// Text to train on, a UTF-8 file or a folder of them, or builtin:grammar, builtin:austen or builtin:pictures
@@ -59,13 +59,14 @@ impl DemoArgs {
         self.learners.unwrap_or(if self.classroom { 0 } else { 2 })
     }
 
-    /// Returns the size of the model; for a class, one that phones can train.
+    /// Returns the preset of the model. With `--classroom` it defaults to one that phones can train.
     #[must_use]
     pub fn preset(&self) -> &str {
         self.preset.as_deref().unwrap_or(if self.classroom { "tiny" } else { "small" })
     }
 
-    /// Returns true if the run has no end of its own, so that a complete run stays visible until it is stopped.
+    /// Returns true if no setting ends the run, so that the page of a complete run is served until the program is
+    /// stopped.
     #[must_use]
     pub fn is_open_ended(&self) -> bool {
         !self.headless && self.span.is_none() && self.until_loss.is_none()

@@ -1,4 +1,4 @@
-//! A TOML file whose keys are the flags of a program.
+//! TOML file of settings, whose keys are the flags of a program.
 
 use std::path::{Path, PathBuf};
 
@@ -11,21 +11,21 @@ use clap::{Arg, ArgMatches, Command};
 pub struct FileError {
     /// The file.
     pub file: PathBuf,
-    /// Fault in the file, and its remedy.
+    /// Fault in the file, with its remedy.
     pub why: String,
 }
 
 /// Flag and id of the setting that names the file.
 pub(crate) const CONFIG: &str = "config";
 
-/// Returns the settings in `file` for the verb `verb` of `program`, as words of a command line.
+/// Returns the settings in `file` for the verb `verb` of `program`, as command-line words.
 ///
-/// Settings already in `given`, from the command line and the environment, are omitted, as are those that conflict with
-/// them: a higher layer hides both. Keys of other verbs that read such a file are also omitted, so that one file serves
-/// all.
+/// Settings in `given`, from the command line and the environment, override the file: they are omitted, and so are
+/// settings that conflict with them. Keys of other verbs that read such a file are also omitted, so that one file
+/// serves all verbs.
 ///
 /// # Errors
-/// A sentence about the file: it cannot be read, is not TOML, or has a key or a type of value that no flag takes.
+/// A sentence about the file: it cannot be read, is not TOML, or has an unknown key or a value of the wrong type.
 pub(crate) fn words(
     file: &Path,
     program: &Command,
@@ -41,9 +41,9 @@ pub(crate) fn words(
             if key != CONFIG && others.into_iter().any(|verb| setting(verb, &key).is_some()) {
                 continue;
             }
-            let (place, meant) = (place(&text, &key), meant(verb, &key));
+            let (line_prefix, suggestion) = (line_prefix(&text, &key), suggestion(verb, &key));
             let flags = format!("the keys are the flags of `{} --help`", verb.get_name());
-            return Err(format!("{place}unknown key `{key}`{meant}: {flags}"));
+            return Err(format!("{line_prefix}unknown key `{key}`{suggestion}: {flags}"));
         };
         if key == CONFIG {
             return Err(format!("unknown key `{key}`: a file cannot name another file"));
@@ -52,14 +52,14 @@ pub(crate) fn words(
             continue;
         }
         let value = with_home(value, std::env::home_dir().as_deref());
-        let given = key_words(verb, &key, value).map_err(|why| place(&text, &key) + &why)?;
+        let given = key_words(verb, &key, value).map_err(|why| line_prefix(&text, &key) + &why)?;
         words.extend(given.into_iter().flatten());
     }
     Ok(words)
 }
 
 /// Replaces a leading `~/` in the strings of `value` by the folder `home`. A shell does so for flags, but not for a
-/// file of settings. No other setting begins with `~/`.
+/// file of settings. No valid setting begins with a literal `~/`.
 fn with_home(value: toml::Value, home: Option<&Path>) -> toml::Value {
     match (value, home) {
         (toml::Value::String(text), Some(home)) => match text.strip_prefix("~/") {
@@ -76,7 +76,7 @@ fn with_home(value: toml::Value, home: Option<&Path>) -> toml::Value {
 /// Returns the command-line words that set `key` of `verb` to `value`, or `None` if `verb` has no such setting.
 ///
 /// # Errors
-/// A sentence: no setting takes a value of this type.
+/// A sentence: the value has a type that no setting takes.
 pub(crate) fn key_words(
     verb: &Command,
     key: &str,
@@ -97,27 +97,28 @@ pub(crate) fn key_words(
 /// Parses the table in `text`.
 ///
 /// # Errors
-/// A sentence: `text` is not TOML, with the line of the fault.
+/// A sentence with the line of the fault: `text` is not TOML.
 pub(crate) fn table(text: &str) -> Result<toml::Table, String> {
     text.parse().map_err(|error: toml::de::Error| {
         let line =
             error.span().map(|span| 1 + text.get(..span.start).unwrap_or_default().matches('\n').count());
-        let said = error.message().replace('\n', "; ");
-        line.map_or_else(|| said.clone(), |line| format!("line {line}: {said}"))
+        let message = error.message().replace('\n', "; ");
+        line.map_or_else(|| message.clone(), |line| format!("line {line}: {message}"))
     })
 }
 
-/// Returns the line number of `key` in `text` as the beginning of a sentence; empty if it is not found, for example in
-/// quotes.
-pub(crate) fn place(text: &str, key: &str) -> String {
+/// Returns the line number of `key` in `text` as the beginning of a sentence, or an empty text if the key is not
+/// found at the start of a line.
+pub(crate) fn line_prefix(text: &str, key: &str) -> String {
     let names = |line: &str| {
         line.split_once('=').is_some_and(|(name, _)| name.trim().trim_matches(['"', '\'']) == key)
     };
     text.lines().position(names).map_or_else(String::new, |at| format!("line {}: ", at + 1))
 }
 
-/// Returns the setting of `verb` that `key` probably meant, as part of a sentence.
-pub(crate) fn meant(verb: &Command, key: &str) -> String {
+/// Returns the setting of `verb` with the name nearest to `key` as part of a sentence, or an empty text if none is
+/// near.
+pub(crate) fn suggestion(verb: &Command, key: &str) -> String {
     let names = verb.get_arguments().map(name).filter(|name| name != CONFIG);
     let nearest = names.map(|name| (distance(&name, key), name)).min();
     match nearest {
@@ -128,7 +129,7 @@ pub(crate) fn meant(verb: &Command, key: &str) -> String {
     }
 }
 
-/// Returns the number of letters to insert, delete or replace to turn `a` into `b`.
+/// Returns the edit distance of `a` and `b`: the number of letters to insert, delete or replace.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -149,12 +150,12 @@ fn setting<'a>(verb: &'a Command, key: &str) -> Option<&'a Arg> {
     verb.get_arguments().find(|arg| name(arg) == key)
 }
 
-/// Returns the name of a setting in files and in the environment: its flag, or the name of a value without a flag.
+/// Returns the name of a setting in files and in the environment: its flag, or the id of an argument without a flag.
 pub(crate) fn name(arg: &Arg) -> String {
     arg.get_long().map_or_else(|| arg.get_id().as_str().replace('_', "-"), str::to_owned)
 }
 
-/// Returns true if a higher layer gave `arg`, or a setting that conflicts with it.
+/// Returns true if a higher layer has set `arg` or a setting that conflicts with it.
 fn is_hidden(verb: &Command, arg: &Arg, given: &ArgMatches) -> bool {
     let is_given = |arg: &Arg| {
         given.value_source(arg.get_id().as_str()).is_some_and(|source| source != ValueSource::DefaultValue)
@@ -166,7 +167,7 @@ fn is_hidden(verb: &Command, arg: &Arg, given: &ArgMatches) -> bool {
     is_given(arg) || verb.get_arguments().filter(excluded).any(is_given)
 }
 
-/// Returns the word that sets `arg` to `value`, or `None` for a switch that stays off.
+/// Returns the command-line word that sets `arg` to `value`, or `None` for a switch that stays off.
 fn word(arg: &Arg, key: &str, value: toml::Value) -> Result<Option<String>, String> {
     let flag = match arg.get_long() {
         Some(long) => format!("--{long}="),
@@ -182,8 +183,8 @@ fn word(arg: &Arg, key: &str, value: toml::Value) -> Result<Option<String>, Stri
     }
 }
 
-/// Sets `key` to `value` in the TOML `text`, with the value as on a command line. Replaces the line of the key, or
-/// appends one. All else, including comments, is unchanged.
+/// Sets `key` to `value` in the TOML `text`. `value` is written as on a command line. The line of the key is
+/// replaced, or a line is appended. All other lines, including comments, are unchanged.
 #[must_use]
 pub fn with_key(text: &str, key: &str, value: &str) -> String {
     let found = text.parse::<toml::Table>().ok().and_then(|mut table| table.remove(key));
@@ -200,7 +201,7 @@ pub fn with_key(text: &str, key: &str, value: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns the value of `key` in the TOML `text`, as on a command line.
+/// Returns the value of `key` in the TOML `text`, written as on a command line.
 #[must_use]
 pub fn key_of(text: &str, key: &str) -> Option<String> {
     text.parse::<toml::Table>().ok()?.get(key).map(plain)
@@ -210,7 +211,7 @@ fn plain(value: &toml::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns `value` as TOML: a number or a boolean if it is exactly one, otherwise a string.
+/// Returns `value` as TOML: a number or boolean if it is written like one, otherwise a string.
 fn literal(value: &str) -> String {
     let is_number = value.parse::<i64>().is_ok_and(|number| number.to_string() == value)
         || value.contains('.') && value.parse::<f64>().is_ok_and(|number| number.to_string() == value);

@@ -1,4 +1,4 @@
-//! Layers of settings: flag over environment over file over default.
+//! Layers of settings: flags override the environment, which overrides the file, which overrides defaults.
 
 use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseIntError};
@@ -11,15 +11,15 @@ use clap::{Arg, ArgMatches, Args, Command};
 use crate::file::{self, CONFIG, FileError};
 use crate::program::{Program, exit_help};
 
-/// Prefix of all variables.
+/// Prefix of all environment variables.
 const PREFIX: &str = "ARCHIPELAGO_";
 
-/// Reason why the command line cannot be used.
+/// Reason why the settings cannot be used.
 #[derive(Debug)]
 pub enum CliError {
-    /// A flag or a variable is wrong, or help was requested; `clap` knows the text and the exit code.
+    /// A flag or an environment variable is invalid, or help was requested. The error has the text and the exit code.
     Usage(Box<clap::Error>),
-    /// The file of settings is wrong, regardless of flags and variables.
+    /// The file of settings is invalid. The sources are those without the file.
     File(FileError, Sources),
 }
 
@@ -32,12 +32,12 @@ pub struct ParsedCommand<P> {
     pub sources: Sources,
 }
 
-/// Sources of a verb's settings.
+/// Source of each setting of the chosen verb.
 #[derive(Debug)]
 pub struct Sources(Box<ArgMatches>);
 
 impl Sources {
-    /// Returns true if no flag, variable or file gave the verb's setting with this id.
+    /// Returns true if no flag, environment variable or file set the verb's setting with this id.
     #[must_use]
     pub fn is_default(&self, id: &str) -> bool {
         let source = self.0.subcommand().and_then(|(_, verb)| verb.value_source(id));
@@ -58,42 +58,42 @@ impl Sources {
     }
 }
 
-/// Returns the command line of `P`. Each setting of each verb can also be set by an environment variable named like its
-/// flag, if [`Program::has_twin`] allows it. The last one of repeated flags counts. The help of each verb ends with the
-/// exit codes.
+/// Returns the `clap` command of `P`. Each setting of each verb can also be set by an environment variable named
+/// after its flag, if [`Program::has_twin`] allows it. If a flag is repeated, the last one is used. The help of each
+/// verb ends with the exit codes.
 #[must_use]
 pub fn command<P: Program>() -> Command {
     let finish = |verb: Command| {
         let name = verb.get_name().to_owned();
         let has_twin = |arg: &Arg| P::has_twin(&name, arg.get_id().as_str());
-        verb.mut_args(|arg| if has_twin(&arg) { with_twin(arg) } else { arg })
+        verb.mut_args(|arg| if has_twin(&arg) { with_variable(arg) } else { arg })
             .after_help(exit_help(P::EXIT_CODES))
     };
     finish(P::command()).mut_subcommands(finish).args_override_self(true)
 }
 
-/// Adds the environment variable to `arg`: `--sync-every` has `ARCHIPELAGO_SYNC_EVERY`.
-fn with_twin(arg: Arg) -> Arg {
+/// Adds the environment variable to `arg`; for example, `--sync-every` gets `ARCHIPELAGO_SYNC_EVERY`.
+fn with_variable(arg: Arg) -> Arg {
     let name = format!("{PREFIX}{}", file::name(&arg).to_uppercase().replace('-', "_"));
     arg.env(name)
 }
 
 /// Reads the command line, the environment, and the TOML file that `--config` may name.
 ///
-/// The file's keys become flags, unless a higher layer gave the same setting or one that conflicts with it. Each
-/// setting thus has one name, one type and one check, regardless of its source.
+/// The file's keys become flags, unless a higher layer has set the same setting or one that conflicts with it. Each
+/// setting thus has one name, one type and one check for all sources.
 ///
 /// # Errors
-/// - [`CliError::Usage`]: a flag or a variable is unknown or malformed.
-/// - [`CliError::File`]: the file cannot be read, or a key or a value in it is wrong.
+/// - [`CliError::Usage`]: a flag or an environment variable is unknown or malformed, or help was requested.
+/// - [`CliError::File`]: the file cannot be read, or a key or a value in it is invalid.
 pub fn parse<P: Program>(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<ParsedCommand<P>, CliError> {
     parse_over(arguments, |_| None)
 }
 
-/// Parses as [`parse`] does, with another file of the same form below all other layers. `below` may name it, depending
-/// on the settings of those layers.
+/// Parses like [`parse`], with one more file of settings below all other layers. `below` returns its path, depending
+/// on the settings of the other layers, or `None`.
 ///
 /// # Errors
 /// Those of [`parse`].
@@ -121,7 +121,7 @@ pub fn parse_over<P: Program>(
 }
 
 /// Joins a negative number with the flag before it, as in `--lr=-1`. Otherwise `clap` would reject it as an unknown
-/// flag, and the setting's own check, which names the valid range, would never run.
+/// flag before the setting's own check, which names the valid range.
 fn with_negatives(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let is_negative = |word: &str| {
         word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
@@ -147,7 +147,7 @@ fn with_negatives(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString
     words
 }
 
-/// Replaces an error about a forbidden negative number by one that says so. Returns any other `error` unchanged.
+/// Replaces an error about a forbidden negative number by a clearer one. Returns any other error unchanged.
 fn in_range(error: clap::Error) -> clap::Error {
     match negative(&error) {
         Some(why) => clap::Error::raw(ErrorKind::ValueValidation, why + "\n"),
@@ -155,18 +155,18 @@ fn in_range(error: clap::Error) -> clap::Error {
     }
 }
 
-/// Returns an explanation if `error` is about a negative number for a setting that takes only whole numbers from 0 on.
+/// Returns an explanation if `error` is about a negative number for a setting that is a whole number.
 fn negative(error: &clap::Error) -> Option<String> {
     let source = std::error::Error::source(error)?;
     let is_no_digit = source.downcast_ref::<ParseIntError>()?.kind() == &IntErrorKind::InvalidDigit;
-    let said = |kind| error.get(kind).map(ToString::to_string);
-    let (arg, value) = (said(ContextKind::InvalidArg)?, said(ContextKind::InvalidValue)?);
+    let context = |kind| error.get(kind).map(ToString::to_string);
+    let (arg, value) = (context(ContextKind::InvalidArg)?, context(ContextKind::InvalidValue)?);
     let is_negative = is_no_digit && value.parse::<f64>().is_ok_and(|value| value < 0.0);
     let flag = arg.split(' ').next().unwrap_or_default();
     is_negative.then(|| format!("{flag} {value} is out of range: give a whole number that is not negative"))
 }
 
-/// Parses `arguments`, already parsed as `found`, over the settings in `file`, which are inserted among them.
+/// Parses `arguments`, already parsed as `found`, again with the settings in `file`, which are inserted into them.
 fn over(
     command: &Command,
     arguments: &mut Vec<OsString>,
@@ -178,18 +178,18 @@ fn over(
     let wrong =
         |why| CliError::File(FileError { file: file.to_owned(), why }, Sources(Box::new(found.clone())));
     let words = file::words(file, command, verb, given).map_err(wrong)?;
-    // Directly after the verb: behind a bare `--` they would no longer be flags.
+    // The words are inserted directly after the verb: after a bare `--` they would not be flags.
     let verb_at = (1..arguments.len()).find(|at| arguments[*at] == *name);
     let behind = verb_at.map_or(arguments.len(), |at| at + 1);
     arguments.splice(behind..behind, words.into_iter().map(OsString::from));
-    // Without the file's flags there was no error, so the error is in the file.
+    // There was no error without the file's settings, so the error is in the file.
     command.clone().try_get_matches_from(&*arguments).map_err(|error| wrong(sentence(&error)))
 }
 
-/// Returns the settings `A` with these flags. All others have their defaults; the environment is ignored.
+/// Returns the settings `A` for these flags. All others have their defaults; environment variables are ignored.
 ///
 /// # Panics
-/// A flag is unknown, or its value is invalid.
+/// If a flag is unknown, or its value is invalid.
 #[must_use]
 pub fn defaults<A: Args>(flags: &[&str]) -> A {
     let command = A::augment_args(Command::new("settings").no_binary_name(true));
@@ -197,11 +197,11 @@ pub fn defaults<A: Args>(flags: &[&str]) -> A {
     settings.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Returns the settings `A` from the keys of the TOML `text`. All others have their defaults; the environment is
-/// ignored.
+/// Returns the settings `A` from the keys of the TOML `text`. All others have their defaults; environment variables
+/// are ignored.
 ///
 /// # Errors
-/// A sentence: `text` is not TOML, has a key that is not in `A` or is in `foreign`, or has a wrong value.
+/// A sentence: `text` is not TOML, has a key that is not in `A` or is in `foreign`, or has an invalid value.
 pub fn from_toml<A: Args>(text: &str, foreign: &[&str]) -> Result<A, String> {
     let command = A::augment_args(Command::new("settings").no_binary_name(true));
     let mut words = Vec::new();
@@ -209,30 +209,31 @@ pub fn from_toml<A: Args>(text: &str, foreign: &[&str]) -> Result<A, String> {
         if foreign.contains(&&*key) || key == CONFIG {
             return Err(format!("the key `{key}` does not belong here"));
         }
-        let place = || file::place(text, &key);
-        let given = file::key_words(&command, &key, value).map_err(|why| place() + &why)?;
-        words.extend(
-            given.ok_or_else(|| format!("{}unknown key `{key}`{}", place(), file::meant(&command, &key)))?,
-        );
+        let line_prefix = || file::line_prefix(text, &key);
+        let given = file::key_words(&command, &key, value).map_err(|why| line_prefix() + &why)?;
+        words.extend(given.ok_or_else(|| {
+            format!("{}unknown key `{key}`{}", line_prefix(), file::suggestion(&command, &key))
+        })?);
     }
     let found = command.try_get_matches_from(words).map_err(|error| sentence(&error))?;
     A::from_arg_matches(&found).map_err(|error| sentence(&error))
 }
 
-/// Returns the error in one sentence: `clap` itself adds usage and hints on separate lines, for interactive use.
+/// Returns the error as one sentence. The text of `clap` itself has usage and hints on further lines, for interactive
+/// use.
 fn sentence(error: &clap::Error) -> String {
-    let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
-    let (arg, value) = (said(ContextKind::InvalidArg), said(ContextKind::InvalidValue));
+    let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (arg, value) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue));
     let source = std::error::Error::source(error).map(ToString::to_string);
     if let Some(why) = negative(error) {
         return why;
     }
     match error.kind() {
         ErrorKind::ArgumentConflict => {
-            format!("the argument '{arg}' cannot be used with '{}'", said(ContextKind::PriorArg))
+            format!("the argument '{arg}' cannot be used with '{}'", context(ContextKind::PriorArg))
         }
         ErrorKind::InvalidValue => {
-            format!("invalid value '{value}' for '{arg}': give one of {}", said(ContextKind::ValidValue))
+            format!("invalid value '{value}' for '{arg}': give one of {}", context(ContextKind::ValidValue))
         }
         ErrorKind::ValueValidation => {
             format!("invalid value '{value}' for '{arg}': {}", source.unwrap_or_default())
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_layer_hides_what_it_excludes() {
+    fn higher_layer_hides_conflicting_settings() {
         for (file, flag) in [("loud = true", "--quiet"), ("quiet = true", "--loud")] {
             let read = go(file, &[flag]);
             assert_eq!((read.quiet, read.loud), (flag == "--quiet", flag == "--loud"), "{file}");
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_below_all_that_is_given() {
+    fn file_below_is_overridden_by_all_layers() {
         let (config, kept) =
             (tempfile::NamedTempFile::new().unwrap(), tempfile::NamedTempFile::new().unwrap());
         std::fs::write(config.path(), "speed = 5\nloud = true").unwrap();
@@ -379,13 +380,13 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_number_meets_the_check_of_its_setting() {
-        let said = |words: &[&str]| match parse_words(words) {
+    fn negative_number_reaches_the_check_of_its_setting() {
+        let context = |words: &[&str]| match parse_words(words) {
             Err(CliError::Usage(error)) => error.to_string(),
             other => panic!("{words:?}: {other:?}"),
         };
         let check = |words: &[&str], part: &str| {
-            let error = said(words);
+            let error = context(words);
             assert!(error.contains(part), "{words:?}: {error}");
         };
         check(&["go", "--speed", "-1"], "-1 is not in 0..");
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_what_was_given() {
+    fn sources_distinguish_given_settings_from_defaults() {
         let given = with_file("speed = 3", &["--loud"]).unwrap().sources;
         assert!(!given.is_default("speed_kmh") && !given.is_default("loud"));
         assert!(given.is_default("quiet") && given.is_default("place"));

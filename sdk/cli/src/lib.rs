@@ -1,7 +1,7 @@
 //! Command line, settings files and exit codes of our programs.
 //!
-//! A program declares its settings once, as structs of `clap`. This crate adds what all programs share: an environment
-//! variable for each flag, a TOML file with the same settings, and exit codes in the help.
+//! A program declares its settings once, as `clap` structs. This crate adds what all programs have in common: an
+//! environment variable for each flag, a TOML file with the same settings, and exit codes in the help.
 //!
 //! | file | concept |
 //! |---|---|
@@ -40,7 +40,7 @@ pub use method::{ExpertArgs, MethodArgs, as_written, one_of};
 pub use program::{Program, fail, output_fault, say, write};
 pub use units::{Bytes, SettingError, Span, UnitError, range, some_time, some_tokens, tokens, within};
 
-/// Reads a secret. Removes surrounding blanks and the newline that an editor or `echo` adds.
+/// Parses a secret: removes surrounding blanks and the newline that an editor or `echo` adds.
 ///
 /// # Errors
 /// None.
@@ -48,7 +48,7 @@ pub fn secret(text: &str) -> Result<String, Infallible> {
     Ok(text.trim().to_owned())
 }
 
-/// Reads a link or an invite. Removes surrounding blanks and newlines, as [`secret`] does, and quotes.
+/// Parses a link or an invite: removes surrounding blanks, newlines, quotes, brackets and punctuation.
 ///
 /// # Errors
 /// None.

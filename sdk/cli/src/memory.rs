@@ -3,18 +3,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the memory that this process may still take, in bytes: the minimum of the machine's available memory and the
-/// remaining limits of all control groups around the process. `None` on systems that do not report it. Linux does.
+/// Returns the memory that this process can still allocate, in bytes: the minimum of the machine's available memory
+/// and the remaining limits of all control groups that contain the process. Returns `None` on systems that do not
+/// report it; Linux does.
 #[must_use]
 pub fn available_bytes() -> Option<u64> {
     available_below(Path::new("/"))
 }
 
-/// Returns the same as [`available_bytes`], for a file system that is rooted at `root`.
+/// Returns [`available_bytes`] for a file system that is rooted at `root`.
 fn available_below(root: &Path) -> Option<u64> {
     let machine = meminfo(&root.join("proc/meminfo"));
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let of_groups = groups.lines().flat_map(|line| left_of_groups(root, line));
+    let of_groups = groups.lines().flat_map(|line| remaining_in_groups(root, line));
     machine.into_iter().chain(of_groups).min()
 }
 
@@ -24,11 +25,11 @@ fn meminfo(path: &Path) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1_024)
 }
 
-/// Names of the memory files of a control group.
+/// Names of the memory files of a control group, in one version of control groups.
 struct Files {
     limit: &'static str,
     used: &'static str,
-    /// Key in `memory.stat` of cached files, which the kernel drops before it runs out of memory.
+    /// Key in `memory.stat` for cached files, which the kernel drops before it runs out of memory.
     cached: &'static str,
 }
 
@@ -36,9 +37,9 @@ const V1: Files =
     Files { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", cached: "total_inactive_file" };
 const V2: Files = Files { limit: "memory.max", used: "memory.current", cached: "inactive_file" };
 
-/// Returns the remaining memory of a control group and of all groups around it, for each group with a limit. `line`
-/// names the group, as `0::PATH` or `NUMBER:CONTROLLERS:PATH`.
-fn left_of_groups(root: &Path, line: &str) -> Vec<u64> {
+/// Returns the remaining memory, in bytes, of each control group with a limit: of the group that `line` names, and of
+/// those that contain it. `line` is `0::PATH` or `NUMBER:CONTROLLERS:PATH`.
+fn remaining_in_groups(root: &Path, line: &str) -> Vec<u64> {
     let mut parts = line.splitn(3, ':');
     let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
         return Vec::new();
@@ -49,11 +50,11 @@ fn left_of_groups(root: &Path, line: &str) -> Vec<u64> {
         false => return Vec::new(),
     };
     let folders = mounts.iter().flat_map(|mount| folders(&root.join(mount), path));
-    folders.filter_map(|folder| left(&folder, &files)).collect()
+    folders.filter_map(|folder| remaining(&folder, &files)).collect()
 }
 
-/// Returns the folders of a group and of all groups around it. In a container the path may be the host's. Then only
-/// `mount`, the group of the container, exists.
+/// Returns the folders of a group and of all groups that contain it. In a container the path may be that of the host.
+/// Then only `mount`, the container's own group, exists.
 fn folders(mount: &Path, path: &str) -> Vec<PathBuf> {
     let names = Path::new(path).components();
     let names = names.filter(|name| matches!(name, std::path::Component::Normal(_)));
@@ -65,10 +66,10 @@ fn folders(mount: &Path, path: &str) -> Vec<PathBuf> {
     folders
 }
 
-/// Returns the remaining memory of the group in `folder`, if the group has a limit.
-fn left(folder: &Path, files: &Files) -> Option<u64> {
+/// Returns the remaining memory of the group in `folder` in bytes, if the group has a limit.
+fn remaining(folder: &Path, files: &Files) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-    // Version 2 writes `max` for a group without a limit, which is no number.
+    // Version 2 writes `max` for a group without a limit.
     let limit = number(files.limit)?;
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let cached = stat.lines().find_map(|line| line.strip_prefix(files.cached)?.trim().parse::<u64>().ok());
@@ -82,7 +83,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Returns the available memory of a system with these files.
+    /// Returns the available memory in bytes of a system with these files.
     fn available(files: &[(&str, &str)]) -> Option<u64> {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -97,16 +98,16 @@ mod tests {
         ("proc/meminfo", "MemTotal: 9999999 kB\nMemAvailable:    8192 kB\nSwapFree: 0 kB\n");
 
     #[test]
-    fn a_machine_says_what_is_left() {
+    fn available_memory_of_a_machine() {
         assert_eq!(available(&[MEMINFO]), Some(8 * MIB));
         assert_eq!(available(&[]), None);
         let unlimited = ("sys/fs/cgroup/memory.max", "max\n");
         assert_eq!(available(&[MEMINFO, ("proc/self/cgroup", "0::/\n"), unlimited]), Some(8 * MIB));
     }
 
-    /// Goal: a container's own group is the root of its file system, and cached files do not count as used.
+    /// Goal: a container's own group is the root of its file system, and cached files are not used memory.
     #[test]
-    fn a_container_has_what_its_limit_leaves() {
+    fn available_memory_of_a_container_follows_its_limit() {
         let files = [
             MEMINFO,
             ("proc/self/cgroup", "0::/\n"),
@@ -118,9 +119,9 @@ mod tests {
         assert_eq!(available(&[&files[..], &[cached]].concat()), Some(3 * MIB));
     }
 
-    /// Goal: the limit of the slice around a service counts as well.
+    /// Goal: the limit of the slice that contains a service also applies.
     #[test]
-    fn the_groups_around_count() {
+    fn limits_of_enclosing_groups_apply() {
         let files = [
             MEMINFO,
             ("proc/self/cgroup", "0::/system.slice/syncer.service\n"),
@@ -132,9 +133,10 @@ mod tests {
         assert_eq!(available(&files), Some(MIB));
     }
 
-    /// Goal: version 1 of control groups is read, which has a folder for each controller and names paths of the host.
+    /// Goal: version 1 of control groups is supported. It has a folder for each controller, and its paths are those
+    /// of the host.
     #[test]
-    fn the_first_version_is_read() {
+    fn control_groups_version_1_are_supported() {
         let files = [
             MEMINFO,
             ("proc/self/cgroup", "12:cpu,cpuacct:/x\n5:memory:/docker/abc\n1:name=systemd:/docker/abc\n"),

@@ -9,15 +9,15 @@ use serde::{Serialize, Serializer};
 
 use super::units::{SettingError, range, within};
 
-/// Codes available to a run. Codes with fewer bits exist only for comparison.
+/// Codes that a run can use. Codes with fewer bits exist only for comparison.
 const CODES: [Code; 3] = [Code::Int4, Code::E3m0, Code::F32];
 
-/// Default outer step of the rule `flat`. Its merges are shorter in the strongest directions, so it needs a longer step
-/// than the others. Measured, see `tests/evidence/DECISIONS.md`.
+/// Default learning rate of the outer step with the rule `flat`. Merges of this rule are shorter in the strongest
+/// directions, so it needs a longer step than the other rules. Measured, see `tests/evidence/DECISIONS.md`.
 const FLAT_OUTER_LR: &str = "1.4";
 const FLAT_OUTER_MOMENTUM: &str = "0.6";
 
-/// How learners exchange parameters, and how the syncer merges them.
+/// Settings for how learners exchange parameters and how the syncer merges them.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "Exchange")]
 #[serde(rename_all = "kebab-case")]
@@ -63,7 +63,7 @@ pub struct MethodArgs {
 }
 
 impl MethodArgs {
-    /// Returns the settings of the exchange for learners.
+    /// Returns the settings of the exchange.
     ///
     /// # Errors
     /// [`SettingError`]: a setting is out of range.
@@ -76,7 +76,7 @@ impl MethodArgs {
         Ok(ExchangeSpec { fragments, sync_every, block, code, apply })
     }
 
-    /// Returns the syncer's settings: these, and the defaults of all others.
+    /// Returns the syncer's settings. Settings that are not in `self` have their defaults.
     ///
     /// # Errors
     /// [`SettingError`]: a setting is out of range.
@@ -99,10 +99,10 @@ impl MethodArgs {
     }
 }
 
-/// Serialises a number as its shortest decimal, as in a flag.
+/// Serialises a number as the shortest decimal that a flag could have.
 ///
 /// # Errors
-/// Those of `to`.
+/// Those of the serialiser `to`.
 pub fn as_written<S: Serializer>(value: &f32, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(value.to_string().parse().expect("a number is written as one"))
 }
@@ -116,7 +116,7 @@ fn apply_as_written<S: Serializer>(apply: &ApplyPolicy, to: S) -> Result<S::Ok, 
     }
 }
 
-/// Parses the name of one of `all`, by `name_of`; the help lists the names.
+/// Returns a parser for the name of one of `all`, as returned by `name_of`. The help lists the names.
 pub fn one_of<T>(all: &'static [T], name_of: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
 where
     T: Copy + Send + Sync + 'static,
@@ -127,7 +127,7 @@ where
     })
 }
 
-/// An unknown policy.
+/// Text that is not an apply policy.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("give keep, keep-residue, overwrite or blend=SHARE, SHARE from 0 to 1")]
 struct UnknownPolicy;
@@ -145,7 +145,7 @@ fn apply(text: &str) -> Result<ApplyPolicy, UnknownPolicy> {
     }
 }
 
-/// The experts of each feed-forward layer.
+/// Settings for the experts of each feed-forward layer.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "Training")]
 #[serde(rename_all = "kebab-case")]
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_chosen_by_name_is_read_once() {
+    fn named_values_are_parsed() {
         assert_eq!(read("--code", "e3m0").unwrap().code, Code::E3m0);
         assert_eq!(read("--merge", "mean").unwrap().merge, MergeRule::Mean);
         for (text, policy) in [
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_refused_with_what_does() {
+    fn unknown_names_are_refused_with_the_known_ones() {
         for (flag, value, part) in [
             ("--code", "int2", "int4, e3m0, f32"),
             ("--merge", "median", "radial, radial-all, flat, mean"),

@@ -1,13 +1,14 @@
-//! Plots as SVG: our results with filled marks, the paper's with hollow ones, legible on light and dark backgrounds.
+//! Plots as SVG: our results with filled marks, those of the paper with hollow ones, legible on light and dark
+//! backgrounds.
 //!
-//! Coordinates are rounded to a tenth, so that the same figures give the same bytes.
+//! Coordinates are rounded to a tenth, so that the same numbers give the same bytes.
 
 use std::fmt::Write;
 
 /// A plot of several series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
-    /// Name of its file, without `.svg`.
+    /// Name of the file, without `.svg`.
     pub name: String,
     /// Title above the plot.
     pub title: String,
@@ -28,23 +29,23 @@ pub struct Axis {
     pub scale: Scale,
 }
 
-/// Mapping from numbers to an axis.
+/// Mapping of numbers to positions on an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scale {
     /// Linear.
     Linear,
-    /// Logarithmic; numbers up to 0 are omitted.
+    /// Logarithmic; points at 0 or below are omitted.
     Log,
-    /// Names at 0, 1, 2, …
+    /// Names of the positions, which are integers from 0.
     Names(Vec<String>),
 }
 
 /// A set of points with one style.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// Name in the legend; empty for no entry.
+    /// Name in the legend; empty for a series without an entry.
     pub name: String,
-    /// Colour and shape of its marks. Our results and the paper's for the same quantity share one.
+    /// Index of colour and mark shape. Our results and the paper's for the same quantity have the same index.
     pub colour: u8,
     /// Style of the series.
     pub mark: SeriesStyle,
@@ -55,33 +56,33 @@ pub struct Series {
 /// Style of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeriesStyle {
-    /// Filled marks joined by a line, for our results.
+    /// Filled marks connected by a line, for our results.
     Line,
     /// Filled marks without a line, for unordered results of ours.
     Dot,
     /// Bars from the bottom; bars at the same x are side by side.
     Bar,
-    /// Hollow marks without a line, for reference values, mostly the paper's.
+    /// Hollow marks without a line, for reference values, mostly those of the paper.
     Hollow,
 }
 
-/// Width of the drawing, in its own units.
+/// Width of the drawing, in SVG units.
 const WIDTH: f64 = 720.0;
-/// Space on the left for numbers and the axis label.
+/// Left edge of the frame, after tick labels and the axis label.
 const LEFT: f64 = 64.0;
 const TOP: f64 = 40.0;
-/// Right edge of the frame; the legend is to its right.
+/// Right edge of the frame, before the legend.
 const RIGHT: f64 = 520.0;
 const BOTTOM: f64 = 350.0;
-/// Maximum number of points of a line with marks.
+/// Maximum number of points for which a line has marks.
 const MARKS_MAX: usize = 20;
 /// Height of a line of text.
 const LINE: f64 = 18.0;
 /// Approximate width of a letter.
 const LETTER: f64 = 7.0;
-/// Vertical extent of each letter in a name turned by 35 degrees.
+/// Vertical extent of each letter in a label that is turned by 35 degrees.
 const DROP: f64 = 4.0;
-/// Colours of marks, each with a shape. They repeat after the last one.
+/// Colours of marks on light and dark backgrounds. Each index also has a shape. They repeat after the last one.
 const COLOURS: [(&str, &str); 6] = [
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#ff8c42"),
@@ -92,12 +93,12 @@ const COLOURS: [(&str, &str); 6] = [
 ];
 
 impl Plot {
-    /// Returns the complete file.
+    /// Returns the content of the SVG file.
     #[must_use]
     pub fn svg(&self) -> String {
         let x = Map::new(&self.x.scale, self.values(|point| point.0, false), LEFT, RIGHT);
         let y = Map::new(&self.y.scale, self.values(|point| point.1, self.has_bars()), BOTTOM, TOP);
-        // One line of the legend for each named series; otherwise the frame sets the height.
+        // The legend has one line for each named series. A long legend sets the height, otherwise the frame does.
         let named = self.series.iter().filter(|series| !series.name.is_empty()).count();
         let height = (BOTTOM + 54.0 + self.drop()).max(TOP + LINE * (named + 1) as f64);
         let mut svg = head(height, &self.title);
@@ -165,7 +166,7 @@ impl Plot {
         );
     }
 
-    /// Returns the extra height for names that do not fit side by side and are turned; 0 if they fit.
+    /// Returns the extra height for names that do not fit next to each other and are turned; 0 if they fit.
     fn drop(&self) -> f64 {
         let Scale::Names(names) = &self.x.scale else { return 0.0 };
         let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0) as f64 * LETTER;
@@ -207,7 +208,7 @@ impl Plot {
 
     fn x_name(&self, x: f64) -> String {
         match &self.x.scale {
-            // The cast saturates, and names are never out of range.
+            // The cast saturates, and every x is the index of a name.
             Scale::Names(names) => names.get(x.max(0.0) as usize).cloned().unwrap_or_default(),
             Scale::Linear | Scale::Log => figure(x),
         }
@@ -227,7 +228,7 @@ impl Plot {
         0.8 * (RIGHT - LEFT) / places.max(1) as f64 / self.bars().max(1.0)
     }
 
-    /// Returns the offset from x to the left edge of the bar of series `index`.
+    /// Returns the offset of the left edge of a bar of series `index` from its x.
     fn bar_shift(&self, index: usize) -> f64 {
         let before =
             self.series[..index].iter().filter(|series| series.mark == SeriesStyle::Bar).count() as f64;
@@ -256,7 +257,7 @@ fn head(height: f64, title: &str) -> String {
     svg
 }
 
-/// Draws a mark at `(x, y)`, with a shape for each colour, so that colour alone carries no information.
+/// Draws a mark at `(x, y)`. Each colour has its own shape, so that the plot does not depend on colour alone.
 fn draw_mark(svg: &mut String, mark: SeriesStyle, colour: usize, (x, y): (f64, f64)) {
     let class = if mark == SeriesStyle::Hollow { r#" class="hollow""# } else { "" };
     let _ = match colour {
@@ -277,13 +278,13 @@ fn text(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {
     let _ = writeln!(svg, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{text}</text>"#);
 }
 
-/// Escapes a text for the content of an SVG or HTML element. It is not for attributes, since quotes are unchanged.
+/// Escapes text for the content of an SVG or HTML element. It is not for attributes, because quotes stay unchanged.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Formats a number with four significant digits, at most three of them after the point.
+/// Formats a number with four significant digits, at most three of them after the decimal point.
 #[must_use]
 pub fn figure(value: f64) -> String {
     let decimals = match value.abs() {
@@ -295,18 +296,18 @@ pub fn figure(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Removes the sign of −0.0, which would be printed.
+/// Returns 0.0 for −0.0, whose sign would be printed.
 fn positive_zero(value: f64) -> f64 {
     value + 0.0
 }
 
-/// Approximate number of ticks.
+/// Approximate number of ticks on a linear axis.
 const TICKS: f64 = 6.0;
 
-/// Mapping of numbers between two ends of an axis.
+/// Mapping of numbers to coordinates between the two ends of an axis.
 struct Map<'a> {
     scale: &'a Scale,
-    /// Smallest and largest number shown, or their logarithms.
+    /// Smallest and largest number on the axis, or their logarithms.
     low: f64,
     high: f64,
     from: f64,
@@ -314,28 +315,31 @@ struct Map<'a> {
 }
 
 impl<'a> Map<'a> {
-    /// Returns an axis from `from` to `to` that shows all `values`.
+    /// Returns a mapping to coordinates `from` to `to` whose range includes all `values`.
     fn new(scale: &'a Scale, values: Vec<f64>, from: f64, to: f64) -> Self {
         let (low, high) = match scale {
             Scale::Names(names) => (-0.5, names.len().max(1) as f64 - 0.5),
             Scale::Linear | Scale::Log => {
-                let values: Vec<f64> = values.into_iter().filter_map(|value| lay(scale, value)).collect();
+                let values: Vec<f64> = values.into_iter().filter_map(|value| to_axis(scale, value)).collect();
                 let low = values.iter().copied().reduce(f64::min);
                 let high = values.iter().copied().reduce(f64::max);
                 let (low, high) = low.zip(high).unwrap_or((0.0, 1.0));
-                // A single number is in the middle; several get some margin, but never below zero.
-                let air = if high > low { 0.04 * (high - low) } else { 0.5 };
-                let bottom =
-                    if *scale == Scale::Linear && low >= 0.0 { 0.0_f64.max(low - air) } else { low - air };
-                (bottom, high + air)
+                // A single number is in the middle. Several numbers get a margin, which does not extend below zero.
+                let margin = if high > low { 0.04 * (high - low) } else { 0.5 };
+                let bottom = if *scale == Scale::Linear && low >= 0.0 {
+                    0.0_f64.max(low - margin)
+                } else {
+                    low - margin
+                };
+                (bottom, high + margin)
             }
         };
         Self { scale, low, high, from, to }
     }
 
-    /// Returns the position of `value`, if the axis can show it.
+    /// Returns the coordinate of `value`, or `None` if the axis cannot show it.
     fn place(&self, value: f64) -> Option<f64> {
-        let at = lay(self.scale, value)?;
+        let at = to_axis(self.scale, value)?;
         Some(self.from + (at - self.low) / (self.high - self.low) * (self.to - self.from))
     }
 
@@ -347,7 +351,7 @@ impl<'a> Map<'a> {
             }
             Scale::Linear => {
                 let step = nice_step((self.high - self.low) / TICKS);
-                // The epsilon keeps a tick that rounding would move over the edge.
+                // The small term keeps a tick that rounding would move beyond the edge.
                 let first = (self.low / step - 1e-9).ceil();
                 let ticks = (0..).map(|i| (first + f64::from(i)) * step);
                 ticks
@@ -369,7 +373,7 @@ impl<'a> Map<'a> {
     }
 }
 
-fn lay(scale: &Scale, value: f64) -> Option<f64> {
+fn to_axis(scale: &Scale, value: f64) -> Option<f64> {
     match scale {
         Scale::Log => (value.is_finite() && value > 0.0).then(|| value.log10()),
         Scale::Linear | Scale::Names(_) => value.is_finite().then_some(value),
@@ -391,7 +395,7 @@ fn label(value: f64) -> String {
         size if size >= 1e4 => (value / 1e3, " k"),
         _ => (value, ""),
     };
-    // Four digits after the point hide binary rounding errors.
+    // Four digits after the decimal point hide binary rounding errors.
     let text = format!("{value:.4}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     let text = if text.is_empty() || text == "-0" { "0" } else { text };
@@ -418,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_what_it_is_given() {
+    fn draws_lines_and_marks_at_their_points() {
         let points = [(1.0, 0.0), (10.0, 50.0), (100.0, 100.0)];
         let svg = plot(vec![series(SeriesStyle::Line, &points), series(SeriesStyle::Hollow, &points)]).svg();
         // The middle of the frame is halfway between 64 and 520 and between 350 and 40, with a small margin at the top.
@@ -467,7 +471,7 @@ mod tests {
         let mut plot = plot(vec![bars("one"), bars("two")]);
         plot.x.scale = Scale::Names(vec!["a".into(), "b".into()]);
         let svg = plot.svg();
-        // Two positions 228 apart, 80 % of each for two bars.
+        // There are two positions 228 apart. Two bars take 80 % of each.
         for left in ["86.8", "178.0", "314.8", "406.0"] {
             assert!(svg.contains(&format!(r#"<rect x="{left}" "#)), "{left} in {svg}");
         }
@@ -484,7 +488,7 @@ mod tests {
         assert!(!level.contains("rotate(-35)") && level.contains(r#"viewBox="0 0 720 404""#), "{level}");
         plot.x.scale = names(33);
         let turned = plot.svg();
-        // 33 letters that reach down by four each.
+        // 33 letters extend downwards by four units each.
         assert!(turned.contains(r#"viewBox="0 0 720 536""#), "{turned}");
         assert!(
             turned.contains(r#"<text transform="translate(182.0 368) rotate(-35)" text-anchor="end">aaa"#),
@@ -525,7 +529,7 @@ mod tests {
         let log = Map::new(&Scale::Log, vec![1.0, 100.0], 0.0, 100.0);
         assert!((log.place(10.0).unwrap() - 50.0).abs() < 1e-9);
         assert_eq!(log.place(0.0), None);
-        // There is an axis even without values.
+        // An axis exists even without values.
         assert!(Map::new(&Scale::Log, vec![-1.0], 0.0, 1.0).place(3.0).is_some());
     }
 }

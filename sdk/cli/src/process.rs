@@ -1,8 +1,8 @@
 //! Child processes that never outlive their parent.
 //!
-//! A child runs behind a guard: a process of the parent's own program, started with the verb `guard`. The guard holds
-//! the end of a pipe from the parent, and kills the child when the pipe closes. That happens however the parent ends,
-//! even by `kill -9`.
+//! A child runs below a *guard*: a process of the parent's own program, started with the verb `guard`. The guard
+//! reads from a pipe to the parent, and kills the child when the pipe closes. The pipe closes whenever the parent
+//! ends, even by `kill -9`.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,18 +15,18 @@ use std::{env, thread};
 
 use crate::{fail, write};
 
-/// Interval of the checks for a program's end.
+/// Interval between checks whether a program has ended.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Exit code of a guard whose program was killed by a signal: 128 + SIGKILL, as in shells.
 const KILLED: u8 = 137;
 
-/// Running program; dropping it kills it. A binary that uses this must call [`guard`] if the first word of its command
-/// line is `guard`.
+/// Running program; dropping the value kills it. A binary that uses this type must call [`guard`] if the first word
+/// of its command line is `guard`.
 pub struct Process {
     guard: Child,
-    /// Pipe that stays open while the program may run.
-    leash: Option<ChildStdin>,
+    /// Pipe to the guard. Closing it kills the program.
+    guard_pipe: Option<ChildStdin>,
     pid: u32,
     rss_bytes_max: u64,
     stdout: PathBuf,
@@ -34,10 +34,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `program`, with its output appended to the files `log`.jsonl and `log`.log.
+    /// Starts `program`. Its standard output is appended to `log`.jsonl, its standard error to `log`.log.
     ///
     /// # Errors
-    /// A sentence: it could not be started.
+    /// A sentence: the program could not be started.
     pub fn spawn(program: &Path, args: &[OsString], log: &Path) -> Result<Self, String> {
         Self::start(program, args, log, &[], false)
     }
@@ -55,7 +55,7 @@ impl Process {
         Self::start(program, args, log, variables, false)
     }
 
-    /// Starts a program that starts others, which end with it.
+    /// Starts a program that starts further programs. When it is killed, they are killed too.
     ///
     /// # Errors
     /// Those of [`Self::spawn`].
@@ -79,15 +79,15 @@ impl Process {
         command.envs(variables.iter().cloned()).stdin(Stdio::piped()).stdout(Stdio::piped());
         detach(&mut command);
         let mut guard = command.spawn().map_err(failed)?;
-        let leash = guard.stdin.take();
+        let guard_pipe = guard.stdin.take();
         let mut line = String::new();
         let pipe = guard.stdout.take().expect("standard output is piped");
         BufReader::new(pipe).read_line(&mut line).map_err(failed)?;
         let pid = line.trim().parse().map_err(|_| format!("cannot start {}", program.display()))?;
-        Ok(Self { guard, leash, pid, rss_bytes_max: 0, stdout, stderr })
+        Ok(Self { guard, guard_pipe, pid, rss_bytes_max: 0, stdout, stderr })
     }
 
-    /// Returns the process id.
+    /// Returns the process id of the program.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
@@ -106,7 +106,7 @@ impl Process {
         last_line(&fs::read_to_string(&self.stderr).unwrap_or_default())
     }
 
-    /// Waits at most `wait` for the end of the program. Returns its exit code.
+    /// Waits at most `wait` for the end of the program. Returns its exit code if it has ended.
     pub fn wait(&mut self, wait: Duration) -> Option<i32> {
         #[expect(clippy::disallowed_methods, reason = "a process ends by the real clock")]
         let now = Instant::now;
@@ -122,26 +122,26 @@ impl Process {
         self.guard.try_wait().ok().flatten().map(|status| status.code().unwrap_or(1))
     }
 
-    /// Asks the program to end with SIGTERM. Kills it on systems without signals.
+    /// Asks the program to end, with SIGTERM. On systems without signals it is killed.
     pub fn ask_to_end(&mut self) {
         if !self.signal("TERM") {
             self.kill();
         }
     }
 
-    /// Sends the signal of Ctrl+C, or kills the program on systems without it.
+    /// Sends SIGINT, as Ctrl+C does. On systems without signals the program is killed.
     pub fn interrupt(&mut self) {
         if !self.signal("INT") {
             self.kill();
         }
     }
 
-    /// Suspends the program. Returns false on systems without that signal.
+    /// Suspends the program with SIGSTOP. Returns false on systems without signals.
     pub fn freeze(&self) -> bool {
         self.signal("STOP")
     }
 
-    /// Lets a suspended program continue.
+    /// Continues a suspended program. Returns false on systems without signals.
     pub fn thaw(&self) -> bool {
         self.signal("CONT")
     }
@@ -153,20 +153,22 @@ impl Process {
 
     /// Kills the program at once, as `kill -9` does, and waits for its end.
     pub fn kill(&mut self) {
-        self.leash = None;
+        self.guard_pipe = None;
         let _ = self.guard.wait();
     }
 
-    /// Returns the processor time so far in milliseconds, in steps of ten; 0 if the system does not report it.
+    /// Returns the processor time of the program so far in milliseconds, in steps of 10; 0 if the system does not
+    /// report it.
     #[must_use]
     pub fn cpu_ms(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        // The name in brackets may contain any characters; user and system time are the 12th and 13th field after it.
+        // The name in parentheses may contain any characters. User and system time are the 12th and 13th field after
+        // it.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
         fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).map(|ticks| 10 * ticks).sum()
     }
 
-    /// Returns the largest resident memory so far in bytes; 0 if the system does not report it.
+    /// Returns the largest resident memory of the program so far in bytes; 0 if the system does not report it.
     pub fn rss_bytes_max(&mut self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         let kibibytes = status
@@ -190,7 +192,7 @@ pub fn last_line(text: &str) -> String {
     text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().to_owned()
 }
 
-/// Shields the program from the terminal's Ctrl+C, because its parent decides how it ends.
+/// Detaches the guard from the terminal's Ctrl+C, because the parent decides when the program ends.
 #[cfg(unix)]
 fn detach(command: &mut Command) {
     std::os::unix::process::CommandExt::process_group(command, 0);
@@ -216,7 +218,7 @@ pub struct GuardArgs {
     command: Vec<OsString>,
 }
 
-/// Runs a program, prints its process id, and waits for its end. Kills it once standard input closes.
+/// Runs a program, prints its process id, and waits for its end. Kills the program when standard input closes.
 #[must_use]
 pub fn guard(args: &GuardArgs) -> ExitCode {
     match start(args).and_then(|child| watch(child, args.children)) {
@@ -241,7 +243,7 @@ fn watch(mut child: Child, children: bool) -> io::Result<u8> {
     let (alive, parent) = mpsc::channel::<()>();
     thread::spawn(move || {
         let _alive = alive;
-        // The parent never writes, so this returns when the pipe closes.
+        // The parent never writes, so the read returns when the pipe closes.
         let _ = io::stdin().read(&mut [0]);
     });
     loop {
@@ -258,9 +260,10 @@ fn watch(mut child: Child, children: bool) -> io::Result<u8> {
     }
 }
 
-/// Kills the process group that this process leads, itself included. Has no effect on systems without process groups.
+/// Kills the process group that this process leads, including this process. It has no effect on systems without
+/// process groups.
 fn kill_group() {
     let group = format!("-{}", process::id());
-    // Without `kill`, only the guarded program is killed.
+    // Without the program `kill`, only the guarded program is killed.
     let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
 }

@@ -1,4 +1,4 @@
-//! Exit codes of programs, and standard output, which may be closed or lead to a full disk.
+//! Exit codes of programs, and writing to standard output, which may be closed or lead to a full disk.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write, stderr};
@@ -11,8 +11,8 @@ use archipelago_core::text::plain;
 pub trait Program: clap::Parser {
     /// Exit codes and their meanings. The help of the program and of each verb lists them.
     const EXIT_CODES: &[(u8, &str)];
-    /// Settings without an environment variable, as verb and id. They select the object of a single call, which a
-    /// variable set for another verb must not divert.
+    /// Settings without an environment variable, as verb and id. They name the object of a single call, so a variable
+    /// that was set for another verb must not change them.
     const WITHOUT_TWIN: &[(&str, &str)] = &[];
 
     /// Returns true if the setting `id` of `verb` has an environment variable.
@@ -58,27 +58,27 @@ macro_rules! exit_codes {
     };
 }
 
-/// Returns the exit codes as text for the help.
+/// Returns the exit codes and their meanings as text for the help.
 pub(crate) fn exit_help(codes: &[(u8, &str)]) -> String {
     let rows = codes.iter().map(|(code, meaning)| format!("\n{code:5}  {meaning}"));
     format!("Exit codes:{}", rows.collect::<String>())
 }
 
-/// Prints the reason of a failure to standard error and returns its exit code. Control characters in `why` are
-/// replaced, so that they cannot steer a terminal.
+/// Prints the reason of a failure to standard error and returns its exit code. Characters in `why` that could control
+/// a terminal are replaced.
 pub fn fail(why: &impl Display, exit: impl Into<u8>) -> ExitCode {
     let why = why.to_string();
     let lines: Vec<String> = why.lines().map(plain).collect();
-    // If standard error is closed, there is no way to report the failure.
+    // If standard error is closed, the failure cannot be reported.
     let _told = writeln!(stderr(), "error: {}", lines.join("\n"));
     ExitCode::from(exit.into())
 }
 
-/// First error of writing to standard output.
+/// First error in writing to standard output.
 static FAULT: OnceLock<String> = OnceLock::new();
 
-/// Writes a line to standard output. Errors do not stop a program that trains or serves. A program whose purpose is to
-/// print results calls [`output_fault`] at its end.
+/// Writes a line to standard output. Errors are ignored, so that they do not stop a program that trains or serves. A
+/// program whose purpose is its output calls [`output_fault`] at the end.
 pub fn say(line: &impl Display) {
     drop(write(format_args!("{line}\n")));
 }
@@ -86,18 +86,18 @@ pub fn say(line: &impl Display) {
 /// Writes `text` to standard output and flushes it.
 ///
 /// # Errors
-/// The errors of the operating system. Writing more is useless after one.
+/// Those of the operating system. Further writing is useless after one.
 pub fn write(text: impl Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     write!(stdout, "{text}").and_then(|()| stdout.flush()).inspect_err(|error| {
-        // A reader that closes the pipe, as `head` does, is not an error.
+        // It is not an error if the reader closes the pipe, as `head` does.
         if error.kind() != ErrorKind::BrokenPipe {
             drop(FAULT.set(error.to_string()));
         }
     })
 }
 
-/// Returns the first error of writing to standard output. A closed pipe is not an error.
+/// Returns the first error in writing to standard output. A closed pipe is not an error.
 #[must_use]
 pub fn output_fault() -> Option<&'static str> {
     FAULT.get().map(String::as_str)

@@ -1,4 +1,4 @@
-//! Durations, sizes and counts of tokens as people write them, and settings that are out of range.
+//! Durations, sizes and counts of tokens as people write them, and errors for settings out of range.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-/// A text that is not a duration, a size or a count.
+/// Text that is not a duration, a size or a count of tokens.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// The suffix is not a unit of time.
@@ -23,7 +23,7 @@ pub enum UnitError {
         /// The whole text.
         text: String,
     },
-    /// The duration is below a millisecond, which makes no sense here.
+    /// The duration is shorter than a millisecond.
     #[error("{text:?} is too short: give 1ms or more")]
     NoTime {
         /// The whole text.
@@ -41,7 +41,7 @@ pub enum UnitError {
         /// The whole text.
         text: String,
     },
-    /// The text is not a whole number from 0 on, or the number is too large.
+    /// The text is not a whole number of at least 0, or the number is too large.
     #[error("{text:?} is not a number of tokens: write e.g. 5000, 10_000, 20k, 10M, 1.5B or 1e7")]
     Tokens {
         /// The whole text.
@@ -49,12 +49,12 @@ pub enum UnitError {
     },
 }
 
-/// A duration written as `250ms`, `30s`, `1.5m`, `5min` or `2h`. A number alone is seconds.
+/// Duration written as `250ms`, `30s`, `1.5m`, `5min`, `2h` or `1d`. A number without a unit is in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
 impl Span {
-    /// Returns the duration in milliseconds, rounded to the nearest; at most `u64::MAX`.
+    /// Returns the duration in milliseconds, rounded to the nearest and at most `u64::MAX`.
     #[must_use]
     pub fn ms(self) -> u64 {
         // The cast saturates.
@@ -93,7 +93,7 @@ impl Serialize for Span {
     }
 }
 
-/// A duration of at least a millisecond, as a value parser for `clap`.
+/// Parses a duration of at least a millisecond, as a value parser for `clap`.
 ///
 /// # Errors
 /// Those of [`Span`], and [`UnitError::NoTime`].
@@ -102,7 +102,7 @@ pub fn some_time(text: &str) -> Result<Span, UnitError> {
     if span.ms() > 0 { Ok(span) } else { Err(UnitError::NoTime { text: text.to_owned() }) }
 }
 
-/// A number of bytes written as `4096`, `64KiB`, `8MiB`, `2GiB`, or with `kB`, `MB`, `GB`.
+/// Number of bytes written as `4096`, `64KiB`, `8MiB` or `2GiB`, or with `B`, `kB`, `MB` or `GB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
@@ -147,17 +147,17 @@ impl Serialize for Bytes {
     }
 }
 
-/// Reads a count of tokens written as `5000`, `10_000`, `20k`, `10M`, `1.5B`, `2T` or `1e7`, as a value parser for
+/// Parses a count of tokens written as `5000`, `10_000`, `20k`, `10M`, `1.5B`, `2T` or `1e7`, as a value parser for
 /// `clap`.
 ///
 /// # Errors
-/// [`UnitError::Tokens`]: the text is not a whole number from 0 on, or the number does not fit into a `T`.
+/// [`UnitError::Tokens`]: the text is not a whole number of at least 0, or the number does not fit into `T`.
 pub fn tokens<T: TryFrom<u64>>(text: &str) -> Result<T, UnitError> {
     let count = whole(text.trim()).and_then(|count| T::try_from(count).ok());
     count.ok_or_else(|| UnitError::Tokens { text: text.to_owned() })
 }
 
-/// Reads a count of one token or more, as a value parser for `clap`.
+/// Parses a count of at least one token, as a value parser for `clap`.
 ///
 /// # Errors
 /// [`UnitError::Tokens`]: the text is not such a count.
@@ -168,8 +168,8 @@ pub fn some_tokens(text: &str) -> Result<NonZeroU32, UnitError> {
 /// Suffixes of counts, with their powers of ten.
 const COUNT_UNITS: [(char, i32); 5] = [('k', 3), ('K', 3), ('M', 6), ('B', 9), ('T', 12)];
 
-/// Parses a decimal number with underscores, an exponent and a suffix, if its value is a whole number. Integer
-/// arithmetic keeps every digit exact.
+/// Parses a decimal number with underscores, an exponent and a suffix. Returns `None` if its value is not a whole
+/// number. Integer arithmetic keeps every digit exact.
 fn whole(text: &str) -> Option<u64> {
     let found = COUNT_UNITS.iter().find_map(|(unit, power)| Some((text.strip_suffix(*unit)?, *power)));
     let (number, mut power) = found.unwrap_or((text, 0));
@@ -198,26 +198,27 @@ fn whole(text: &str) -> Option<u64> {
     }
 }
 
-/// Splits `text` into number and unit; the unit begins at the first letter.
+/// Splits `text` into the number and the unit, which begins at the first letter.
 fn split_unit(text: &str) -> (&str, &str) {
     let text = text.trim();
     let at = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());
     (text[..at].trim(), &text[at..])
 }
 
-/// A setting out of range, with the permitted range.
+/// Setting out of range, with the permitted range.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("--{flag} {found} is out of range: give {range}")]
 pub struct SettingError {
     /// Flag, without its dashes.
     pub flag: &'static str,
-    /// Its value.
+    /// Value of the flag.
     pub found: f64,
     /// Permitted range.
     pub range: String,
 }
 
-/// Checks that `--flag`, whose value is `found`, is in `range`, as indicated by `holds`.
+/// Checks that the value `found` of `--flag` is in `range`. `holds` is the result of the check, `range` its
+/// description.
 ///
 /// # Errors
 /// [`SettingError`]: `holds` is false.
@@ -225,7 +226,7 @@ pub fn range(flag: &'static str, found: f64, holds: bool, range: &str) -> Result
     if holds { Ok(()) } else { Err(SettingError { flag, found, range: range.to_owned() }) }
 }
 
-/// Checks that `--flag`, whose value is `found`, is a number in `bounds`; NaN never is.
+/// Checks that the value `found` of `--flag` is in `bounds`; NaN is not.
 ///
 /// # Errors
 /// [`SettingError`]: the value is out of bounds.

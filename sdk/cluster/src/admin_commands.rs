@@ -11,32 +11,32 @@ use tokio::time::{Instant, sleep};
 use crate::retry::{persist, wait_for};
 use crate::service::{ServiceError, Services, Tape};
 
-/// Poll interval of the tape. An order takes effect everywhere within little more than this.
-const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// Time limit for a starting process to wait for a tape that does not answer.
+/// Interval at which the tape is polled. A command is in force everywhere after little more than this time.
+const POLL_EVERY: Duration = Duration::from_millis(300);
+/// Time limit for a starting process while the tape does not answer.
 const BEGIN_WITHIN: Duration = Duration::from_secs(30);
-/// Maximum number of other decrees that may overtake ours, one after the other.
+/// Maximum number of attempts to append a command. An attempt fails if another command is appended first.
 const TRIES: u32 = 32;
 
-/// Handle for the decrees of a run.
+/// Access to the commands of a run.
 #[derive(Clone)]
 pub struct AdminCommandLog {
     tape: Arc<dyn Tape>,
-    /// Number of the newest decree seen through any clone of this handle.
+    /// Number of the newest command read by any clone.
     known: Arc<AtomicU64>,
 }
 
 impl AdminCommandLog {
-    /// Creates a handle over these services.
+    /// Returns access over these services.
     #[must_use]
     pub fn of(services: &Services) -> Self {
         Self { tape: Arc::clone(&services.tape), known: Arc::default() }
     }
 
-    /// Reads all decrees after number `after`, in order.
+    /// Reads all commands after number `after`, in order.
     ///
     /// # Errors
-    /// Those of [`Tape::read`]; [`ServiceError::Damaged`] if the tape holds other records.
+    /// Those of [`Tape::read`]; [`ServiceError::Damaged`] if the tape has other records.
     pub async fn read(&self, after: u64) -> Result<Vec<AdminCommand>, ServiceError> {
         let records = self.tape.read(OF_THE_RUN, after).await?;
         self.known.fetch_max(after + records.len() as u64, Ordering::Relaxed);
@@ -50,10 +50,11 @@ impl AdminCommandLog {
         records.into_iter().map(decree).collect()
     }
 
-    /// Appends a decree after all existing ones. Returns its number.
+    /// Appends a command. Returns its number.
     ///
     /// # Errors
-    /// Those of [`Tape::append`] and [`Self::read`]; after [`ServiceError::Silent`] the decree may be on the tape.
+    /// Those of [`Tape::append`] and [`Self::read`], and [`ServiceError::Silent`] if all attempts fail. After
+    /// [`ServiceError::Silent`] the command may be on the tape.
     pub async fn give(&self, decree: AdminCommand) -> Result<u64, ServiceError> {
         let record = Record::Decreed(decree);
         for _ in 0..TRIES {
@@ -61,9 +62,9 @@ impl AdminCommandLog {
             let last = known + self.read(known).await?.len() as u64;
             match self.tape.append(OF_THE_RUN, last, &record).await {
                 Ok(Some(seq)) => return Ok(seq),
-                // Another decree came just before.
+                // Another command was appended just before.
                 Ok(None) => {}
-                // The decree may be on the tape. If it is not, one report of the error is enough.
+                // The command may be on the tape. If it is not there, the first error is returned.
                 Err(silent @ ServiceError::Silent { .. }) => {
                     return match self.tape.read(OF_THE_RUN, last).await?.first() {
                         Some(first) if *first == record => Ok(last + 1),
@@ -78,8 +79,8 @@ impl AdminCommandLog {
         Err(ServiceError::Silent { place, detail })
     }
 
-    /// Returns the settings that the processes of the run share: those of the first process, or else `ours`. Waits for
-    /// a tape that does not answer yet.
+    /// Returns the settings that the processes of the run share: those of the first process. If the tape is empty,
+    /// this process is the first one, with the settings `ours`. Waits for a tape that does not answer yet.
     ///
     /// # Errors
     /// Those of [`Self::read`] and [`Tape::append`].
@@ -87,7 +88,7 @@ impl AdminCommandLog {
         wait_for(Instant::now() + BEGIN_WITHIN, || self.agree_at_once(ours)).await
     }
 
-    /// Reads all decrees so far, in order. Waits for a tape that does not answer yet.
+    /// Reads all commands so far, in order. Waits for a tape that does not answer yet.
     ///
     /// # Errors
     /// Those of [`Self::read`].
@@ -101,11 +102,11 @@ impl AdminCommandLog {
             if let Some(first) = self.read(0).await?.into_iter().next() {
                 return match first {
                     AdminCommand::Agreed(settings) => Ok(settings),
-                    // No decree may precede the settings.
+                    // No command may precede the settings.
                     _ => Ok(Vec::new()),
                 };
             }
-            // Another starting process may have been faster; the next iteration then reads its settings.
+            // Another starting process may have appended first; the next iteration then reads its settings.
             self.tape.append(OF_THE_RUN, 0, &record).await?;
         }
     }
@@ -121,23 +122,23 @@ impl AdminCommandLog {
         persist(finish).await;
     }
 
-    /// Returns a reader of the decrees after number `last`.
+    /// Returns a reader of the commands after number `last`.
     #[must_use]
     pub fn after(&self, last: u64) -> Reader {
         Reader { decrees: self.clone(), last, waiting: VecDeque::new() }
     }
 }
 
-/// Reader of decrees as they arrive.
+/// Reader of commands as they are appended.
 pub struct Reader {
     decrees: AdminCommandLog,
-    /// Number of the newest decree read.
+    /// Number of the newest command that was read from the tape.
     last: u64,
     waiting: VecDeque<AdminCommand>,
 }
 
 impl Reader {
-    /// Returns the next decree and its number. Cancel safe.
+    /// Returns the next command and its number. It is cancel safe.
     pub async fn next(&mut self) -> (u64, AdminCommand) {
         loop {
             if let Some(decree) = self.waiting.pop_front() {
@@ -145,7 +146,7 @@ impl Reader {
             }
             let more = persist(|| self.decrees.read(self.last)).await;
             if more.is_empty() {
-                sleep(LOOK_EVERY).await;
+                sleep(POLL_EVERY).await;
             }
             self.last += more.len() as u64;
             self.waiting = more.into();
@@ -158,7 +159,8 @@ mod tests {
     use super::*;
     use crate::local::Local;
 
-    /// Goal: all processes read the same decrees in the same order and each one once, whatever process gave them.
+    /// Goal: all processes read the same commands in the same order, each once, regardless of the process that gave
+    /// them.
     #[tokio::test]
     async fn all_read_the_same() {
         let services = Local::services();
@@ -182,7 +184,7 @@ mod tests {
         assert_eq!(after.len(), 12);
     }
 
-    /// Gives ten decrees through each handle, all at once. Returns their numbers.
+    /// Gives ten commands through each handle, all at the same time. Returns their numbers.
     async fn futures_of(all: &[&AdminCommandLog]) -> Vec<u64> {
         let mut giving = tokio::task::JoinSet::new();
         for held in [true, false].repeat(5) {

@@ -1,13 +1,13 @@
 //! Assignment of fragments to processes. Each process decides for itself from its view of the roster.
 //!
-//! Pure: time is an argument, the time of this process alone. A process takes a lease that it has seen unchanged for
-//! the duration of a lease, so clocks of different machines are never compared. Two leaders of one fragment do no harm
-//! for a while, because the tape accepts the records of only one. Leases exist so that some process tries, but not all
-//! of them.
+//! The code is pure: time is an argument, and it is only the time of this process. A process takes a lease over after
+//! it has seen the lease unchanged for the duration of a lease, so clocks of different machines are never compared.
+//! For a while, two processes may lead one fragment. That does no harm, because the tape accepts the records of only
+//! one. Leases only ensure that some process tries to lead a fragment, and that not all do.
 //!
-//! Each process aims at its share, the number of fragments divided by the number of present processes, and releases
-//! fragments beyond it. If a fragment stays free for long, a process adopts it above its share and keeps it for a
-//! while.
+//! The *share* of a process is the number of fragments divided by the number of present processes. Each process
+//! claims fragments up to its share, and releases fragments beyond it. If a fragment stays free for long, a process
+//! *adopts* it beyond its share and keeps it for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,66 +16,66 @@ use archipelago_core::wire::{FragmentId, Millis};
 
 use crate::service::{Cell, Entry};
 
-/// Time, in leases, that a new set of processes must last before fragments are released for it.
+/// Time, in leases, for which the set of present processes must be unchanged before fragments are released for it.
 const SETTLED_LEASES: u64 = 2;
-/// Time, in leases, that a fragment stays free before a process adopts it above its share.
+/// Time, in leases, for which a fragment is free before a process adopts it.
 const IDLE_LEASES: u64 = 2;
-/// Time, in leases, that an adopted fragment is kept.
+/// Time, in leases, for which an adopted fragment is kept.
 const ADOPTED_LEASES: u64 = 20;
 
-/// Write to the roster.
+/// Request for a write to the roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
     /// Cell to write.
     pub cell: Cell,
-    /// New holder.
+    /// New holder; `None` to release the cell.
     pub holder: Option<ProcessId>,
-    /// Current revision.
+    /// Expected revision of the cell.
     pub expect: u64,
 }
 
-/// Roster view and leases of one process.
+/// State of one process: its view of the roster, and its leases.
 #[derive(Debug)]
 pub struct FragmentAssignment {
     process: ProcessId,
     fragments: Vec<FragmentId>,
     lease_ms: u64,
-    /// Maximum number of fragments led.
+    /// Maximum number of fragments that the process leads.
     most: usize,
-    /// Last seen entry of each cell, and the time since which it has been unchanged.
+    /// Last entry of each cell, and the time since which it is unchanged.
     seen: BTreeMap<Cell, (Entry, Millis)>,
-    /// Held leases.
+    /// Leases of this process.
     held: BTreeMap<FragmentId, FragmentLease>,
-    /// Time since which each free fragment has been free.
+    /// Time since which each free fragment is free.
     idle: BTreeMap<FragmentId, Millis>,
-    /// Revision of this process's presence; 0 before the first write.
+    /// Revision of this process's presence entry; 0 before its first write.
     present: u64,
-    /// Present processes, and the time of their last change.
+    /// Present processes, and the time at which this set last changed.
     crew: (BTreeSet<ProcessId>, Millis),
-    /// Number of adoptions of each fragment since that change.
+    /// Number of adoptions of each fragment since then.
     adoptions: BTreeMap<FragmentId, u32>,
-    /// Number of fragments that have long been free, but that this process has no capacity to lead.
+    /// Number of fragments that have been free for long, but that this process lacks the capacity to lead.
     left: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct FragmentLease {
     revision: u64,
-    /// Time from which other processes may take the lease.
+    /// Time at which the lease ends: other processes may take it over from then on.
     until: Millis,
-    /// Time of the adoption, if the fragment was taken above the share.
+    /// Time of the adoption, if the fragment was taken beyond the share.
     adopted: Option<Millis>,
 }
 
-/// Maximum number of doublings of [`ADOPTED_LEASES`] for a fragment that no other process takes over.
+/// Maximum number of doublings of [`ADOPTED_LEASES`] for a fragment that is adopted repeatedly.
 const DOUBLINGS_MAX: u32 = 10;
 
 impl FragmentAssignment {
-    /// Creates the state of a `process` without leases, for `fragments`, with leases of `lease_ms` milliseconds.
+    /// Returns the state of `process` without leases, for `fragments` and leases of `lease_ms` milliseconds.
     #[must_use]
     pub fn new(process: ProcessId, fragments: impl IntoIterator<Item = FragmentId>, lease_ms: u64) -> Self {
         let mut fragments: Vec<FragmentId> = fragments.into_iter().collect();
-        // Each process starts at a different fragment, so that not all try the same one.
+        // Processes try fragments in different orders, so that not all of them claim the same one.
         let begin = usize::try_from(process.0).unwrap_or_default() % fragments.len().max(1);
         fragments.rotate_left(begin);
         Self {
@@ -94,16 +94,16 @@ impl FragmentAssignment {
     }
 
     /// Limits the number of led fragments to `most`. Fragments beyond the capacity of all processes stay free until a
-    /// process with room joins.
+    /// process with capacity joins.
     #[must_use]
     pub fn at_most(self, most: usize) -> Self {
         Self { most, ..self }
     }
 
-    /// Updates the view of the roster at `now` and returns the writes. Released fragments are no longer led from now
-    /// on.
-    pub fn look(&mut self, now: Millis, entries: &[Entry]) -> Vec<Write> {
-        self.see(now, entries);
+    /// Updates the view of the roster at `now` and returns the writes to send. This process no longer leads the
+    /// fragments that the writes release.
+    pub fn update(&mut self, now: Millis, entries: &[Entry]) -> Vec<Write> {
+        self.update_view(now, entries);
         let mut writes = vec![Write {
             cell: Cell::Present(self.process),
             holder: Some(self.process),
@@ -111,14 +111,14 @@ impl FragmentAssignment {
         }];
         self.held.retain(|_, held| held.until > now);
         let share = self.share();
-        let given_back = self.excess(now, share);
+        let released = self.excess(now, share);
         let kept = self.held.iter();
         writes.extend(kept.map(|(&fragment, held)| self.lease(fragment, Some(self.process), held.revision)));
         self.left = 0;
         let mut count = self.held.len();
         for fragment in self.fragments.clone() {
-            let is_given_back = given_back.is_some_and(|write| write.cell == Cell::Lease(fragment));
-            if self.held.contains_key(&fragment) || is_given_back {
+            let is_released = released.is_some_and(|write| write.cell == Cell::Lease(fragment));
+            if self.held.contains_key(&fragment) || is_released {
                 continue;
             }
             let Some(expect) = self.free(now, fragment) else {
@@ -126,30 +126,31 @@ impl FragmentAssignment {
                 continue;
             };
             let since = *self.idle.entry(fragment).or_insert(now);
-            let is_forgotten = now.since(since) >= IDLE_LEASES * self.lease_ms;
-            if count < share || (is_forgotten && count < self.most) {
+            let is_long_free = now.since(since) >= IDLE_LEASES * self.lease_ms;
+            if count < share || (is_long_free && count < self.most) {
                 count += 1;
                 writes.push(self.lease(fragment, Some(self.process), expect));
-            } else if is_forgotten {
+            } else if is_long_free {
                 self.left += 1;
             }
         }
-        writes.extend(given_back);
+        writes.extend(released);
         writes
     }
 
-    /// Returns the number of fragments that have long been free, but that this process has no capacity to lead.
+    /// Returns the number of fragments that have been free for long, but that this process lacks the capacity to
+    /// lead.
     #[must_use]
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// Records the result of a write that was sent at `asked`: the new revision, or `None` if it was refused. The
-    /// caller does not report writes without an answer.
-    pub fn wrote(&mut self, asked: Millis, write: Write, revision: Option<u64>) {
+    /// Records the answer to a write that was sent at `asked`: the new revision, or `None` if the write was refused.
+    /// The caller does not call it without an answer.
+    pub fn on_written(&mut self, asked: Millis, write: Write, revision: Option<u64>) {
         match (write.cell, revision) {
             (Cell::Present(process), Some(revision)) if process == self.process => self.present = revision,
-            // Own earlier write, whose answer was lost.
+            // An earlier write of this process succeeded, but its answer was lost.
             (Cell::Present(_), _) => {}
             (Cell::Lease(fragment), None) => {
                 self.held.remove(&fragment);
@@ -169,19 +170,19 @@ impl FragmentAssignment {
         }
     }
 
-    /// Returns the end of this process's lease for the fragment, if it holds one at `now`.
+    /// Returns the end of this process's lease of the fragment, if the process has the lease at `now`.
     #[must_use]
     pub fn until(&self, now: Millis, fragment: FragmentId) -> Option<Millis> {
         self.held.get(&fragment).map(|held| held.until).filter(|until| *until > now)
     }
 
-    /// Releases a fragment if it is held. Returns the write for that.
-    pub fn give_back(&mut self, fragment: FragmentId) -> Option<Write> {
+    /// Releases a fragment. Returns the write for that, or `None` if the process does not lead it.
+    pub fn release(&mut self, fragment: FragmentId) -> Option<Write> {
         let held = self.held.remove(&fragment)?;
         Some(self.lease(fragment, None, held.revision))
     }
 
-    /// Releases all fragments. Returns the writes for that.
+    /// Releases all fragments and the presence entry. Returns the writes for that.
     pub fn leave(&mut self) -> Vec<Write> {
         let held = std::mem::take(&mut self.held);
         let leases = held.iter().map(|(&fragment, held)| self.lease(fragment, None, held.revision));
@@ -194,7 +195,7 @@ impl FragmentAssignment {
         Write { cell: Cell::Lease(fragment), holder, expect }
     }
 
-    fn see(&mut self, now: Millis, entries: &[Entry]) {
+    fn update_view(&mut self, now: Millis, entries: &[Entry]) {
         let there: BTreeSet<Cell> = entries.iter().map(|entry| entry.cell).collect();
         self.seen.retain(|cell, _| there.contains(cell));
         for &entry in entries {
@@ -220,8 +221,8 @@ impl FragmentAssignment {
         }
     }
 
-    /// Returns the share of this process: the fragments divided among the present processes, with the remainder going
-    /// to the first ones, limited by its capacity.
+    /// Returns the number of fragments that this process should lead, limited by its capacity. If the fragments do
+    /// not divide evenly, the first processes lead one more each.
     fn share(&self) -> usize {
         let (crew, count) = (&self.crew.0, self.fragments.len());
         let processes = crew.len().max(1);
@@ -229,35 +230,35 @@ impl FragmentAssignment {
         (count / processes + usize::from(place < count % processes)).min(self.most)
     }
 
-    /// Returns the revision of a lease that may be taken.
+    /// Returns the current revision of the lease of `fragment` if the lease may be taken.
     fn free(&self, now: Millis, fragment: FragmentId) -> Option<u64> {
         let Some((entry, since)) = self.seen.get(&Cell::Lease(fragment)) else { return Some(0) };
         let is_free = match entry.holder {
             None => true,
-            // Own lease that it does not know: the answer to its write was lost.
+            // This is a lease of this process that it does not know, because the answer to its write was lost.
             Some(holder) if holder == self.process => true,
             Some(_) => now.since(*since) >= self.lease_ms,
         };
         is_free.then_some(entry.revision)
     }
 
-    /// Releases one fragment beyond the share.
+    /// Releases one fragment beyond the share, if the set of processes is stable.
     fn excess(&mut self, now: Millis, share: usize) -> Option<Write> {
         let is_settled = now.since(self.crew.1) >= SETTLED_LEASES * self.lease_ms;
         let kept = self.held.iter().filter(|(fragment, held)| self.is_kept(now, **fragment, **held)).count();
         if !is_settled || self.held.len() - kept <= share {
             return None;
         }
-        let may_go =
+        let may_be_released =
             |(fragment, held): &(&FragmentId, &FragmentLease)| !self.is_kept(now, **fragment, **held);
         let is_adopted = |(_, held): &(&FragmentId, &FragmentLease)| held.adopted.is_some();
-        let (&fragment, _) = (self.held.iter().rev().filter(may_go).find(is_adopted))
-            .or_else(|| self.held.iter().rev().find(may_go))?;
-        self.give_back(fragment)
+        let (&fragment, _) = (self.held.iter().rev().filter(may_be_released).find(is_adopted))
+            .or_else(|| self.held.iter().rev().find(may_be_released))?;
+        self.release(fragment)
     }
 
-    /// Returns true if a fragment was adopted recently. The time grows with each adoption that no other process took
-    /// over.
+    /// Returns true if a fragment was adopted recently and is kept. The time doubles with each repeated adoption,
+    /// because no other process took the fragment over.
     fn is_kept(&self, now: Millis, fragment: FragmentId, held: FragmentLease) -> bool {
         let again = self.adoptions.get(&fragment).map_or(0, |count| count.saturating_sub(1));
         let kept_ms = (ADOPTED_LEASES * self.lease_ms) << again.min(DOUBLINGS_MAX);
@@ -272,7 +273,7 @@ mod tests {
     const LEASE_MS: u64 = 3_000;
     const BEAT_MS: u64 = 600;
 
-    /// Roster and processes that read it in turn.
+    /// Roster, and processes that poll it in turn.
     struct RosterSimulation {
         now: u64,
         entries: BTreeMap<Cell, Entry>,
@@ -304,27 +305,28 @@ mod tests {
             Some(self.revision)
         }
 
-        /// Advances by `beats` beats. Processes in `away` do nothing.
+        /// Advances by `beats` polls. Processes in `away` do nothing.
         fn run(&mut self, beats: u64, away: &[u64]) {
             for _ in 0..beats {
                 self.now += BEAT_MS;
-                // Each process has its own clock.
+                // Each process has a clock with its own offset.
                 for process in self.crew.keys().copied().collect::<Vec<_>>() {
                     if away.contains(&process) {
                         continue;
                     }
                     let now = Millis(self.now + 1_000_000 * process);
                     let entries: Vec<Entry> = self.entries.values().copied().collect();
-                    let writes = self.crew.get_mut(&process).unwrap().look(now, &entries);
+                    let writes = self.crew.get_mut(&process).unwrap().update(now, &entries);
                     for write in writes {
                         let outcome = self.write(write);
-                        self.crew.get_mut(&process).unwrap().wrote(now, write, outcome);
+                        self.crew.get_mut(&process).unwrap().on_written(now, write, outcome);
                     }
                 }
             }
         }
 
-        /// Returns the number of fragments that each process leads. Asserts that no fragment has two leaders.
+        /// Returns the number of fragments that each process leads, except for those in `away`. Asserts that no
+        /// fragment has two leaders.
         fn held(&self, away: &[u64]) -> Vec<usize> {
             let mut all = BTreeSet::new();
             let mut counts = Vec::new();
@@ -339,7 +341,7 @@ mod tests {
         }
     }
 
-    /// Goal: each fragment has exactly one leader, and the shares are as even as possible.
+    /// Goal: each fragment has exactly one leader, and fragments are divided as evenly as possible.
     #[test]
     fn fragments_are_shared_fairly() {
         let mut world = RosterSimulation::new(7, &[1, 2, 3]);
@@ -347,9 +349,10 @@ mod tests {
         assert_eq!(world.held(&[]), [3, 2, 2]);
     }
 
-    /// Goal: a new process gets a share of the fragments, and those of a lost process have new leaders one lease later.
+    /// Goal: a new process gets a share of the fragments. Fragments of a lost process get new leaders one lease
+    /// later.
     #[test]
-    fn who_comes_gets_its_share_and_who_goes_is_followed() {
+    fn new_process_gets_a_share_and_lost_process_is_replaced() {
         let mut world = RosterSimulation::new(6, &[1, 2]);
         world.run(20, &[]);
         assert_eq!(world.held(&[]), [3, 3]);
@@ -362,9 +365,9 @@ mod tests {
         assert_eq!(world.held(&[2]), [3, 3]);
     }
 
-    /// Goal: a released fragment is taken at the next poll, without waiting for the end of a lease.
+    /// Goal: a released fragment is taken at the next poll, and not only after the end of its lease.
     #[test]
-    fn what_is_given_back_is_taken_at_once() {
+    fn released_fragment_is_taken_at_once() {
         let mut world = RosterSimulation::new(4, &[1, 2]);
         world.run(20, &[]);
         assert_eq!(world.held(&[]), [2, 2]);
@@ -376,13 +379,13 @@ mod tests {
         assert_eq!(world.held(&[]), [4]);
     }
 
-    /// Goal: a process that is present and takes nothing does not keep others from leading. Fragments led in its place
-    /// do not move back and forth.
+    /// Goal: a process that is present and leads nothing does not keep fragments from being led. Adopted fragments do
+    /// not move back and forth.
     #[test]
     fn an_idle_process_keeps_no_fragment_from_being_led() {
         let mut world = RosterSimulation::new(2, &[1]);
         world.run(10, &[]);
-        // This process only announces its presence.
+        // Process 0 only announces its presence.
         let mut changes = 0;
         let mut before = world.held(&[]);
         for _ in 0..60 {
@@ -398,10 +401,10 @@ mod tests {
         assert!(changes <= 4, "{changes}");
     }
 
-    /// Goal: a process never leads more fragments than its capacity, however long the rest stay free. A new process
-    /// with room leads them.
+    /// Goal: a process never leads more fragments than its capacity, even if others stay free. A new process with
+    /// capacity leads those.
     #[test]
-    fn nobody_leads_more_than_it_has_room_for() {
+    fn process_never_exceeds_its_capacity() {
         let mut world = RosterSimulation::new(6, &[]);
         let come = |world: &mut RosterSimulation, process: u64| {
             world.come(process);
@@ -425,7 +428,7 @@ mod tests {
 
     /// Goal: with uneven capacities, all fragments are led and do not move back and forth forever.
     #[test]
-    fn uneven_rooms_come_to_rest() {
+    fn uneven_capacities_reach_a_stable_assignment() {
         let mut world = RosterSimulation::new(8, &[]);
         for (process, room) in [(1, 5), (2, 3)] {
             world.come(process);
@@ -434,7 +437,7 @@ mod tests {
         }
         let (mut changes, mut unled) = (0, 0);
         let mut before = Vec::new();
-        // Ten minutes, and then ten more.
+        // The first ten minutes are ignored, and the next ten are checked.
         for beat in 0..2_000 {
             world.run(1, &[]);
             let held = world.held(&[]);
@@ -446,28 +449,28 @@ mod tests {
         assert!(changes <= 6 && unled <= 30, "{changes} changes, {unled}");
     }
 
-    /// Goal: a lost answer neither loses a lease forever nor keeps an expired one.
+    /// Goal: after a lost answer, a lease is neither lost forever nor kept beyond its end.
     #[test]
-    fn an_answer_that_does_not_come_is_survived() {
+    fn lost_answer_neither_loses_nor_extends_a_lease() {
         let mut shares = FragmentAssignment::new(ProcessId(7), [FragmentId(0)], LEASE_MS);
-        let writes = shares.look(Millis(0), &[]);
+        let writes = shares.update(Millis(0), &[]);
         assert_eq!(writes.len(), 2);
-        // Both writes succeeded, and the answers were lost.
+        // Both writes succeeded, but their answers were lost.
         let entries: Vec<Entry> = (1..)
             .zip(writes)
             .map(|(revision, w)| Entry { cell: w.cell, holder: w.holder, revision })
             .collect();
         assert_eq!(shares.until(Millis(1), FragmentId(0)), None);
-        let writes = shares.look(Millis(600), &entries);
+        let writes = shares.update(Millis(600), &entries);
         assert_eq!(writes.iter().map(|write| write.expect).collect::<Vec<_>>(), [1, 2]);
-        shares.wrote(Millis(600), writes[1], Some(3));
+        shares.on_written(Millis(600), writes[1], Some(3));
         assert_eq!(shares.until(Millis(601), FragmentId(0)), Some(Millis(3_600)));
         assert_eq!(shares.until(Millis(3_600), FragmentId(0)), None);
-        // Another process holds the lease.
+        // Another process has the lease now.
         let taken = Entry { cell: Cell::Lease(FragmentId(0)), holder: Some(ProcessId(9)), revision: 9 };
-        shares.wrote(Millis(1_200), Write { expect: 3, ..writes[1] }, None);
+        shares.on_written(Millis(1_200), Write { expect: 3, ..writes[1] }, None);
         assert_eq!(shares.until(Millis(1_201), FragmentId(0)), None);
-        let writes = shares.look(Millis(1_800), &[taken]);
+        let writes = shares.update(Millis(1_800), &[taken]);
         assert!(writes.iter().all(|write| write.cell != taken.cell), "{writes:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Bridge between a gateway and a syncer with real learners. It forwards the syncer's messages to owners and their
-//! outcomes to the syncer.
+//! Bridge between a gateway and a syncer that serves real learners. It forwards the syncer's requests to the leaders,
+//! and merges and fates to the syncer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::ids::number;
 use crate::retry::persist;
 use crate::service::{ServiceError, Services};
 
-/// Maximum number of inputs that wait for the syncer. When the queue is full, the gateway waits.
+/// Maximum number of queued inputs for the syncer. While the queue is full, the gateway waits.
 const WAITING_MAX: usize = 256;
 
 /// Bridge that is ready to run; see [`front`].
@@ -29,24 +29,24 @@ pub struct Bridge {
     inputs: mpsc::Sender<Input>,
     orders: mpsc::Receiver<(FragmentId, GatewayOutput)>,
     to_gateway: mpsc::Sender<(FragmentId, GatewayInput)>,
-    reception: PendingJoins,
+    joins: PendingJoins,
     following: Follower,
     fragments: Vec<FragmentId>,
     decrees: AdminCommandLog,
 }
 
-/// Syncer's end of the bridge.
+/// Syncer's side of the bridge.
 #[derive(Debug)]
 pub struct BridgeHandle {
-    /// Sender for the syncer's messages, in order. Each learner has at most one update of a fragment in flight, so the
-    /// number of connected learners bounds the queue.
+    /// Sender for the syncer's requests, in order. The queue is bounded by the number of connected learners, because
+    /// each learner has at most one update of a fragment in flight.
     pub said: mpsc::UnboundedSender<LeaderRequest>,
     /// Receiver of inputs for the syncer, in order.
     pub inputs: mpsc::Receiver<Input>,
 }
 
-/// Creates a bridge and the syncer's end of it. Each fragment of the run starts with the Θ̂ of its state and has these
-/// terms. The gateway polls the tape every `tick_ms`, at least 1.
+/// Returns a bridge and the syncer's side of it. `initial` has the initial state of each fragment, of which only Θ̂
+/// is used. The gateway polls the tape every `tick_ms` milliseconds, at least 1.
 #[must_use]
 pub fn front(
     services: Services,
@@ -63,7 +63,7 @@ pub fn front(
     let front = Bridge {
         gateway,
         decrees: AdminCommandLog::of(&services),
-        reception: PendingJoins::new(services, ids.clone()),
+        joins: PendingJoins::new(services, ids.clone()),
         said: to_front,
         inputs,
         orders: learners.orders,
@@ -74,18 +74,19 @@ pub fn front(
     (front, BridgeHandle { said, inputs: to_syncer })
 }
 
-/// Error: the syncer is gone.
+/// Error: the syncer's side was dropped.
 struct SyncerGone;
 
 impl Bridge {
-    /// Runs until `stop` resolves or the syncer is gone.
+    /// Runs until `stop` resolves or the syncer's side is dropped.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) {
         let Self { gateway, mut said, inputs, mut orders, to_gateway, fragments, decrees, .. } = self;
-        let (mut reception, mut following) = (self.reception, self.following);
+        let (mut joins, mut following) = (self.joins, self.following);
         let (ups, mut queued) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
         tasks.spawn(gateway.run(std::future::pending()));
-        // A separate task drains the gateway's output while the gateway accepts no input.
+        // This queue is unbounded, so that the bridge can read the gateway's output while the gateway accepts no
+        // input.
         tasks.spawn(async move {
             while let Some(up) = queued.recv().await {
                 if to_gateway.send(up).await.is_err() {
@@ -100,7 +101,7 @@ impl Bridge {
                 () = &mut stop => return,
                 up = said.recv() => match up {
                     Some(up) => {
-                        desk.pass_on(&mut reception, up);
+                        desk.pass_on(&mut joins, up);
                         Ok(())
                     }
                     None => return,
@@ -109,9 +110,9 @@ impl Bridge {
                     Some((fragment, order)) => desk.order(&mut following, fragment, order).await,
                     None => return,
                 },
-                called = reception.next() => desk.called(called).await,
-                (fragment, seq, said) = following.next() => {
-                    desk.followed(&mut reception, fragment, seq, said).await
+                joined = joins.next() => desk.joined(joined).await,
+                (fragment, seq, event) = following.next() => {
+                    desk.followed(&mut joins, fragment, seq, event).await
                 }
             };
             if done.is_err() {
@@ -129,11 +130,11 @@ struct BridgeLoop {
 }
 
 impl BridgeLoop {
-    async fn tell(&self, input: Input) -> Result<(), SyncerGone> {
+    async fn send(&self, input: Input) -> Result<(), SyncerGone> {
         self.inputs.send(input).await.map_err(|_| SyncerGone)
     }
 
-    /// Sends an input to the gateway of each fragment.
+    /// Sends an input to the gateway of every fragment.
     fn up(&self, input: &GatewayInput) {
         for &fragment in &self.fragments {
             // The send fails only if the gateway has ended, and then the bridge ends too.
@@ -141,12 +142,12 @@ impl BridgeLoop {
         }
     }
 
-    fn pass_on(&self, reception: &mut PendingJoins, said: LeaderRequest) {
-        match said {
-            LeaderRequest::Introduce(conn, hello) => reception.introduce(conn, hello),
+    fn pass_on(&self, joins: &mut PendingJoins, request: LeaderRequest) {
+        match request {
+            LeaderRequest::Introduce(conn, hello) => joins.introduce(conn, hello),
             LeaderRequest::Came(learner, conn) => self.up(&GatewayInput::Came(learner, conn, None)),
             LeaderRequest::Left(learner, conn) => self.up(&GatewayInput::Left(learner, conn)),
-            LeaderRequest::Gone(conn) => self.forget(reception, conn),
+            LeaderRequest::Gone(conn) => self.forget(joins, conn),
             LeaderRequest::Pace(step_ms) => self.up(&GatewayInput::Pace(step_ms)),
             LeaderRequest::Enough => {
                 let decrees = self.decrees.clone();
@@ -165,18 +166,18 @@ impl BridgeLoop {
         }
     }
 
-    fn forget(&self, reception: &mut PendingJoins, conn: ConnId) {
-        if let Some(learner) = reception.forget(conn) {
+    fn forget(&self, joins: &mut PendingJoins, conn: ConnId) {
+        if let Some(learner) = joins.forget(conn) {
             self.up(&GatewayInput::WaitsNoMore(learner));
         }
     }
 
-    async fn called(&self, called: JoinOutcome) -> Result<(), SyncerGone> {
-        match called {
+    async fn joined(&self, joined: JoinOutcome) -> Result<(), SyncerGone> {
+        match joined {
             JoinOutcome::In(learner, input) => {
                 // The learner may have waited on another connection.
                 self.up(&GatewayInput::WaitsNoMore(learner));
-                self.tell(*input).await
+                self.send(*input).await
             }
             JoinOutcome::Waits(learner) => {
                 self.up(&GatewayInput::Waits(learner));
@@ -193,15 +194,15 @@ impl BridgeLoop {
     ) -> Result<(), SyncerGone> {
         match order {
             GatewayOutput::Ask(learner, conn, round) => {
-                self.tell(Input::Asked { fragment, learner, conn, round }).await
+                self.send(Input::Asked { fragment, learner, conn, round }).await
             }
             GatewayOutput::Receipt(learner, conn, serial, None) => {
-                self.tell(Input::Unmerged { fragment, learner, conn, serial, refusal: None }).await
+                self.send(Input::Unmerged { fragment, learner, conn, serial, refusal: None }).await
             }
             GatewayOutput::Refused(learner, conn, serial, why) => {
-                self.tell(Input::Unmerged { fragment, learner, conn, serial, refusal: Some(why) }).await
+                self.send(Input::Unmerged { fragment, learner, conn, serial, refusal: Some(why) }).await
             }
-            // Merges reach all learners at once through the tape's records.
+            // Merged updates are handled for all learners at once, by the records of the tape.
             GatewayOutput::Receipt(_, _, _, Some(_)) => Ok(()),
             GatewayOutput::Seen(seq, record) => {
                 following.add(fragment, seq, *record);
@@ -213,81 +214,82 @@ impl BridgeLoop {
 
     async fn followed(
         &self,
-        reception: &mut PendingJoins,
+        joins: &mut PendingJoins,
         fragment: FragmentId,
         seq: u64,
-        said: RecordEvent,
+        event: RecordEvent,
     ) -> Result<(), SyncerGone> {
-        let is_last = matches!(said, RecordEvent::Finished);
-        match said {
-            RecordEvent::Merged(followed) => self.tell(Input::Followed(Box::new(followed))).await?,
-            RecordEvent::Finished => self.tell(Input::Closed(fragment)).await?,
-            RecordEvent::Nothing => self.tell(Input::Over(fragment, Round(seq))).await?,
+        let is_last = matches!(event, RecordEvent::Finished);
+        match event {
+            RecordEvent::Merged(followed) => self.send(Input::Followed(Box::new(followed))).await?,
+            RecordEvent::Finished => self.send(Input::Closed(fragment)).await?,
+            RecordEvent::Nothing => self.send(Input::Over(fragment, Round(seq))).await?,
         }
-        // After the last record, waiting learners must not wait for another one.
+        // After the last record of a fragment, learners must not wait for another one.
         let reached = if is_last { u64::MAX } else { seq };
-        for (learner, input) in reception.reached(fragment, reached) {
+        for (learner, input) in joins.reached(fragment, reached) {
             self.up(&GatewayInput::WaitsNoMore(learner));
-            self.tell(input).await?;
+            self.send(input).await?;
         }
         Ok(())
     }
 }
 
-/// Record number of each fragment.
+/// Number of a record for each fragment.
 type Numbers = BTreeMap<FragmentId, u64>;
 
-/// Learners that have introduced themselves but are not admitted yet.
+/// Learners that have sent `Hello` but are not admitted yet.
 ///
-/// Each learner first gets its number. A returning learner may have left an update with another gateway, and the fate
-/// of that update may still be open. The update belonged to the current round of its fragment, or to an older one. So
-/// the learner waits until the tape of each fragment has one more record than on its return. Then each left update is
-/// settled, and the learner's account has the fates. It trains meanwhile.
+/// Each learner first gets its number. A learner that returns may have left an update at another gateway, and the
+/// fate of that update may be unknown. The update belongs to the current round of its fragment or to an older one.
+/// The learner therefore waits until the tape of each fragment has one more record than when it returned. Then the
+/// fate of each such update is known, and the syncer has it in the learner's account. The learner trains meanwhile.
 ///
-/// This requires that no replica of a tape lags a whole round behind the replica of an earlier read.
+/// This requires that the replica of a tape that answers one read is never a whole round behind the replica that
+/// answered an earlier read.
 struct PendingJoins {
     services: Services,
-    /// Newest record of each fragment that the syncer knows.
-    told: Numbers,
-    guests: BTreeMap<ConnId, Guest>,
+    /// Number of the newest record that the syncer knows, for each fragment.
+    known: Numbers,
+    pending: BTreeMap<ConnId, PendingJoin>,
     asked: JoinSet<(ConnId, Found)>,
 }
 
-struct Guest {
+struct PendingJoin {
     hello: Box<Hello>,
-    /// Handle that cancels the request for this learner.
+    /// Handle that cancels the requests for this learner.
     asking: AbortHandle,
-    /// Learner's number and the records that it waits for, once known.
+    /// Number of the learner and the records that it waits for; `None` until the requests are answered.
     waits: Option<(LearnerId, Numbers)>,
 }
 
-/// Result of the request for a joining learner.
+/// Result of the requests for a joining learner.
 enum Found {
-    /// Number of the learner; for a returning learner, also the newest record of each fragment.
+    /// Number of the learner and, if it returns, the number of the newest record of each fragment.
     Number(LearnerId, Option<Numbers>),
-    /// No number is available.
+    /// No number is free for the learner.
     Nothing,
 }
 
-/// Outcome of a join request.
+/// Outcome of the requests for a joining learner.
 enum JoinOutcome {
-    /// The learner is admitted.
+    /// The learner is admitted: the syncer gets this input.
     In(LearnerId, Box<Input>),
-    /// The learner waits for the current rounds.
+    /// The learner waits for the ends of the current rounds.
     Waits(LearnerId),
 }
 
 impl PendingJoins {
-    /// Creates an empty list of pending joins.
+    /// Returns a list without learners.
     fn new(services: Services, fragments: Vec<FragmentId>) -> Self {
-        let told = fragments.into_iter().map(|fragment| (fragment, 0)).collect();
-        Self { services, told, guests: BTreeMap::new(), asked: JoinSet::new() }
+        let known = fragments.into_iter().map(|fragment| (fragment, 0)).collect();
+        Self { services, known, pending: BTreeMap::new(), asked: JoinSet::new() }
     }
 
-    /// Starts the join of a learner on this connection.
+    /// Starts the requests for a learner that has sent `Hello` on this connection.
     fn introduce(&mut self, conn: ConnId, hello: Box<Hello>) {
         let services = self.services.clone();
-        let fragments: Vec<FragmentId> = self.told.keys().copied().collect();
+        let fragments: Vec<FragmentId> = self.known.keys().copied().collect();
         let (identity, returns) = (hello.identity.fingerprint(), hello.run.is_some());
         let asking = self.asked.spawn(async move {
             let number = persist(|| async { number(&*services.blobs, identity).await }).await;
@@ -298,29 +300,29 @@ impl PendingJoins {
             };
             (conn, Found::Number(number, newest))
         });
-        self.guests.insert(conn, Guest { hello, asking, waits: None });
+        self.pending.insert(conn, PendingJoin { hello, asking, waits: None });
     }
 
-    /// Returns the next outcome of a pending join. Cancel safe.
+    /// Returns the next outcome. It is cancel safe.
     async fn next(&mut self) -> JoinOutcome {
         loop {
             let Some(done) = self.asked.join_next().await else { return std::future::pending().await };
             let Ok((conn, found)) = done else { continue };
-            let Some(guest) = self.guests.get_mut(&conn) else { continue };
+            let Some(join) = self.pending.get_mut(&conn) else { continue };
             let Found::Number(learner, newest) = found else {
                 tracing::error!("no learner number is free for this identity: it collides with others");
-                self.guests.remove(&conn);
+                self.pending.remove(&conn);
                 continue;
             };
-            // The replica that answered may lag behind the syncer.
-            let told = |fragment: &FragmentId| self.told.get(fragment).copied().unwrap_or(0);
+            // The replica that answered may be behind the syncer.
+            let known = |fragment: &FragmentId| self.known.get(fragment).copied().unwrap_or(0);
             let next = |(fragment, newest): (FragmentId, u64)| {
-                (fragment, newest.max(told(&fragment)).saturating_add(1))
+                (fragment, newest.max(known(&fragment)).saturating_add(1))
             };
             let needed: Numbers = newest.into_iter().flatten().map(next).collect();
-            guest.waits = Some((learner, needed));
-            // A learner that joins again has abandoned its older connections.
-            self.guests.retain(|&older, guest| older >= conn || !guest.is(learner));
+            join.waits = Some((learner, needed));
+            // When a learner joins again, it no longer waits on older connections.
+            self.pending.retain(|&older, join| older >= conn || !join.is(learner));
             return match self.take(conn) {
                 Some((learner, input)) => JoinOutcome::In(learner, Box::new(input)),
                 None => JoinOutcome::Waits(learner),
@@ -328,44 +330,45 @@ impl PendingJoins {
         }
     }
 
-    /// Records that the syncer knows record `seq`. Returns the learners that no longer wait. Each learner waits on at
-    /// most one connection.
+    /// Records that the syncer knows record `seq` of `fragment`. Returns the learners that no longer have to wait,
+    /// with inputs for the syncer. Each learner waits on at most one connection.
     fn reached(&mut self, fragment: FragmentId, seq: u64) -> Vec<(LearnerId, Input)> {
-        self.told.insert(fragment, seq);
-        let conns: Vec<ConnId> = self.guests.keys().copied().collect();
+        self.known.insert(fragment, seq);
+        let conns: Vec<ConnId> = self.pending.keys().copied().collect();
         conns.into_iter().filter_map(|conn| self.take(conn)).collect()
     }
 
-    /// Removes a closed connection. Returns the learner that waited on it, unless it waits on another connection.
+    /// Removes a closed connection. Returns the learner that waited on it, unless it also waits on another
+    /// connection.
     fn forget(&mut self, conn: ConnId) -> Option<LearnerId> {
-        let guest = self.guests.remove(&conn)?;
-        guest.asking.abort();
-        let (learner, _) = guest.waits?;
-        self.guests.values().all(|guest| !guest.is(learner)).then_some(learner)
+        let join = self.pending.remove(&conn)?;
+        join.asking.abort();
+        let (learner, _) = join.waits?;
+        self.pending.values().all(|join| !join.is(learner)).then_some(learner)
     }
 
-    /// Admits the learner on this connection, unless the syncer still lacks a record that the learner waits for.
+    /// Removes and returns the learner on this connection, unless it still waits for a record.
     fn take(&mut self, conn: ConnId) -> Option<(LearnerId, Input)> {
-        let (learner, needed) = self.guests.get(&conn)?.waits.as_ref()?;
-        let is_told = |(fragment, needed): (&FragmentId, &u64)| {
-            self.told.get(fragment).is_some_and(|told| told >= needed)
+        let (learner, needed) = self.pending.get(&conn)?.waits.as_ref()?;
+        let is_known = |(fragment, needed): (&FragmentId, &u64)| {
+            self.known.get(fragment).is_some_and(|known| known >= needed)
         };
-        if !needed.iter().all(is_told) {
+        if !needed.iter().all(is_known) {
             return None;
         }
         let learner = *learner;
-        let Guest { hello, .. } = self.guests.remove(&conn)?;
+        let PendingJoin { hello, .. } = self.pending.remove(&conn)?;
         Some((learner, Input::Introduced { conn, learner, hello }))
     }
 }
 
-impl Guest {
+impl PendingJoin {
     fn is(&self, learner: LearnerId) -> bool {
         self.waits.as_ref().is_some_and(|(waits, _)| *waits == learner)
     }
 }
 
-/// Returns the number of the newest record of each of these fragments.
+/// Returns the number of the newest record of each of `fragments`.
 async fn newest(services: &Services, fragments: &[FragmentId]) -> Result<Numbers, ServiceError> {
     let mut asked = JoinSet::new();
     for &fragment in fragments {
@@ -381,39 +384,39 @@ async fn newest(services: &Services, fragments: &[FragmentId]) -> Result<Numbers
     Ok(newest)
 }
 
-/// Time after which a missing or damaged state is loaded again.
+/// Delay before a missing or damaged state is loaded again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Maximum number of states loaded at once. Each takes about fifty bytes a parameter until only Θ̂ is left. A late
-/// joiner loads the states of all fragments.
+/// Maximum number of states loaded at once. Loading takes about fifty bytes of memory for each parameter, until only
+/// Θ̂ is left. A gateway that starts late loads the states of all fragments.
 const LOADED_MAX: usize = 2;
 
-/// Next notification: fragment, number and content of a record.
+/// Event of a record: fragment, number of the record, and event.
 type NumberedEvent = (FragmentId, u64, RecordEvent);
 
-/// Content of a record for processes that serve learners.
+/// Event of a record for a process that serves learners.
 enum RecordEvent {
     /// The fragment has a new version.
     Merged(Followed),
     /// No record follows this one.
     Finished,
-    /// A round ended, and nothing else happened.
+    /// A round ended without a merge, or a process took the fragment over.
     Nothing,
 }
 
-/// Θ̂ as a state, and the change that leads to it.
+/// Θ̂ of a version as a state, and the coded change that leads to it.
 type StateWithChange = (FragmentState, Vec<u8>);
 
-/// Merge and the result of loading its state.
+/// Merge with the checksum of its state, and the result of loading that state.
 struct MergeLoad {
     merge: Box<MergeEntry>,
     sum: u64,
     led: Option<StateWithChange>,
 }
 
-/// Tapes of all fragments, up to the records that the syncer knows.
+/// Records of all fragments that the syncer does not know yet, and the loading of their states.
 struct Follower {
     services: Services,
-    lanes: BTreeMap<FragmentId, FragmentQueue>,
+    queues: BTreeMap<FragmentId, FragmentQueue>,
     jobs: JoinSet<(FragmentId, u64, MergeLoad)>,
     turns: Arc<Semaphore>,
     ready: VecDeque<NumberedEvent>,
@@ -429,53 +432,54 @@ struct FragmentQueue {
 }
 
 impl Follower {
-    /// Creates a follower before any record. Fragments are in their `initial` states; only Θ̂ of these matters.
+    /// Returns a follower before any record. `initial` has the initial state of each fragment, of which only Θ̂ is
+    /// used.
     fn new(
         services: Services,
         fragments: &[(FragmentId, GatewayTerms)],
         initial: Vec<FragmentState>,
     ) -> Self {
-        let lane = |((fragment, terms), state): (&(FragmentId, GatewayTerms), FragmentState)| {
+        let fragment_queue = |((fragment, terms), state): (&(FragmentId, GatewayTerms), FragmentState)| {
             let (segments, codec) = (Arc::clone(&terms.segments), terms.codec);
             (*fragment, FragmentQueue { segments, codec, state, queue: VecDeque::new(), is_busy: false })
         };
-        let lanes = fragments.iter().zip(initial).map(lane).collect();
+        let queues = fragments.iter().zip(initial).map(fragment_queue).collect();
         let turns = Arc::new(Semaphore::new(LOADED_MAX));
-        Self { services, lanes, jobs: JoinSet::new(), turns, ready: VecDeque::new() }
+        Self { services, queues, jobs: JoinSet::new(), turns, ready: VecDeque::new() }
     }
 
     /// Adds the next record of `fragment`.
     fn add(&mut self, fragment: FragmentId, seq: u64, record: Record) {
-        if let Some(lane) = self.lanes.get_mut(&fragment) {
-            lane.queue.push_back((seq, record));
+        if let Some(fragment_queue) = self.queues.get_mut(&fragment) {
+            fragment_queue.queue.push_back((seq, record));
             self.step(fragment);
         }
     }
 
-    /// Returns the next notification. Cancel safe.
+    /// Returns the next event. It is cancel safe.
     async fn next(&mut self) -> NumberedEvent {
         loop {
-            if let Some(told) = self.ready.pop_front() {
-                return told;
+            if let Some(event) = self.ready.pop_front() {
+                return event;
             }
             let Some(done) = self.jobs.join_next().await else { return std::future::pending().await };
             let (fragment, seq, MergeLoad { merge, sum, led }) =
                 done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
-            let Some(lane) = self.lanes.get_mut(&fragment) else { continue };
-            lane.is_busy = false;
+            let Some(fragment_queue) = self.queues.get_mut(&fragment) else { continue };
+            fragment_queue.is_busy = false;
             match led {
                 Some(led) => {
-                    lane.state = led.0.clone();
-                    let said = RecordEvent::Merged(Followed { merge: *merge, led: Some(led) });
-                    self.ready.push_back((fragment, seq, said));
+                    fragment_queue.state = led.0.clone();
+                    let event = RecordEvent::Merged(Followed { merge: *merge, led: Some(led) });
+                    self.ready.push_back((fragment, seq, event));
                 }
-                // A missing state is loaded again unless a newer one exists; the old one may have been removed for that
-                // reason.
+                // A missing state is loaded again, unless a newer merge exists. In that case it may have been
+                // deleted.
                 None => {
-                    if !lane.has_newer() {
+                    if !fragment_queue.has_newer() {
                         tracing::warn!(%fragment, seq, "the newest state is missing from the storage, or incomplete");
                     }
-                    lane.queue.push_front((seq, Record::Merged { merge, state: sum }));
+                    fragment_queue.queue.push_front((seq, Record::Merged { merge, state: sum }));
                 }
             }
             self.step(fragment);
@@ -484,8 +488,10 @@ impl Follower {
 
     /// Processes the records of a fragment until a state must be loaded.
     fn step(&mut self, fragment: FragmentId) {
-        let Some(lane) = self.lanes.get_mut(&fragment).filter(|lane| !lane.is_busy) else { return };
-        while let Some((seq, record)) = lane.queue.pop_front() {
+        let Some(fragment_queue) = self.queues.get_mut(&fragment).filter(|queue| !queue.is_busy) else {
+            return;
+        };
+        while let Some((seq, record)) = fragment_queue.queue.pop_front() {
             let Record::Merged { merge, state: sum } = record else {
                 let is_last = matches!(record, Record::Finished);
                 self.ready.push_back((
@@ -495,18 +501,18 @@ impl Follower {
                 ));
                 continue;
             };
-            if lane.has_newer() {
-                // Learners skip to the newest version.
-                let said = RecordEvent::Merged(Followed { merge: *merge, led: None });
-                self.ready.push_back((fragment, seq, said));
+            if fragment_queue.has_newer() {
+                // Learners skip this version and get the newest one.
+                let event = RecordEvent::Merged(Followed { merge: *merge, led: None });
+                self.ready.push_back((fragment, seq, event));
                 continue;
             }
-            lane.is_busy = true;
-            let (services, state) = (self.services.clone(), lane.state.clone());
-            let (segments, codec) = (Arc::clone(&lane.segments), lane.codec);
+            fragment_queue.is_busy = true;
+            let (services, state) = (self.services.clone(), fragment_queue.state.clone());
+            let (segments, codec) = (Arc::clone(&fragment_queue.segments), fragment_queue.codec);
             let turns = Arc::clone(&self.turns);
             self.jobs.spawn(async move {
-                // The semaphore is never closed.
+                // The semaphore is never closed, so this never fails.
                 let turn = turns.acquire_owned().await;
                 let led = load(&services, (fragment, seq), state, &merge, sum, segments, codec).await;
                 drop(turn);
@@ -521,13 +527,13 @@ impl Follower {
 }
 
 impl FragmentQueue {
-    /// Returns true if the queue holds a later merge.
+    /// Returns true if the queue has a later merge.
     fn has_newer(&self) -> bool {
         self.queue.iter().any(|(_, later)| matches!(later, Record::Merged { .. }))
     }
 }
 
-/// Returns the Θ̂ of this record and the change that leads to it, or `None` if the state is missing or damaged.
+/// Returns the Θ̂ of record `seq` and the change that leads to it, or `None` if the state is missing or damaged.
 async fn load(
     services: &Services,
     (fragment, seq): (FragmentId, u64),
@@ -539,12 +545,12 @@ async fn load(
 ) -> Option<StateWithChange> {
     let bytes = persist(|| services.blobs.load(fragment, seq)).await?;
     let merge = merge.clone();
-    // Decoding a large state blocks.
+    // Decoding a large state takes long, so it runs on a blocking thread.
     let work = spawn_blocking(move || {
         let followed = follow(&before, &merge, (&bytes, sum), &segments, codec);
         if let Err(error @ FollowError::Diverged { .. }) = &followed {
             tracing::error!("{error}");
-            // The state is right in any case; learners fetch it as a whole.
+            // The stored state is valid nevertheless. Learners fetch it as a whole.
             let elsewhere = FragmentState { version: Version(u64::MAX), ..before };
             return follow(&elsewhere, &merge, (&bytes, sum), &segments, codec);
         }
@@ -557,7 +563,7 @@ async fn load(
             None
         }
         Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
-        // The runtime is shutting down, and this task with it.
+        // The runtime is shutting down and drops this task.
         Err(_) => std::future::pending().await,
     }
 }
@@ -574,7 +580,7 @@ mod tests {
     use crate::local::Local;
     use crate::service::{Blobs, ServiceFuture};
 
-    /// Slow, empty blob store that counts simultaneous requests.
+    /// Slow blob store without blobs, which counts simultaneous requests.
     #[derive(Default)]
     struct Empty {
         now: AtomicUsize,
@@ -623,7 +629,7 @@ mod tests {
         Record::Merged { merge: Box::new(merge), state: 0 }
     }
 
-    /// Goal: a late joiner loads the states of all fragments, but not all at once.
+    /// Goal: a gateway that starts late does not load the states of all fragments at once.
     #[tokio::test]
     async fn few_states_are_loaded_at_once() {
         let apply = ApplyPolicy::Keep { residue: true };
@@ -639,7 +645,7 @@ mod tests {
         let initial = fragments.iter().map(|_| FragmentState::new(Vec::new())).collect();
         let mut following = Follower::new(services, &terms, initial);
         fragments.iter().for_each(|&fragment| following.add(fragment, 1, merged(fragment)));
-        // The store is empty, so the follower never has a notification.
+        // The store is empty, so the follower never has an event.
         let looked = async {
             while blobs.all.load(Ordering::SeqCst) < 6 {
                 sleep(Duration::from_millis(5)).await;

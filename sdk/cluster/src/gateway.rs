@@ -1,7 +1,7 @@
-//! Gateway process between learners and owners: one state machine for each fragment, over the tape and the bus.
+//! Driver of a gateway process between learners and leaders: one state machine for each fragment, on the tape and the
+//! bus.
 //!
-//! The gateway has no sockets. A caller that holds the learners' sockets forwards their messages in both
-//! directions.
+//! The gateway has no sockets. The caller holds the learners' sockets and forwards messages in both directions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,28 +15,29 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::retry::{MonotonicClock, Retry, ms};
 use crate::service::{Inbox, ServiceError, Services};
 
-/// Maximum number of waiting inputs or outputs of one fragment.
+/// Maximum number of queued inputs, and of queued outputs, of one fragment.
 const WAITING_MAX: usize = 1_024;
-/// Maximum number of messages of one fragment in flight to the bus. The state machine repeats lost ones.
-const SAID_MAX: usize = 64;
+/// Maximum number of requests of one fragment in flight. At this limit, replies to the bus are dropped, and the state
+/// machine repeats them.
+const REQUESTS_MAX: usize = 64;
 
 /// Settings of a gateway process.
 #[derive(Clone, Debug)]
 pub struct GatewaySettings {
-    /// Fragments and their terms.
+    /// Fragments and their parameters.
     pub fragments: Vec<(FragmentId, GatewayTerms)>,
-    /// Interval of polling the tape and repeating lost messages, in milliseconds, at least 1.
+    /// Interval in milliseconds, at least 1, at which the tape is polled and lost messages are repeated.
     pub tick_ms: u64,
 }
 
-/// Learners' end of a gateway.
+/// Learners' side of a gateway.
 #[derive(Debug)]
 pub struct Learners {
-    /// Sender for learners' inputs: joins, leaves and updates. Inputs of one connection must keep their order.
+    /// Sender for inputs about learners: joins, leaves and updates. Inputs of one connection must be sent in order.
     pub inputs: mpsc::Sender<(FragmentId, GatewayInput)>,
-    /// Receiver of outputs to learners ([`GatewayOutput::Ask`], [`GatewayOutput::Receipt`] and
-    /// [`GatewayOutput::Refused`]) and of each record of the tape ([`GatewayOutput::Seen`]). No other output appears
-    /// here. Outputs must not be lost, so the gateway waits for a slow receiver.
+    /// Receiver of outputs for learners ([`GatewayOutput::Ask`], [`GatewayOutput::Receipt`] and
+    /// [`GatewayOutput::Refused`]) and of each record of the tape ([`GatewayOutput::Seen`]). It receives no other
+    /// outputs. Outputs must not be lost, so the gateway waits for a slow receiver.
     pub orders: mpsc::Receiver<(FragmentId, GatewayOutput)>,
 }
 
@@ -48,7 +49,7 @@ pub struct GatewayLoop {
     orders: mpsc::Sender<(FragmentId, GatewayOutput)>,
 }
 
-/// Creates a gateway and the learners' end of it.
+/// Returns a gateway, and the learners' side of it.
 #[must_use]
 pub fn gateway(services: Services, settings: GatewaySettings) -> (GatewayLoop, Learners) {
     let (to_gateway, inputs) = mpsc::channel(WAITING_MAX);
@@ -57,8 +58,8 @@ pub fn gateway(services: Services, settings: GatewaySettings) -> (GatewayLoop, L
 }
 
 impl GatewayLoop {
-    /// Runs until `stop` resolves or the learners' end is dropped. Held updates are then lost; their learners get the
-    /// fates from another gateway.
+    /// Runs until `stop` resolves or the learners' side is dropped. Updates that the gateway holds are then lost, and
+    /// their learners get the fates from another gateway.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
         let clock = MonotonicClock::start();
         let mut tasks = JoinSet::new();
@@ -98,11 +99,11 @@ impl GatewayLoop {
 
 /// Result of a request.
 enum RequestResult {
-    /// Number of a tape record and the records after it; `None` if the read failed.
+    /// Number that the read began after, and the records; `None` if the read failed.
     Read(Option<(u64, Vec<Record>)>),
-    /// Subscription to owners' notices; `None` if the request failed.
+    /// Subscription to leaders' notices; `None` if the request failed.
     Notices(Option<Inbox<Notice>>),
-    /// End of a send, successful or not.
+    /// A send is over, with or without success.
     Said,
 }
 
@@ -113,20 +114,20 @@ enum ServiceKind {
     Bus,
 }
 
-/// Requests of one fragment.
+/// Requests of one fragment to the services.
 struct FragmentRequests {
     fragment: FragmentId,
     services: Services,
     clock: MonotonicClock,
     orders: mpsc::Sender<(FragmentId, GatewayOutput)>,
     asked: JoinSet<RequestResult>,
-    /// Lowest record number after which the tape must be read. One read also serves all higher numbers.
+    /// Smallest number after which the tape must be read. One read also serves larger numbers.
     wanted: Option<u64>,
     is_reading: bool,
     patience: Arc<[Retry; 2]>,
 }
 
-/// Drives the gateway of one fragment until the channel of inputs or of outputs is closed.
+/// Drives the gateway of one fragment until the channel of inputs or that of outputs is closed.
 async fn serve(
     mut gateway: Gateway,
     mut desk: FragmentRequests,
@@ -165,8 +166,8 @@ async fn serve(
             is_listening = desk.listen();
         }
         gateway.handle(input);
-        // Drains the waiting inputs so that one reply covers all of them: thousands of learners may answer at the same
-        // moment.
+        // All queued inputs are handled before the output is polled, so that one reply covers them: thousands of
+        // learners may answer at the same time.
         for _ in 0..WAITING_MAX {
             let Ok(input) = inputs.try_recv() else { break };
             gateway.handle(input);
@@ -180,7 +181,7 @@ async fn serve(
     }
 }
 
-/// Returns the next notice if there is a subscription. An inbox that has ended is dropped.
+/// Returns the next notice; waits forever without a subscription. A subscription that has ended is dropped.
 async fn next(notices: &mut Option<Inbox<Notice>>) -> Option<Notice> {
     let Some(inbox) = notices else { return std::future::pending().await };
     let notice = inbox.recv().await;
@@ -190,7 +191,7 @@ async fn next(notices: &mut Option<Inbox<Notice>>) -> Option<Notice> {
     notice
 }
 
-/// Error: the receiver of outputs is gone.
+/// Error: the receiver of outputs was dropped.
 struct ReceiverGone;
 
 impl FragmentRequests {
@@ -203,7 +204,9 @@ impl FragmentRequests {
             | GatewayOutput::Seen(..) => {
                 return self.orders.send((fragment, order)).await.map_err(|_| ReceiverGone);
             }
-            GatewayOutput::Reply(reply) if self.asked.len() < SAID_MAX && self.may_ask(ServiceKind::Bus) => {
+            GatewayOutput::Reply(reply)
+                if self.asked.len() < REQUESTS_MAX && self.may_send(ServiceKind::Bus) =>
+            {
                 self.spawn(
                     ServiceKind::Bus,
                     async move { services.bus.reply(fragment, &reply).await },
@@ -218,9 +221,9 @@ impl FragmentRequests {
         Ok(())
     }
 
-    /// Starts a read of the tape if one is needed and none is in flight.
+    /// Starts a read of the tape, if one is needed and none is in flight.
     fn read(&mut self) {
-        if self.is_reading || !self.may_ask(ServiceKind::Tape) {
+        if self.is_reading || !self.may_send(ServiceKind::Tape) {
             return;
         }
         let Some(after) = self.wanted.take() else { return };
@@ -231,9 +234,9 @@ impl FragmentRequests {
         self.spawn(ServiceKind::Tape, question, RequestResult::Read);
     }
 
-    /// Subscribes to owners' notices. Returns true if the request was sent.
+    /// Starts a subscription to leaders' notices. Returns false if the bus is in backoff.
     fn listen(&mut self) -> bool {
-        let may = self.may_ask(ServiceKind::Bus);
+        let may = self.may_send(ServiceKind::Bus);
         if may {
             let (services, fragment) = (self.services.clone(), self.fragment);
             self.spawn(
@@ -245,8 +248,8 @@ impl FragmentRequests {
         may
     }
 
-    fn may_ask(&self, whom: ServiceKind) -> bool {
-        self.patience[whom as usize].may_ask(self.clock.now())
+    fn may_send(&self, whom: ServiceKind) -> bool {
+        self.patience[whom as usize].may_send(self.clock.now())
     }
 
     fn spawn<T: Send + 'static>(

@@ -1,4 +1,4 @@
-//! Health of the services, as seen from the requests of this process.
+//! Health of the services, derived from the results of this process's requests.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,34 +12,43 @@ use tokio::time::sleep;
 use crate::retry::MonotonicClock;
 use crate::service::{Blobs, Bus, Cell, Entry, Inbox, Roster, ServiceError, ServiceFuture, Services, Tape};
 
-/// Time without an answer after which a service counts as failing, in milliseconds. Requests are retried meanwhile…
+/// Time of repeated errors after which a service is reported as failing, in milliseconds. Requests are retried
+/// meanwhile.
 const LASTING_MS: u64 = 3_000;
-/// …and time without requests after which the failure is forgotten, in milliseconds. Drivers retry far sooner.
+/// Time without requests after which a failure is forgotten, in milliseconds. Drivers retry far sooner.
 const FORGOTTEN_MS: u64 = 60_000;
-/// Interval of checks of the storage in a process that does not use it.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Key without a blob, since records are numbered from 1.
+/// Interval between checks of the storage, for a process that does not use it otherwise.
+const POLL_EVERY: Duration = Duration::from_secs(5);
+/// Key that has no blob, since records are numbered from 1.
 const NO_KEY: u64 = u64::MAX;
 
-/// Request to a service.
+/// Kind of a request to a service.
 #[derive(Clone, Copy)]
-enum Question {
+enum RequestKind {
     Append,
     Read,
     Store,
     Load,
-    Look,
+    List,
     Write,
-    Say,
-    Listen,
+    Send,
+    Subscribe,
 }
 
-impl Question {
-    const ALL: [Self; 8] =
-        [Self::Append, Self::Read, Self::Store, Self::Load, Self::Look, Self::Write, Self::Say, Self::Listen];
+impl RequestKind {
+    const ALL: [Self; 8] = [
+        Self::Append,
+        Self::Read,
+        Self::Store,
+        Self::Load,
+        Self::List,
+        Self::Write,
+        Self::Send,
+        Self::Subscribe,
+    ];
 }
 
-/// Results of one kind of request.
+/// State of one kind of request.
 #[derive(Clone, Copy, Default)]
 struct RequestErrors {
     /// Times of the first and the last error since the last success.
@@ -56,7 +65,7 @@ enum Symptom {
     Other,
 }
 
-/// Failing service and its symptom. It contains no address, because everyone may read it; the log has the details.
+/// Failing service and its symptom. It has no address, because everyone may read it; the log has the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trouble {
     is_storage: bool,
@@ -77,11 +86,11 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Health of a process's services.
+/// Recorded health of a process's services.
 #[derive(Clone)]
 pub struct Health {
     clock: MonotonicClock,
-    seen: Arc<Mutex<[RequestErrors; Question::ALL.len()]>>,
+    seen: Arc<Mutex<[RequestErrors; RequestKind::ALL.len()]>>,
 }
 
 impl Health {
@@ -89,7 +98,7 @@ impl Health {
         Self { clock: MonotonicClock::start(), seen: Arc::default() }
     }
 
-    /// Returns the oldest failure that has lasted for some seconds.
+    /// Returns the oldest failure that lasts, if any: a service is reported after `LASTING_MS` of errors.
     #[must_use]
     pub fn trouble(&self) -> Option<Trouble> {
         self.trouble_at(self.clock.now())
@@ -97,30 +106,30 @@ impl Health {
 
     fn trouble_at(&self, now: Millis) -> Option<Trouble> {
         let seen = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let lasting = Question::ALL.into_iter().zip(seen).filter_map(|(question, seen)| {
+        let lasting = RequestKind::ALL.into_iter().zip(seen).filter_map(|(kind, seen)| {
             let ((since, newest), what) = (seen.errors?, seen.what?);
             let is_lasting = now.since(since) >= LASTING_MS && now.since(newest) < FORGOTTEN_MS;
-            let is_storage = matches!(question, Question::Store | Question::Load);
+            let is_storage = matches!(kind, RequestKind::Store | RequestKind::Load);
             is_lasting.then_some((since, Trouble { is_storage, what }))
         });
         lasting.min_by_key(|(since, _)| *since).map(|(_, trouble)| trouble)
     }
 
-    /// Checks the storage periodically, without end. A process that only serves learners does not use the storage while
-    /// no merges happen.
+    /// Checks the storage periodically, forever. Otherwise, a process that only serves learners would not notice a
+    /// failure of the storage while there are no merges.
     pub async fn attend(self, services: Services, fragment: FragmentId) {
         loop {
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_EVERY).await;
             let found = services.blobs.load(fragment, NO_KEY).await;
-            // Some stores refuse a missing object to users who may not list.
+            // Some stores deny access to a missing object for users who may not list.
             let found = found.err().filter(ServiceError::is_passing);
-            self.note(Question::Load, self.clock.now(), found.as_ref());
+            self.note(RequestKind::Load, self.clock.now(), found.as_ref());
         }
     }
 
-    fn note(&self, question: Question, now: Millis, error: Option<&ServiceError>) {
+    fn note(&self, kind: RequestKind, now: Millis, error: Option<&ServiceError>) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = &mut seen[question as usize];
+        let seen = &mut seen[kind as usize];
         *seen = match error {
             None => RequestErrors::default(),
             Some(error) => {
@@ -144,7 +153,7 @@ fn fault(error: &ServiceError) -> Symptom {
     }
 }
 
-/// Wraps services so that the results of all requests through them are recorded.
+/// Wraps `services` so that the results of all requests are recorded in the returned health.
 #[must_use]
 pub fn watched(services: Services) -> (Services, Health) {
     let health = Health::new();
@@ -166,12 +175,12 @@ struct MonitoredServices {
 impl MonitoredServices {
     fn note<'a, T: Send + 'a>(
         &'a self,
-        question: Question,
+        kind: RequestKind,
         answer: ServiceFuture<'a, T>,
     ) -> ServiceFuture<'a, T> {
         Box::pin(async move {
             let result = answer.await;
-            self.health.note(question, self.health.clock.now(), result.as_ref().err());
+            self.health.note(kind, self.health.clock.now(), result.as_ref().err());
             result
         })
     }
@@ -184,58 +193,58 @@ impl Tape for MonitoredServices {
         expect: u64,
         record: &'a Record,
     ) -> ServiceFuture<'a, Option<u64>> {
-        self.note(Question::Append, self.services.tape.append(fragment, expect, record))
+        self.note(RequestKind::Append, self.services.tape.append(fragment, expect, record))
     }
 
     fn read(&self, fragment: FragmentId, after: u64) -> ServiceFuture<'_, Vec<Record>> {
-        self.note(Question::Read, self.services.tape.read(fragment, after))
+        self.note(RequestKind::Read, self.services.tape.read(fragment, after))
     }
 
     fn newest(&self, fragment: FragmentId) -> ServiceFuture<'_, u64> {
-        self.note(Question::Read, self.services.tape.newest(fragment))
+        self.note(RequestKind::Read, self.services.tape.newest(fragment))
     }
 }
 
 impl Blobs for MonitoredServices {
     fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> ServiceFuture<'_, bool> {
-        self.note(Question::Store, self.services.blobs.store(fragment, key, bytes))
+        self.note(RequestKind::Store, self.services.blobs.store(fragment, key, bytes))
     }
 
     fn load(&self, fragment: FragmentId, key: u64) -> ServiceFuture<'_, Option<Vec<u8>>> {
-        self.note(Question::Load, self.services.blobs.load(fragment, key))
+        self.note(RequestKind::Load, self.services.blobs.load(fragment, key))
     }
 
     fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> ServiceFuture<'_, ()> {
-        // A process without permission to delete still works.
+        // Deletions are not recorded, because a process works without the permission to delete.
         self.services.blobs.forget(fragment, keys)
     }
 }
 
 impl Roster for MonitoredServices {
-    fn look(&self) -> ServiceFuture<'_, Vec<Entry>> {
-        self.note(Question::Look, self.services.roster.look())
+    fn list(&self) -> ServiceFuture<'_, Vec<Entry>> {
+        self.note(RequestKind::List, self.services.roster.list())
     }
 
     fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> ServiceFuture<'_, Option<u64>> {
-        self.note(Question::Write, self.services.roster.write(cell, holder, expect))
+        self.note(RequestKind::Write, self.services.roster.write(cell, holder, expect))
     }
 }
 
 impl Bus for MonitoredServices {
-    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()> {
-        self.note(Question::Say, self.services.bus.tell(fragment, notice))
+    fn notify<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()> {
+        self.note(RequestKind::Send, self.services.bus.notify(fragment, notice))
     }
 
     fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> ServiceFuture<'a, ()> {
-        self.note(Question::Say, self.services.bus.reply(fragment, reply))
+        self.note(RequestKind::Send, self.services.bus.reply(fragment, reply))
     }
 
     fn notices(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Notice>> {
-        self.note(Question::Listen, self.services.bus.notices(fragment))
+        self.note(RequestKind::Subscribe, self.services.bus.notices(fragment))
     }
 
     fn replies(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Reply>> {
-        self.note(Question::Listen, self.services.bus.replies(fragment))
+        self.note(RequestKind::Subscribe, self.services.bus.replies(fragment))
     }
 }
 
@@ -248,57 +257,57 @@ mod tests {
         ServiceError::Silent { place: "nats://secret".into(), detail: "timed out".into() }
     }
 
-    /// Goal: a failure is reported once it lasts, ends with the first answer, and contains no address.
+    /// Goal: a failure is reported once it lasts, until the next success, and without an address.
     #[test]
-    fn what_lasts_is_told_until_there_is_an_answer() {
+    fn lasting_failure_is_reported_until_a_success() {
         let health = Health::new();
         let at = |s: u64| Millis(1_000 * s);
-        health.note(Question::Read, at(0), Some(&silent()));
+        health.note(RequestKind::Read, at(0), Some(&silent()));
         assert_eq!(health.trouble_at(at(2)), None);
         health.note(
-            Question::Store,
+            RequestKind::Store,
             at(1),
             Some(&ServiceError::Full { place: "s3".into(), detail: "".into() }),
         );
-        health.note(Question::Read, at(4), Some(&silent()));
+        health.note(RequestKind::Read, at(4), Some(&silent()));
         assert_eq!(health.trouble_at(at(4)).unwrap().to_string(), "NATS does not answer");
-        health.note(Question::Read, at(5), None);
+        health.note(RequestKind::Read, at(5), None);
         assert_eq!(health.trouble_at(at(5)).unwrap().to_string(), "the storage is full");
         assert_eq!(health.trouble_at(at(61)), None, "nobody asks any more");
     }
 
-    /// Goal: requests of every kind to every service are recorded.
+    /// Goal: requests of every kind are recorded.
     #[tokio::test]
-    async fn whoever_asks_is_seen() {
+    async fn requests_of_every_kind_are_recorded() {
         let (services, health) = watched(Local::services());
-        let marked = |question: Question| {
-            health.note(question, Millis(0), Some(&silent()));
+        let marked = |kind: RequestKind| {
+            health.note(kind, Millis(0), Some(&silent()));
             assert!(health.trouble_at(Millis(LASTING_MS)).is_some());
         };
         let trouble = || health.trouble_at(Millis(LASTING_MS));
         let (fragment, record) = (FragmentId(0), Record::Finished);
-        marked(Question::Append);
+        marked(RequestKind::Append);
         services.tape.append(fragment, 0, &record).await.unwrap();
         assert_eq!(trouble(), None);
-        marked(Question::Read);
+        marked(RequestKind::Read);
         services.tape.read(fragment, 0).await.unwrap();
         assert_eq!(trouble(), None);
-        marked(Question::Read);
+        marked(RequestKind::Read);
         services.tape.newest(fragment).await.unwrap();
         assert_eq!(trouble(), None);
-        marked(Question::Store);
+        marked(RequestKind::Store);
         services.blobs.store(fragment, 1, Arc::default()).await.unwrap();
         assert_eq!(trouble(), None);
-        marked(Question::Load);
+        marked(RequestKind::Load);
         services.blobs.load(fragment, 1).await.unwrap();
         assert_eq!(trouble(), None);
-        marked(Question::Look);
-        services.roster.look().await.unwrap();
+        marked(RequestKind::List);
+        services.roster.list().await.unwrap();
         assert_eq!(trouble(), None);
-        marked(Question::Write);
+        marked(RequestKind::Write);
         services.roster.write(Cell::Lease(fragment), None, 0).await.unwrap();
         assert_eq!(trouble(), None);
-        marked(Question::Listen);
+        marked(RequestKind::Subscribe);
         services.bus.notices(fragment).await.unwrap();
         assert_eq!(trouble(), None);
     }

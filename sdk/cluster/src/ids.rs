@@ -1,4 +1,4 @@
-//! Identifiers of clusters, and the assignment of learner numbers, the same at every gateway.
+//! Identifiers of clusters, and the assignment of learner numbers, which is the same at every gateway.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use archipelago_core::wire::{Fingerprint, FragmentId, LearnerId, RunId};
 
 use crate::service::{Blobs, ServiceError};
 
-/// Fragment id under which the blobs hold the assigned numbers, apart from all fragments.
+/// Fragment id under which assigned numbers are stored as blobs. No fragment has it.
 const NUMBERS: FragmentId = FragmentId(u16::MAX);
-/// Maximum number of candidate numbers for one identity. With a million learners, another learner already holds about
-/// one candidate in four thousand.
+/// Maximum number of candidate numbers for one identity. If a run has a million learners, about one candidate in four
+/// thousand is already taken.
 const TRIES: u64 = 16;
 
-/// Returns the number of the learner with this identity, and records it if it is new. Returns `None` if other learners
-/// hold all candidate numbers.
+/// Returns the number of the learner with this identity, and stores it if it is new. Returns `None` if all candidates
+/// belong to other learners.
 ///
 /// # Errors
 /// Those of [`Blobs::store`].
@@ -41,13 +41,13 @@ fn candidates(identity: Fingerprint) -> impl Iterator<Item = LearnerId> {
     })
 }
 
-/// Identity of a cluster. Streams and blobs carry it, so that two clusters cannot share a prefix, and a cluster cannot
-/// combine the tape of one run with the states of another.
+/// Identifier of a cluster, called its *mark*. Streams and storage contain it, so that two clusters cannot share a
+/// prefix, and a cluster cannot combine the tape of one run with the states of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterId {
     /// Run of the cluster.
     pub run: RunId,
-    /// Random number from the process that created the cluster.
+    /// Random number of the process that created the cluster.
     pub nonce: u64,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for ClusterId {
 }
 
 impl ClusterId {
-    /// Parses the output of `to_string`.
+    /// Parses the display form.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let (run, nonce) = text.trim().split_once('-')?;
@@ -66,8 +66,8 @@ impl ClusterId {
         Some(Self { run: RunId(number(run)?), nonce: number(nonce)? })
     }
 
-    /// Describes a mismatch with the expected mark.
-    pub(crate) fn beside(&self, ours: &Self) -> String {
+    /// Describes that `self` was found where `ours` was expected.
+    pub(crate) fn mismatch_with(&self, ours: &Self) -> String {
         format!("of run {self}, but this is run {ours}")
     }
 }
@@ -77,16 +77,16 @@ mod tests {
     use super::*;
     use crate::local::Local;
 
-    /// Goal: each learner has one number at every gateway, and no two learners share one.
+    /// Goal: each learner has the same number at every gateway, and no two learners share one.
     #[tokio::test]
-    async fn nobody_has_the_number_of_another() {
+    async fn learner_numbers_are_unique() {
         let blobs = Local::services().blobs;
         let (anne, bert) = (Fingerprint([1; 16]), Fingerprint([2; 16]));
         let first = candidates(anne).next().unwrap();
         assert_eq!(number(&*blobs, anne).await, Ok(Some(first)));
         assert_eq!(number(&*blobs, anne).await, Ok(Some(first)), "once more");
 
-        // Another learner holds Bert's first candidate.
+        // Bert's first candidate belongs to another learner.
         let mut tries = candidates(bert);
         let taken = tries.next().unwrap();
         let others = Arc::new(vec![9; 16]);

@@ -1,4 +1,4 @@
-//! Findings of an inspection of a cluster's servers, and their meaning for a run.
+//! Findings of an inspection of a cluster's servers, and what they mean for a run.
 
 use std::collections::BTreeSet;
 
@@ -7,18 +7,18 @@ use archipelago_core::wire::RunId;
 use crate::ids::ClusterId;
 use crate::service::ServiceError;
 
-/// Findings on the servers of a cluster and in its storage.
+/// Findings about the servers of a cluster and its storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Findings {
     /// Each given NATS server as `host:port`, in the given order.
     pub nodes: Vec<(String, Result<Node, ServiceError>)>,
-    /// The run's streams, as seen through the first accessible server; `None` if no server was accessible.
+    /// The run's streams, read from the first accessible server; `None` if no server is accessible.
     pub streams: Option<Result<Streams, ServiceError>>,
     /// Findings on the storage for fragment states.
     pub storage: Storage,
 }
 
-/// Accessible NATS server.
+/// Properties of an accessible NATS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Name of the server, unique in its cluster.
@@ -27,68 +27,69 @@ pub struct Node {
     pub version: String,
     /// Configured cluster name, if any.
     pub cluster: Option<String>,
-    /// Number of cluster addresses that the server announces, its own included; 0 if it announces none.
+    /// Number of cluster addresses that the server announces, including its own; 0 if it announces none.
     pub known: usize,
     /// True if JetStream is enabled.
     pub jetstream: bool,
-    /// Offset of its clock from ours in milliseconds, positive if ahead; `None` if unknown.
+    /// Offset of the server's clock from ours in milliseconds, positive if ahead; `None` if unknown.
     pub ahead_ms: Option<i64>,
 }
 
-/// Streams of a run.
+/// Properties of a run's streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Streams {
     /// Identifier of their cluster; `None` if there are no streams under the prefix.
     pub mark: Option<ClusterId>,
     /// Number of records in all streams.
     pub records: u64,
-    /// Minimum number of servers that hold each record; 0 if there are no streams.
+    /// Smallest number of servers that hold the records of a stream; 0 if there are no streams.
     pub replicas: usize,
-    /// Bytes of all streams visible with these credentials.
+    /// Size in bytes of all streams that these credentials can access.
     pub bytes: u64,
-    /// Limit of these bytes, if there is one.
+    /// Limit of this size, if there is one.
     pub bytes_max: Option<u64>,
 }
 
 /// Findings on the storage for fragment states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Place as shown to people.
+    /// Location of the storage, as shown to people.
     pub place: String,
     /// Result of writing, reading and removing an object.
     pub found: Result<StorageFindings, ServiceError>,
-    /// Offset of its clock from ours in milliseconds, positive if ahead; `None` if unknown.
+    /// Offset of the storage's clock from ours in milliseconds, positive if ahead; `None` if unknown.
     pub ahead_ms: Option<i64>,
 }
 
-/// Findings in usable storage.
+/// Properties of usable storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageFindings {
-    /// Identifier of the states' cluster; `None` if there are no states under the prefix.
+    /// Identifier of the cluster that the states belong to; `None` if there are no states under the prefix.
     pub mark: Option<ClusterId>,
-    /// Test object that could not be removed.
+    /// Key of the test object, if it could not be removed.
     pub left: Option<String>,
 }
 
-/// Number of usable servers compared with the required replicas.
+/// Comparison of the number of servers that answer with the required replicas. The value is the number of different
+/// servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// Number of different servers that answer; it is enough.
+    /// There are enough servers.
     Enough(usize),
-    /// Number of different servers that answer; it is below the number of replicas.
+    /// There are fewer servers than replicas.
     TooFew(usize),
-    /// Number of servers that answer. They are not set up as one cluster, or do not reach each other.
+    /// The servers are not configured as one cluster, or do not reach each other.
     Apart(usize),
 }
 
-/// Ownership of the data under the prefix.
+/// Which run or cluster the data under the prefix belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DataOwnership {
-    /// No data. The first process creates them.
+    /// There are no data yet. The first process creates them.
     Nothing,
-    /// Data of this run, with the number of records.
+    /// The data belong to this run. The value is the number of records.
     Ours(u64),
-    /// Data of a run, where the expected run is unknown.
+    /// The data belong to this cluster. The caller named no run to compare it with.
     Somebodys(ClusterId),
 }
 
@@ -109,12 +110,13 @@ impl Findings {
         }
     }
 
-    /// Returns the ownership of the data under the prefix. `run` is the run of this process, if known. Returns `None`
-    /// if streams or storage could not be inspected.
+    /// Determines which run the data under the prefix belong to. `run` is the run of this process, if known. Returns
+    /// `None` if the streams or the storage could not be inspected.
     ///
     /// # Errors
-    /// - [`ServiceError::Foreign`]: data of another run, or the streams of one cluster and the states of another.
-    /// - [`ServiceError::Damaged`]: streams without their states, or states without their streams.
+    /// - [`ServiceError::Foreign`]: the data belong to another run, or streams and states belong to different
+    ///   clusters.
+    /// - [`ServiceError::Damaged`]: records exist without their states, or states without their streams.
     #[must_use]
     pub fn kept(&self, run: Option<RunId>) -> Option<Result<DataOwnership, ServiceError>> {
         let streams = self.streams.as_ref()?.as_ref().ok()?;
@@ -132,7 +134,7 @@ impl Findings {
         Some(match (&streams.mark, &stored.mark) {
             (None, None) => Ok(DataOwnership::Nothing),
             (Some(ours), Some(mark)) if ours != mark => {
-                Err(ServiceError::Foreign { place, detail: mark.beside(ours) })
+                Err(ServiceError::Foreign { place, detail: mark.mismatch_with(ours) })
             }
             (None, Some(mark)) => {
                 let detail = format!("states of run {mark}, whose streams are missing");
@@ -147,8 +149,8 @@ impl Findings {
         })
     }
 
-    /// Returns the offset of each readable clock from ours in milliseconds, positive if ahead: first the servers, then
-    /// the storage.
+    /// Returns each known clock offset from ours in milliseconds, positive if ahead: first those of the servers, then
+    /// that of the storage.
     pub fn clocks(&self) -> impl Iterator<Item = (&str, i64)> {
         let nodes =
             self.nodes.iter().filter_map(|(place, node)| Some((&**place, node.as_ref().ok()?.ahead_ms?)));
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_there_is_ours_or_is_said() {
+    fn ownership_of_existing_data_is_checked() {
         let (ours, other) = (ClusterId { run: RunId(1), nonce: 5 }, ClusterId { run: RunId(1), nonce: 6 });
         let foreign = ClusterId { run: RunId(2), nonce: 5 };
         let tape = |mark: &ClusterId, records| Some((mark.clone(), records));
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_clock_counts() {
+    fn all_known_clocks_are_returned() {
         let mut findings = found(None, None);
         findings.nodes[1].1.as_mut().unwrap().ahead_ms = None;
         findings.nodes[2].1 = Err(silent("d"));

@@ -1,4 +1,5 @@
-//! Process that leads fragments. It claims free fragments up to its share, and releases them on a stop.
+//! Driver of a process that leads fragments. It claims free fragments up to its share, and releases them when it
+//! stops.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -19,36 +20,36 @@ use crate::assignment::{FragmentAssignment, Write};
 use crate::retry::{MonotonicClock, Retry, ms, persist};
 use crate::service::{Entry, Inbox, ServiceError, Services};
 
-/// Roster polls during one lease.
-const LOOKS_A_LEASE: u64 = 5;
+/// Number of polls of the roster within the duration of one lease.
+const POLLS_PER_LEASE: u64 = 5;
 /// Time limit for the release of all fragments on a stop.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Settings of an owner process.
+/// Settings of a process that leads fragments.
 #[derive(Clone, Debug)]
 pub struct LeaderSettings {
-    /// Random id of this process, unique over the whole run.
+    /// Random id of this process, unique in the whole run.
     pub process: ProcessId,
-    /// Terms of each fragment that the process may lead. Their process is replaced by the one above.
+    /// Parameters for each fragment that the process may lead. Their `process` is replaced by the one above.
     pub fragments: Vec<LeaderTerms>,
-    /// Source of initial states, used when the process leads a fragment without merges.
+    /// Source of initial states, for fragments that were never merged.
     pub initial_states: InitialStates,
-    /// Maximum number of fragments led at once, by the machine's capacity; `usize::MAX` for no limit.
+    /// Maximum number of fragments led at once, for the machine's capacity; `usize::MAX` for no limit.
     pub lead_max: usize,
-    /// Duration of a lease without renewal, in milliseconds, the same for all processes; at least 5. A dead owner is
-    /// replaced after a little more than that.
+    /// Duration of a lease without renewal, in milliseconds, the same for all processes; at least 5. A process that
+    /// crashed is replaced after a little more than this time.
     pub lease_ms: u64,
-    /// Interval of the owners' ticks in milliseconds, at least 1.
+    /// Interval of the state machines' ticks in milliseconds, at least 1.
     pub tick_ms: u64,
     /// Commands in force. After the sender is dropped, they no longer change.
     pub orders: watch::Receiver<AdminCommands>,
 }
 
-/// Leads fragments until `stop` resolves, and then releases them, so that other processes need not wait for the end of
-/// a lease.
+/// Leads fragments until `stop` resolves, and then releases them, so that other processes need not wait for the end
+/// of the leases.
 ///
-/// Each fragment has one task, which also computes the merges; use a runtime with several threads. No error of a
-/// service ends it: errors are logged, and the service is asked again with growing pauses.
+/// Each fragment has one task, which also computes its merges; use a runtime with several threads. Errors of services
+/// are logged and do not end it: requests are repeated with growing pauses.
 pub async fn own(services: Services, settings: LeaderSettings, stop: impl Future<Output = ()> + Send) {
     let LeaderSettings { process, fragments, initial_states, lead_max, lease_ms, tick_ms, orders } = settings;
     let clock = MonotonicClock::start();
@@ -56,7 +57,7 @@ pub async fn own(services: Services, settings: LeaderSettings, stop: impl Future
         .into_iter()
         .map(|terms| (terms.rounds.fragment, LeaderTerms { process, ..terms }))
         .collect();
-    let shares = FragmentAssignment::new(process, fragments.keys().copied(), lease_ms.max(LOOKS_A_LEASE))
+    let shares = FragmentAssignment::new(process, fragments.keys().copied(), lease_ms.max(POLLS_PER_LEASE))
         .at_most(lead_max);
     let (there, led) = (services.clone(), fragments.keys().copied().collect::<Vec<_>>());
     let crew = LeaderTasks::new(led, move |fragment, lease| {
@@ -65,7 +66,7 @@ pub async fn own(services: Services, settings: LeaderSettings, stop: impl Future
         lead(there.clone(), run, clock, told, tick_ms.max(1))
     });
     let mut desk = LeaderLoop { services, clock, shares, crew, patience: Retry::default() };
-    let mut beat = interval(ms(lease_ms.max(LOOKS_A_LEASE) / LOOKS_A_LEASE));
+    let mut beat = interval(ms(lease_ms.max(POLLS_PER_LEASE) / POLLS_PER_LEASE));
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tokio::pin!(stop);
     loop {
@@ -78,7 +79,7 @@ pub async fn own(services: Services, settings: LeaderSettings, stop: impl Future
             () = desk.beat(ms(lease_ms)) => {}
         }
     }
-    // All tasks here end before other processes may lead.
+    // All tasks end before the leases are released and other processes may lead.
     let writes = desk.shares.leave();
     desk.crew.end().await;
     let services = desk.services;
@@ -96,7 +97,7 @@ pub async fn own(services: Services, settings: LeaderSettings, stop: impl Future
     }
 }
 
-/// State of the process that claims leases.
+/// State of a process that claims leases.
 struct LeaderLoop<L> {
     services: Services,
     clock: MonotonicClock,
@@ -110,26 +111,26 @@ where
     L: Fn(FragmentId, watch::Receiver<Option<Millis>>) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
-    /// Reads the roster and writes the changes, within `limit`.
+    /// Polls the roster once and writes the changes. Each request has the time limit `limit`.
     async fn beat(&mut self, limit: Duration) {
         for fragment in self.crew.renew() {
             tracing::error!("fragment {fragment}: leading it failed unexpectedly, and starts again");
-            let given_back = self.shares.give_back(fragment);
-            self.put(given_back.into_iter().collect(), limit).await;
+            let released = self.shares.release(fragment);
+            self.put(released.into_iter().collect(), limit).await;
         }
-        let looked = match timeout(limit, self.services.roster.look()).await {
-            Ok(looked) => self.patience.note(self.clock.now(), looked),
+        let entries = match timeout(limit, self.services.roster.list()).await {
+            Ok(entries) => self.patience.note(self.clock.now(), entries),
             Err(_) => None,
         };
-        if let Some(entries) = looked {
+        if let Some(entries) = entries {
             self.write(&entries, limit).await;
         }
-        self.tell();
+        self.publish_leases();
     }
 
     async fn write(&mut self, entries: &[Entry], limit: Duration) {
         let before = self.shares.left();
-        let writes = self.shares.look(self.clock.now(), entries);
+        let writes = self.shares.update(self.clock.now(), entries);
         let left = self.shares.left();
         if left > 0 && before == 0 {
             tracing::warn!(
@@ -137,8 +138,8 @@ where
                  raise --lead-max"
             );
         }
-        // A released fragment stops here before other processes can see the release.
-        self.tell();
+        // The task of a released fragment is notified before other processes can see the release.
+        self.publish_leases();
         self.put(writes, limit).await;
     }
 
@@ -154,22 +155,22 @@ where
         while let Some(done) = asked.join_next().await {
             let Ok((at, write, Ok(result))) = done else { continue };
             if let Some(revision) = self.patience.note(self.clock.now(), result) {
-                self.shares.wrote(at, write, revision);
+                self.shares.on_written(at, write, revision);
             }
         }
     }
 
-    /// Publishes the lease end of each fragment.
-    fn tell(&self) {
+    /// Notifies each task of the end of its lease.
+    fn publish_leases(&self) {
         let now = self.clock.now();
-        self.crew.tell(|fragment| self.shares.until(now, fragment));
+        self.crew.set_leases(|fragment| self.shares.until(now, fragment));
     }
 }
 
-/// Poll interval of the tape.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which the tape is polled.
+const POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// Resolves once the last round of each of these fragments is over, whichever process led it.
+/// Resolves once the last round of each of these fragments is over, regardless of the process that led it.
 pub async fn finished(services: Services, fragments: Vec<FragmentId>) {
     for fragment in fragments {
         let mut last = 0;
@@ -179,22 +180,22 @@ pub async fn finished(services: Services, fragments: Vec<FragmentId>) {
                 break;
             }
             last += records.len() as u64;
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_EVERY).await;
         }
     }
 }
 
-/// Initial state of a fragment, or the reason why it cannot be made.
+/// Initial state of a fragment, or the reason why it could not be made.
 type InitialState = Result<FragmentState, Box<dyn Error + Send + Sync>>;
 
-/// Source of initial states, which makes a state again for each request. A process that leads a few fragments of a
-/// large run thus holds only theirs.
+/// Source of initial states, which makes a state for each request. A process that leads a few fragments of a large
+/// run thus holds only their states.
 #[derive(Clone)]
 pub struct InitialStates(Arc<dyn Fn(FragmentId) -> InitialState + Send + Sync>);
 
 impl InitialStates {
-    /// Creates a source from `make`, which returns version 0 of a fragment, the same in each process of the run. It may
-    /// take long and runs on a blocking thread. Its errors are logged, and it is called again later.
+    /// Returns a source that calls `make`, which returns version 0 of a fragment, the same in each process of the
+    /// run. `make` may take long and runs on a blocking thread. Its errors are logged, and it is called again later.
     pub fn new(make: impl Fn(FragmentId) -> InitialState + Send + Sync + 'static) -> Self {
         Self(Arc::new(make))
     }
@@ -202,7 +203,7 @@ impl InitialStates {
     /// Makes the initial state of `fragment`.
     ///
     /// # Errors
-    /// Those of the function that makes it.
+    /// Those of the function given to [`Self::new`].
     fn make(&self, fragment: FragmentId) -> InitialState {
         (self.0)(fragment)
     }
@@ -214,11 +215,11 @@ impl fmt::Debug for InitialStates {
     }
 }
 
-/// Set of one task for each fragment. A task ends when the sender of its lease is dropped.
+/// Tasks, one for each fragment. A task ends when the sender of its lease is dropped.
 struct LeaderTasks<L> {
     lead: L,
     tasks: JoinSet<()>,
-    /// End of each fragment's lease, as its task sees it.
+    /// End of each fragment's lease, as its task knows it.
     leases: BTreeMap<FragmentId, watch::Sender<Option<Millis>>>,
 }
 
@@ -227,7 +228,7 @@ where
     L: Fn(FragmentId, watch::Receiver<Option<Millis>>) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
-    /// Starts a task for each of `fragments`, without a lease.
+    /// Starts a task without a lease for each of `fragments`.
     fn new(fragments: impl IntoIterator<Item = FragmentId>, lead: L) -> Self {
         let mut crew = Self { lead, tasks: JoinSet::new(), leases: BTreeMap::new() };
         fragments.into_iter().for_each(|fragment| crew.begin(fragment));
@@ -240,8 +241,8 @@ where
         self.tasks.spawn((self.lead)(fragment, lease));
     }
 
-    /// Restarts the tasks that have ended, which only a panic causes. Without a restart, the process would renew the
-    /// lease of an idle fragment for its whole life.
+    /// Restarts the tasks that have ended, and returns their fragments. Only a panic ends a task. Without a restart,
+    /// the process would renew the lease of a fragment that nobody leads.
     fn renew(&mut self) -> Vec<FragmentId> {
         while self.tasks.try_join_next().is_some() {}
         let ended = self.leases.iter().filter(|(_, lease)| lease.is_closed());
@@ -250,8 +251,8 @@ where
         ended
     }
 
-    /// Updates the lease end of each task.
-    fn tell(&self, until: impl Fn(FragmentId) -> Option<Millis>) {
+    /// Sends each task the end of its lease, `until(fragment)`.
+    fn set_leases(&self, until: impl Fn(FragmentId) -> Option<Millis>) {
         for (fragment, lease) in &self.leases {
             lease.send_replace(until(*fragment));
         }
@@ -264,24 +265,24 @@ where
     }
 }
 
-/// Maximum number of requests of one fragment in flight. The state machine repeats dropped ones.
+/// Maximum number of requests of one fragment in flight. The state machine repeats requests that are not sent.
 const ASKED_MAX: usize = 16;
-/// Delay before a failed initial state is made again.
+/// Delay before an initial state is made again after a failure.
 const BEGIN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Result of a request.
 enum RequestResult {
-    /// Input for the state machine, if there was an answer.
+    /// Input for the state machine; `None` if the request failed.
     Input(Option<LeaderInput>),
-    /// Initial state of the fragment, if it could be made.
+    /// Initial state of the fragment; `None` if it could not be made.
     Begun(Option<FragmentState>),
-    /// Subscription to gateways' replies.
+    /// Subscription to gateways' replies; `None` if the request failed.
     Replies(Option<Inbox<Reply>>),
-    /// End of a send, successful or not.
+    /// A send is over, with or without success.
     Said,
 }
 
-/// Requests of one fragment.
+/// Requests of one fragment to the services.
 struct FragmentRequests {
     fragment: FragmentId,
     services: Services,
@@ -299,11 +300,13 @@ enum ServiceKind {
     Tape,
     Blobs,
     Bus,
-    /// Deletions from the blobs. Backoff is separate, because a process without permission to delete can still store.
+    /// Deletions of blobs. They have their own backoff, because a process without the permission to delete can still
+    /// store.
     Bin,
 }
 
-/// Drives the owner of a fragment by its lease and the orders in force, until the sender of the lease is dropped.
+/// Drives the leader of a fragment according to its lease and the commands in force, until the sender of the lease is
+/// dropped.
 async fn lead(
     services: Services,
     (terms, initial_states): (LeaderTerms, InitialStates),
@@ -362,7 +365,7 @@ async fn lead(
     }
 }
 
-/// Returns the next reply if there is a subscription. An inbox that has ended is dropped.
+/// Returns the next reply; waits forever without a subscription. A subscription that has ended is dropped.
 async fn next(replies: &mut Option<Inbox<Reply>>) -> Option<Reply> {
     let Some(inbox) = replies else { return std::future::pending().await };
     let reply = inbox.recv().await;
@@ -373,14 +376,14 @@ async fn next(replies: &mut Option<Inbox<Reply>>) -> Option<Reply> {
 }
 
 impl FragmentRequests {
-    /// Subscribes to gateways' replies. Returns true if the request was sent.
+    /// Starts a subscription to gateways' replies. Returns false if it could not be started.
     fn listen(&mut self) -> bool {
         let (services, fragment) = (self.services.clone(), self.fragment);
         let question = async move { services.bus.replies(fragment).await };
         self.spawn(ServiceKind::Bus, question, RequestResult::Replies)
     }
 
-    /// Sends a request of the state machine. The result becomes its input. Without a result, the state machine repeats
+    /// Sends a request of the state machine. Its result becomes an input. Without a result, the state machine repeats
     /// the request.
     fn ask(&mut self, order: LeaderOutput) {
         let (services, fragment) = (self.services.clone(), self.fragment);
@@ -419,13 +422,13 @@ impl FragmentRequests {
                 self.spawn(ServiceKind::Bin, question, |_| RequestResult::Said);
             }
             LeaderOutput::Tell(notice) => {
-                let question = async move { services.bus.tell(fragment, &notice).await };
+                let question = async move { services.bus.notify(fragment, &notice).await };
                 self.spawn(ServiceKind::Bus, question, |_| RequestResult::Said);
             }
         }
     }
 
-    /// Makes the initial state unless that is in progress; memory holds only one.
+    /// Makes the initial state, unless that is in progress, so that only one is in memory.
     fn begin(&mut self) {
         if std::mem::replace(&mut self.is_beginning, true) {
             return;
@@ -444,7 +447,8 @@ impl FragmentRequests {
         });
     }
 
-    /// Sends a request unless the service is in backoff or too many are in flight. Returns true if it was sent.
+    /// Sends a request, unless the service is in backoff or too many requests are in flight. Returns true if it was
+    /// sent.
     fn spawn<T: Send + 'static>(
         &mut self,
         whom: ServiceKind,
@@ -452,7 +456,7 @@ impl FragmentRequests {
         done: fn(Option<T>) -> RequestResult,
     ) -> bool {
         let (clock, patience) = (self.clock, Arc::clone(&self.patience));
-        if self.asked.len() >= ASKED_MAX || !patience[whom as usize].may_ask(clock.now()) {
+        if self.asked.len() >= ASKED_MAX || !patience[whom as usize].may_send(clock.now()) {
             return false;
         }
         self.asked.spawn(async move {
@@ -470,9 +474,9 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a panic in one fragment does not leave a lease without a working task.
+    /// Goal: after a panic in the task of a fragment, its lease does not stay without a working task.
     #[tokio::test]
-    async fn a_task_that_panicked_begins_anew() {
+    async fn task_is_restarted_after_a_panic() {
         let begun = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
         let counts = Arc::clone(&begun);
         let mut crew = LeaderTasks::new([FragmentId(0), FragmentId(1)], move |fragment, mut lease| {
@@ -485,14 +489,14 @@ mod tests {
             }
         });
         assert!(crew.renew().is_empty());
-        crew.tell(|_| Some(Millis(1)));
+        crew.set_leases(|_| Some(Millis(1)));
         let mut renewed = crew.renew();
         while renewed.is_empty() {
             tokio::task::yield_now().await;
             renewed = crew.renew();
         }
         assert_eq!(renewed, [FragmentId(1)]);
-        crew.tell(|_| Some(Millis(2)));
+        crew.set_leases(|_| Some(Millis(2)));
         crew.end().await;
         assert_eq!([&begun[0], &begun[1]].map(|count| count.load(Ordering::Relaxed)), [1, 2]);
     }

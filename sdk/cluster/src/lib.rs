@@ -1,13 +1,14 @@
 //! A run on several machines: the four services that its processes share, and the drivers of the state machines.
 //!
-//! [`archipelago_core::cluster`] makes all decisions; its owners and gateways see no clock and no socket. Contents:
+//! [`archipelago_core::cluster`] makes all decisions; its leaders and gateways access no clock and no socket. This
+//! crate has:
 //! - the four services as traits with their guarantees: [`Tape`], [`Blobs`], [`Roster`] and [`Bus`];
-//! - the four within one process, without installation: [`Local`];
-//! - the four on external servers, with the feature `nats-s3`: `Servers`;
+//! - an implementation within one process, without installation: [`Local`];
+//! - an implementation on external servers, with the feature `nats-s3`: `Servers`;
 //! - the two drivers: [`own`] leads fragments, and [`gateway`] serves learners;
 //! - [`watched`], which monitors the services;
-//! - [`AdminCommandLog`], the orders of the owner of the run at any gateway;
-//! - [`front`], which connects a gateway with a syncer for real learners, so that owners lead its rounds.
+//! - [`AdminCommandLog`], for commands that the owner of the run gives at any gateway;
+//! - [`front`], which connects a gateway with a syncer that serves real learners.
 
 mod admin_commands;
 pub mod assignment;

@@ -1,5 +1,5 @@
-//! The four services within one process, without installation: for a whole cluster in one program, and for tests. Their
-//! contents end with the process.
+//! The four services within one process, without installation, for a whole cluster in one program and for tests. The
+//! data end with the process.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::service::{
     Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, ServiceError, ServiceFuture, Services, Tape,
 };
 
-/// All four services at once.
+/// All four services.
 #[derive(Debug, Default)]
 pub struct Local {
     held: Mutex<LocalData>,
@@ -24,14 +24,14 @@ struct LocalData {
     tape: BTreeMap<FragmentId, Vec<Record>>,
     blobs: BTreeMap<(FragmentId, u64), Arc<Vec<u8>>>,
     roster: BTreeMap<Cell, Entry>,
-    /// Newest revision of any cell.
+    /// Newest revision of all cells.
     revision: u64,
     notices: BTreeMap<FragmentId, Vec<mpsc::Sender<Notice>>>,
     replies: BTreeMap<FragmentId, Vec<mpsc::Sender<Reply>>>,
 }
 
 impl Local {
-    /// Creates the services of one cluster.
+    /// Returns the services of one new cluster.
     #[must_use]
     pub fn services() -> Services {
         let local = Arc::new(Self::default());
@@ -44,22 +44,22 @@ impl Local {
     }
 
     fn held(&self) -> MutexGuard<'_, LocalData> {
-        // No code here panics in the middle of a change.
+        // No code panics in the middle of a change of the data.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Wraps a value as an immediate answer.
+/// Returns a future that is ready with `value`.
 fn at_once<'a, T: Send + 'a>(value: T) -> ServiceFuture<'a, T> {
     Box::pin(std::future::ready(Ok::<T, ServiceError>(value)))
 }
 
-/// Sends `value` to all listeners with room, and removes closed listeners.
+/// Sends `value` to all listeners whose inbox is not full, and removes closed listeners.
 fn spread<T: Clone>(listeners: &mut BTreeMap<FragmentId, Vec<mpsc::Sender<T>>>, to: FragmentId, value: &T) {
     if let Some(listeners) = listeners.get_mut(&to) {
         listeners.retain(|listener| !listener.is_closed());
         for listener in listeners {
-            // A full inbox loses the message, as on any bus.
+            // If an inbox is full, the message is lost, as on any bus.
             let _ = listener.try_send(value.clone());
         }
     }
@@ -121,7 +121,7 @@ impl Blobs for Local {
 }
 
 impl Roster for Local {
-    fn look(&self) -> ServiceFuture<'_, Vec<Entry>> {
+    fn list(&self) -> ServiceFuture<'_, Vec<Entry>> {
         at_once(self.held().roster.values().copied().collect())
     }
 
@@ -138,7 +138,7 @@ impl Roster for Local {
 }
 
 impl Bus for Local {
-    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()> {
+    fn notify<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()> {
         spread(&mut self.held().notices, fragment, notice);
         at_once(())
     }

@@ -1,4 +1,4 @@
-//! Backoff and retries for a service that does not answer, and the clock of a driver.
+//! Backoff and retries for services that do not answer, and the clock of the drivers.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,37 +8,37 @@ use tokio::time::{Instant, sleep};
 
 use crate::service::ServiceError;
 
-/// First pause after a failed request, in milliseconds. Each later pause is twice as long.
+/// First pause after a failed request, in milliseconds. Each further pause is twice as long.
 const FIRST_MS: u64 = 50;
 /// Longest pause, in milliseconds.
 const LONGEST_MS: u64 = 2_000;
 
-/// Backoff state of one driver for one service, with the last logged error.
+/// Backoff of one driver for one service, with the last logged error.
 #[derive(Debug, Default)]
 pub(crate) struct Retry(Mutex<RetryState>);
 
 #[derive(Debug, Default)]
 struct RetryState {
-    /// Time before which no request is sent.
+    /// Time until which no request is sent.
     not_before: Millis,
     /// Last pause; 0 while the service answers.
     pause_ms: u64,
-    /// Last error. The same error is not logged twice in a row.
-    said: Option<ServiceError>,
+    /// Last error. An error of the same kind is not logged again.
+    last_error: Option<ServiceError>,
 }
 
 impl Retry {
-    /// Returns true if a request may be sent now. The state machines repeat their requests by themselves.
-    pub(crate) fn may_ask(&self, now: Millis) -> bool {
+    /// Returns true if a request may be sent now. If not, the state machines repeat the request later.
+    pub(crate) fn may_send(&self, now: Millis) -> bool {
         self.state(|state| now >= state.not_before)
     }
 
-    /// Records the result of a request. Returns the answer, if there is one.
+    /// Records the result of a request. Returns the value of a successful one.
     pub(crate) fn note<T>(&self, now: Millis, result: Result<T, ServiceError>) -> Option<T> {
         match result {
             Ok(value) => {
                 self.state(|state| {
-                    if state.said.take().is_some() {
+                    if state.last_error.take().is_some() {
                         tracing::info!("answers again");
                     }
                     *state = RetryState::default();
@@ -49,14 +49,13 @@ impl Retry {
                 self.state(|state| {
                     state.pause_ms = (2 * state.pause_ms).clamp(FIRST_MS, LONGEST_MS);
                     state.not_before = Millis(now.0.saturating_add(state.pause_ms));
-                    let is_new = state
-                        .said
-                        .as_ref()
-                        .is_none_or(|said| std::mem::discriminant(said) != std::mem::discriminant(&error));
+                    let is_new = state.last_error.as_ref().is_none_or(|last_error| {
+                        std::mem::discriminant(last_error) != std::mem::discriminant(&error)
+                    });
                     if is_new {
                         tracing::warn!("{error}");
                     }
-                    state.said = Some(error);
+                    state.last_error = Some(error);
                 });
                 None
             }
@@ -68,7 +67,7 @@ impl Retry {
     }
 }
 
-/// Monotonic clock with its own origin.
+/// Monotonic clock, which starts at 0.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MonotonicClock(Instant);
 
@@ -78,7 +77,7 @@ impl MonotonicClock {
         Self(Instant::now())
     }
 
-    /// Returns the time since the start.
+    /// Returns the time since the clock was started.
     pub(crate) fn now(self) -> Millis {
         Millis(u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
@@ -89,12 +88,12 @@ pub(crate) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// First pause before a retry; each later pause is twice as long…
+/// First pause before a retry. Each further pause is twice as long, up to [`AGAIN_LONGEST`].
 const AGAIN_FIRST: Duration = Duration::from_millis(100);
-/// …up to this one.
+/// Longest pause before a retry.
 const AGAIN_LONGEST: Duration = Duration::from_secs(3);
 
-/// Retries until there is an answer. The caller aborts it when the answer is no longer needed.
+/// Calls `ask` until it succeeds. The caller drops the future if the answer is no longer needed.
 pub(crate) async fn persist<T, F: Future<Output = Result<T, ServiceError>>>(ask: impl Fn() -> F) -> T {
     let mut pause = AGAIN_FIRST;
     loop {
@@ -108,10 +107,11 @@ pub(crate) async fn persist<T, F: Future<Output = Result<T, ServiceError>>>(ask:
     }
 }
 
-/// Retries until `until` while the error can pass: fresh servers must elect a leader first.
+/// Calls `ask` until it returns anything but [`ServiceError::Silent`], or until the time is `until`. Servers that
+/// have just started must elect a leader first.
 ///
 /// # Errors
-/// The last error.
+/// The last error of `ask`.
 pub(crate) async fn wait_for<T, F: Future<Output = Result<T, ServiceError>>>(
     until: Instant,
     ask: impl Fn() -> F,
@@ -139,19 +139,19 @@ mod tests {
     fn pauses_grow_and_end_with_an_answer() {
         let patience = Retry::default();
         let silent = || ServiceError::Silent { place: "x".into(), detail: "y".into() };
-        assert!(patience.may_ask(Millis(0)));
+        assert!(patience.may_send(Millis(0)));
         patience.note::<()>(Millis(0), Err(silent()));
-        assert!(!patience.may_ask(Millis(49)) && patience.may_ask(Millis(50)));
+        assert!(!patience.may_send(Millis(49)) && patience.may_send(Millis(50)));
         patience.note::<()>(Millis(50), Err(silent()));
-        assert!(!patience.may_ask(Millis(149)) && patience.may_ask(Millis(150)));
+        assert!(!patience.may_send(Millis(149)) && patience.may_send(Millis(150)));
         for _ in 0..20 {
             patience.note::<()>(Millis(1_000), Err(silent()));
         }
-        assert!(!patience.may_ask(Millis(2_999)) && patience.may_ask(Millis(3_000)));
+        assert!(!patience.may_send(Millis(2_999)) && patience.may_send(Millis(3_000)));
         assert_eq!(patience.note(Millis(3_000), Ok(7)), Some(7));
-        assert!(patience.may_ask(Millis(3_000)));
+        assert!(patience.may_send(Millis(3_000)));
         patience.note::<()>(Millis(3_000), Err(silent()));
-        assert!(patience.may_ask(Millis(3_050)), "after an answer pauses begin anew");
+        assert!(patience.may_send(Millis(3_050)), "after an answer pauses begin anew");
     }
 
     fn silent() -> ServiceError {
@@ -162,10 +162,10 @@ mod tests {
         ServiceError::Denied { place: "NATS".into(), detail: "no rights".into() }
     }
 
-    /// Goal: a process that starts together with its servers waits for them, but not forever, and not on a permanent
-    /// error.
+    /// Goal: a process that starts together with its servers waits for them, but not forever, and not after a
+    /// permanent error.
     #[tokio::test]
-    async fn what_passes_is_waited_for() {
+    async fn wait_retries_only_passing_errors() {
         let limit = Duration::from_secs(1);
         let asked = AtomicU32::new(0);
         let once = |error: fn() -> ServiceError, times: u32| {

@@ -1,4 +1,4 @@
-//! The four services on external servers, NATS and storage for states, and an inspection of those servers.
+//! The four services on external servers (NATS, and storage for states), and the inspection of these servers.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::nats::{self, Nats, NatsSettings};
 use crate::service::{ServiceError, Services};
 use crate::store::{self, StateStore, StoreSettings};
 
-/// Addresses of a cluster's servers.
+/// Servers of a cluster, and the cluster's part of them.
 #[derive(Clone, Debug)]
 pub struct Servers {
     /// NATS servers: see [`NatsSettings::servers`].
@@ -24,7 +24,8 @@ pub struct Servers {
     pub prefix: String,
 }
 
-/// Connects to all servers as a process of `run` with these `fragments`. The first process creates missing objects.
+/// Connects to all servers as a process of `run`, which has these `fragments`. The first process creates streams and
+/// marks.
 ///
 /// # Errors
 /// Those of [`Nats::open`] and [`StateStore::open`].
@@ -38,31 +39,31 @@ pub async fn open(
     let settings =
         NatsSettings { servers: nats, prefix: prefix.clone(), replicas, fragments: tapes(&fragments) };
     let nats = Arc::new(Nats::open(settings, mark).await?);
-    // The states must belong to this tape.
+    // The mark in the storage must be that of the streams.
     let blobs = Arc::new(StateStore::open(&blobs, &prefix, nats.mark()).await?);
     Ok(Services { tape: Arc::<Nats>::clone(&nats), blobs, roster: Arc::<Nats>::clone(&nats), bus: nats })
 }
 
-/// Returns the ids of all tapes: these fragments, and the orders of the owner of the run.
+/// Returns the ids of all tapes: those of `fragments`, and that of the owner's commands.
 pub(crate) fn tapes(fragments: &[FragmentId]) -> Vec<FragmentId> {
     fragments.iter().copied().chain([OF_THE_RUN]).collect()
 }
 
-/// Inspects all of `servers` and the data of a run with these `fragments`. It creates no streams and no marks. The only
-/// change is a test object in storage, which it removes if it has the permission.
+/// Inspects all of `servers` and the data of a run with these `fragments`. It creates no streams and no marks. The
+/// only change is a test object in the storage, which is removed if permitted.
 ///
 /// Every error becomes part of the findings: those of [`super::Nats::open`] and [`super::StateStore::open`], and
 /// [`super::ServiceError::Setting`] for a store that ignores the condition against overwriting.
 pub async fn look(servers: &Servers, fragments: &[FragmentId]) -> Findings {
     let Servers { nats, blobs, prefix, .. } = servers;
     let storage = async {
-        // An invalid prefix is never written to.
+        // Nothing is written under an invalid prefix.
         match nats::check_prefix(prefix) {
-            Ok(()) => store::look(blobs, prefix).await,
+            Ok(()) => store::inspect(blobs, prefix).await,
             Err(error) => Storage { place: blobs.place.clone(), found: Err(error), ahead_ms: None },
         }
     };
     let tapes = tapes(fragments);
-    let (looked, storage) = tokio::join!(nats::look(nats, prefix, &tapes), storage);
-    Findings { nodes: looked.nodes, streams: looked.streams, storage }
+    let (found, storage) = tokio::join!(nats::inspect(nats, prefix, &tapes), storage);
+    Findings { nodes: found.nodes, streams: found.streams, storage }
 }

@@ -1,7 +1,7 @@
 //! The four services that connect the processes of a cluster, and their guarantees.
 //!
-//! All processes of a run share them. A process without an answer repeats its request. Each request has a deadline set
-//! by the service. [`ServiceError::Silent`] means that the deadline passed; the request may or may not have been done.
+//! All processes of a run share the services. Each request has a time limit, which the service sets. After
+//! [`ServiceError::Silent`], it is unknown whether the request was carried out, and the process repeats the request.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -11,25 +11,26 @@ use archipelago_core::cluster::{Notice, ProcessId, Record, Reply};
 use archipelago_core::wire::FragmentId;
 use tokio::sync::mpsc;
 
-/// Future answer of a service.
+/// Future of a service's answer.
 pub type ServiceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ServiceError>> + Send + 'a>>;
 
-/// Receiver of bus messages, in the order of arrival. A full inbox loses messages, as the network may.
+/// Receiver of bus messages, in the order of arrival. If it is full, further messages are lost, as the network may
+/// lose them.
 pub type Inbox<T> = mpsc::Receiver<T>;
 
 /// Maximum number of messages waiting in an [`Inbox`].
 pub const INBOX_MAX: usize = 4_096;
 
-/// Records of each fragment, numbered 1, 2, 3 ….
+/// Tape of records for each fragment, numbered from 1.
 ///
 /// Guarantees:
-/// - A record that [`Tape::append`] confirmed stays on the tape under its number, whichever process dies.
-/// - A record is appended only if the last one has the expected number. Of several appends that expect the same
+/// - A record that [`Tape::append`] confirmed stays on the tape under its number, even if any process or server dies.
+/// - A record is appended only if the last record has the expected number. Of several appends that expect the same
 ///   number, at most one succeeds.
-/// - [`Tape::read`] returns permanent records, in order and without a gap. The newest may be missing.
+/// - [`Tape::read`] returns permanent records, in order and without a gap. The newest ones may be missing.
 pub trait Tape: Send + Sync {
-    /// Appends `record` if the last one has the number `expect`, 0 for an empty tape. Returns its number, or `None` if
-    /// the last one has another number.
+    /// Appends `record` if the last record has the number `expect`, which is 0 for an empty tape. Returns the number
+    /// of the new record, or `None` if the last record has another number.
     ///
     /// # Errors
     /// All of [`ServiceError`]; after [`ServiceError::Silent`] the record may be on the tape.
@@ -46,7 +47,7 @@ pub trait Tape: Send + Sync {
     /// All of [`ServiceError`].
     fn read(&self, fragment: FragmentId, after: u64) -> ServiceFuture<'_, Vec<Record>>;
 
-    /// Returns the number of the newest record, 0 for an empty tape. As with [`Tape::read`], newer ones may exist.
+    /// Returns the number of the newest record, 0 for an empty tape. As with [`Tape::read`], newer records may exist.
     ///
     /// # Errors
     /// All of [`ServiceError`].
@@ -55,30 +56,30 @@ pub trait Tape: Send + Sync {
 
 /// Bytes under a key, written once: the states of fragments.
 ///
-/// Guarantees: stored bytes stay unchanged until they are deleted, whichever process dies. Of several writes to one
-/// key, the first one counts. No reader sees a part of a write.
+/// Guarantees: stored bytes stay unchanged until they are deleted, even if any process or server dies. Of several
+/// writes to one key, only the first succeeds. No reader gets part of a write.
 pub trait Blobs: Send + Sync {
     /// Stores `bytes` under `key` of `fragment` unless the key exists. Returns true if the key now holds these bytes.
     ///
     /// # Errors
-    /// All of [`ServiceError`]; after [`ServiceError::Silent`] they may be there.
+    /// All of [`ServiceError`]; after [`ServiceError::Silent`] the bytes may be stored.
     fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> ServiceFuture<'_, bool>;
 
-    /// Loads the bytes under `key` of `fragment`.
+    /// Returns the bytes under `key` of `fragment`, or `None` if there are none.
     ///
     /// # Errors
     /// All of [`ServiceError`].
     fn load(&self, fragment: FragmentId, key: u64) -> ServiceFuture<'_, Option<Vec<u8>>>;
 
-    /// Deletes the bytes under these keys of `fragment`, if there are any. The caller must be sure that no process
-    /// loads them, and must not store under these keys again.
+    /// Deletes any bytes under these keys of `fragment`. The caller must be sure that no process needs them, and must
+    /// not store under these keys again.
     ///
     /// # Errors
-    /// All of [`ServiceError`]. Some bytes may then be left, which only take up room.
+    /// All of [`ServiceError`]. Some bytes may then remain, which only use space.
     fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> ServiceFuture<'_, ()>;
 }
 
-/// Subject of a roster entry.
+/// Key of a roster entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cell {
     /// Leadership of this fragment.
@@ -90,36 +91,36 @@ pub enum Cell {
 /// Entry of the roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Subject of the entry.
+    /// Key of the entry.
     pub cell: Cell,
-    /// Process that holds it; `None` if it was released.
+    /// Process that holds the cell; `None` if it was released.
     pub holder: Option<ProcessId>,
-    /// Number that changes with each write, never 0. Revisions of different cells have no order.
+    /// Number that changes with each write and is never 0. Revisions of different cells have no order.
     pub revision: u64,
 }
 
-/// Record of leaders and present processes.
+/// Roster of leaders and present processes.
 ///
 /// Its guarantees are weak, because it only decides which processes try to lead. A write succeeds if no other write
-/// came between, as far as the roster knows. The roster has no notion of time: a holder rewrites its entry again and
-/// again, and another process takes an entry that it has seen unchanged for long. See
+/// came between, as far as the roster knows. The roster has no notion of time: a holder rewrites its entry
+/// repeatedly, and another process takes a cell over after it has seen the entry unchanged for long. See
 /// [`crate::assignment::FragmentAssignment`].
 pub trait Roster: Send + Sync {
-    /// Returns all entries that were written and not deleted, in any order. They may be out of date.
+    /// Returns all entries that were written and not deleted, in any order. They may be outdated.
     ///
     /// # Errors
     /// All of [`ServiceError`].
-    fn look(&self) -> ServiceFuture<'_, Vec<Entry>>;
+    fn list(&self) -> ServiceFuture<'_, Vec<Entry>>;
 
-    /// Writes an entry if its revision is `expect`, 0 for a missing entry. Returns its new revision, or `None` if it
-    /// has another one.
+    /// Writes an entry if its revision is `expect`, 0 for a missing entry. Returns its new revision, or `None` if the
+    /// entry has another revision.
     ///
     /// # Errors
-    /// All of [`ServiceError`]; after [`ServiceError::Silent`] the entry may be written.
+    /// All of [`ServiceError`]; after [`ServiceError::Silent`] the entry may have been written.
     fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> ServiceFuture<'_, Option<u64>>;
 }
 
-/// Messages between owners and gateways.
+/// Messages between leaders and gateways.
 ///
 /// There are no guarantees: the bus may lose, repeat and reorder messages. Messages that arrive are complete.
 pub trait Bus: Send + Sync {
@@ -127,7 +128,7 @@ pub trait Bus: Send + Sync {
     ///
     /// # Errors
     /// All of [`ServiceError`].
-    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()>;
+    fn notify<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()>;
 
     /// Sends a reply to the leader of `fragment`.
     ///
@@ -141,7 +142,7 @@ pub trait Bus: Send + Sync {
     /// All of [`ServiceError`].
     fn notices(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Notice>>;
 
-    /// Subscribes to replies for the owner of `fragment`, until the inbox is dropped.
+    /// Subscribes to replies for the leader of `fragment`, until the inbox is dropped.
     ///
     /// # Errors
     /// All of [`ServiceError`].
@@ -161,25 +162,25 @@ pub struct Services {
     pub bus: Arc<dyn Bus>,
 }
 
-/// Reason why a service failed. Each message has the place, the finding and the remedy.
+/// Failure of a service. The display form names the place, the fault and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
-    /// No answer in time, so the operation may or may not have been done. Drivers retry.
+    /// There was no answer in time, so the request may or may not have been carried out. Drivers retry.
     #[error(
         "{place} does not answer ({detail}): check that it runs and can be reached; the request is repeated"
     )]
     Silent {
         /// Service and its address.
         place: String,
-        /// Finding.
+        /// What happened.
         detail: String,
     },
-    /// The server is running, but lacks the required object.
+    /// The server answers, but the required object does not exist.
     #[error("{place} does not exist ({detail}): create it, or correct its name")]
     Missing {
         /// Missing object.
         place: String,
-        /// Finding.
+        /// What happened.
         detail: String,
     },
     /// The credentials are wrong or insufficient.
@@ -190,7 +191,7 @@ pub enum ServiceError {
         /// Answer of the service.
         detail: String,
     },
-    /// The service has no room left.
+    /// The service has no space left.
     #[error("{place} is full ({detail}): free or add space, and the run continues")]
     Full {
         /// Service and its address.
@@ -227,19 +228,19 @@ pub enum ServiceError {
         /// Defect.
         detail: String,
     },
-    /// Invalid address or name.
+    /// An address or a name is invalid.
     #[error("{place} is not a usable address: {detail}")]
     Setting {
-        /// Given value.
+        /// Given address or name.
         place: String,
-        /// Expected value.
+        /// Expected form.
         detail: String,
     },
 }
 
 impl ServiceError {
-    /// Returns true if the error can pass by itself or once the service has more room. A starting process may wait for
-    /// it.
+    /// Returns true if the error may end by itself or when space is added to the service. A starting process may wait
+    /// for that.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Silent { .. } | Self::Full { .. })

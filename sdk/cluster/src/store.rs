@@ -1,8 +1,8 @@
 //! Blobs in S3 storage, or in a folder that all machines of the cluster share.
 //!
-//! Each state is one object, written once (`If-None-Match: *`, or a link that must not exist) and removed some time
-//! after newer ones exist, so that any store works. Its key is `<place>/<prefix>/state/<fragment>/<number>`. The object
-//! `<place>/<prefix>/cluster` has the cluster's mark.
+//! Each state is one object. It is written once (with `If-None-Match: *`, or with a hard link that must not exist)
+//! and removed some time after newer states exist, so any store with such a condition is suitable. Its key is
+//! `<place>/<prefix>/state/<fragment>/<number>`. The object `<place>/<prefix>/cluster` has the cluster's mark.
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -32,16 +32,16 @@ use crate::inspection::{Storage, StorageFindings};
 use crate::service::{Blobs, ServiceError, ServiceFuture};
 use crate::timestamp;
 
-/// Time limit for an answer. Each [`SLOW_BYTES`] of a state add the same time.
+/// Time limit for an answer. Each [`SLOW_BYTES`] of a state extend it by the same time.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const SLOW_BYTES: usize = 8 << 20;
-/// Number of retries of one request; the state machines retry too.
+/// Number of retries of one request, in addition to those of the state machines.
 const RETRIES: usize = 1;
 
 /// Location of states.
 #[derive(Clone, Debug, Default)]
 pub struct StoreSettings {
-    /// `s3://bucket[/folder]`, or `file:///folder`.
+    /// `s3://bucket[/folder]` or `file:///folder`.
     pub place: String,
     /// S3 variables with their values, which override the environment: `AWS_ENDPOINT_URL`, `AWS_REGION`,
     /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and others.
@@ -53,20 +53,20 @@ pub struct StateStore {
     store: Arc<dyn ObjectStore>,
     /// Prefix of all keys.
     root: Path,
-    /// Place as shown to people.
+    /// Location of the storage as shown to people.
     place: String,
 }
 
 impl StateStore {
-    /// Opens the storage at a place under `prefix`. Writes the mark of the cluster unless a mark exists.
+    /// Opens the storage under `prefix`. Writes the mark of the cluster unless a mark exists.
     ///
     /// # Errors
-    /// - [`ServiceError::Setting`]: the place, or one of its variables.
+    /// - [`ServiceError::Setting`]: the place or one of the variables is invalid.
     /// - [`ServiceError::Missing`]: the bucket does not exist.
-    /// - [`ServiceError::Denied`]: the keys or their permissions; the owner of the folder.
-    /// - [`ServiceError::ReadOnly`], [`ServiceError::Full`]: the folder's disk.
-    /// - [`ServiceError::Silent`]: no answer.
-    /// - [`ServiceError::Foreign`]: another cluster uses the prefix.
+    /// - [`ServiceError::Denied`]: the keys are wrong or lack permissions, or the folder denies access.
+    /// - [`ServiceError::ReadOnly`], [`ServiceError::Full`]: the folder's disk is read-only or full.
+    /// - [`ServiceError::Silent`]: there is no answer.
+    /// - [`ServiceError::Foreign`]: the prefix belongs to another cluster.
     pub async fn open(
         settings: &StoreSettings,
         prefix: &str,
@@ -86,14 +86,16 @@ impl StateStore {
         match this.in_time(0, this.mark()).await? {
             Some(found) if found == *mark => Ok(this),
             found => {
-                let detail = found
-                    .map_or_else(|| "its mark disappeared a moment ago".to_owned(), |it| it.beside(mark));
+                let detail = found.map_or_else(
+                    || "its mark disappeared a moment ago".to_owned(),
+                    |it| it.mismatch_with(mark),
+                );
                 Err(ServiceError::Foreign { place: this.place, detail })
             }
         }
     }
 
-    /// Opens the storage at a place under `prefix` without changes.
+    /// Opens the storage under `prefix` without writing to it.
     fn at_place(
         place: &str,
         variables: &[(String, String)],
@@ -105,7 +107,7 @@ impl StateStore {
         Ok(Self { store, root, place: format!("{place}, prefix {prefix}") })
     }
 
-    /// Reads the mark, if there is one.
+    /// Reads the cluster's mark, if there is one.
     async fn mark(&self) -> Result<Option<ClusterId>, ServiceError> {
         let Some(found) = self.get(&self.mark_at()).await? else { return Ok(None) };
         let found = String::from_utf8_lossy(&found).into_owned();
@@ -123,7 +125,7 @@ impl StateStore {
         self.root.clone().join("state").join(fragment.to_string()).join(format!("{key:020}"))
     }
 
-    /// Stores `bytes` unless the key exists. Returns true if it did not exist.
+    /// Stores `bytes` unless the key exists. Returns false if it does.
     async fn create(&self, at: &Path, bytes: Bytes) -> Result<bool, ServiceError> {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         match self.store.put_opts(at, PutPayload::from(bytes), options).await {
@@ -135,7 +137,7 @@ impl StateStore {
         }
     }
 
-    /// Returns the object, with its bytes still to be read, if it exists.
+    /// Returns the object at a key, whose bytes are still to be read, or `None` if the key does not exist.
     async fn find(&self, at: &Path) -> Result<Option<GetResult>, ServiceError> {
         match self.store.get(at).await {
             Ok(found) => Ok(Some(found)),
@@ -168,7 +170,7 @@ impl StateStore {
         Ok(self.get(&at).await?.is_some_and(|there| there == bytes))
     }
 
-    /// Runs `what` with the time limit of an answer of `bytes` bytes.
+    /// Runs `what` with the time limit for an answer of `bytes` bytes.
     async fn in_time<T>(
         &self,
         bytes: usize,
@@ -182,7 +184,7 @@ impl StateStore {
         })
     }
 
-    /// Converts an error of the store.
+    /// Converts an error of the store to a [`ServiceError`].
     fn trouble(&self, error: &object_store::Error, what: &str) -> ServiceError {
         let (place, detail) = (self.place.clone(), error.to_string());
         match error {
@@ -197,7 +199,7 @@ impl StateStore {
     }
 }
 
-/// Converts a disk error at the root of `error`, if there is one.
+/// Converts `error`, according to the disk error that caused it, if there is one.
 fn by_disk(error: &(dyn std::error::Error + 'static), place: String, detail: String) -> ServiceError {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -218,7 +220,7 @@ fn by_disk(error: &(dyn std::error::Error + 'static), place: String, detail: Str
     ServiceError::Silent { place, detail }
 }
 
-/// Parses `place` as a folder, if it is one.
+/// Returns the folder that `place` names, or `None` if it does not name a folder.
 fn folder(place: &str) -> Result<Option<PathBuf>, ServiceError> {
     let Some(folder) = place.strip_prefix("file://").map(PathBuf::from) else { return Ok(None) };
     if !folder.is_absolute() {
@@ -228,8 +230,8 @@ fn folder(place: &str) -> Result<Option<PathBuf>, ServiceError> {
     Ok(Some(folder))
 }
 
-/// Opens the store at `place`. Returns it with the folder inside it. Its clock goes to `ahead`, if the answers have a
-/// date.
+/// Opens the store at `place`. Returns it with the folder inside the bucket, if any. If answers have a date, the
+/// offset of the store's clock is written to `ahead`.
 fn store<'a>(
     place: &'a str,
     variables: &[(String, String)],
@@ -254,7 +256,7 @@ fn store<'a>(
             .map_err(|error: object_store::Error| setting(error.to_string()))?;
         builder = builder.with_config(key, value);
     }
-    // An address without TLS is a deliberate choice.
+    // If the address is without TLS, that is the operator's choice.
     let at = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
     let store = builder
         .with_allow_http(at.is_some_and(|at| at.starts_with("http://")))
@@ -264,7 +266,7 @@ fn store<'a>(
     Ok((Arc::new(store), folder.filter(|folder| !folder.is_empty())))
 }
 
-/// Shared bytes in the form that the store accepts.
+/// Shared bytes as a type that the store accepts.
 struct SharedBytes(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for SharedBytes {
@@ -302,33 +304,33 @@ impl Blobs for StateStore {
 
 /// Time limit for a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// Time without data after which a request fails.
+/// Time without an answer after which a request fails.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Maximum length of an answer in bytes: a state of 400 million values.
+/// Maximum size of an answer in bytes: a state of 400 million values.
 const ANSWER_BYTES_MAX: u64 = 4 << 30;
 
-/// Offset of a server's clock from ours by its last answer, in milliseconds with a precision of a second; positive if
-/// ahead.
+/// Offset of a server's clock from ours according to its last answer, in milliseconds, positive if ahead. It is
+/// accurate to a second.
 #[derive(Clone, Debug, Default)]
 struct ClockOffset(Arc<Mutex<Option<i64>>>);
 
 impl ClockOffset {
-    /// Returns the offset, if the server gave a date.
+    /// Returns the offset, if the server has sent a date.
     fn ms(&self) -> Option<i64> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the `date` in the answer to a request that was sent at `asked_ms`.
+    /// Records the `date` of the answer to a request that was sent at `asked_ms`.
     fn note(&self, asked_ms: i64, date: &str) {
         if let Some(date_ms) = timestamp::of_header(date) {
-            // The date has whole seconds; half a second is the best estimate.
+            // The date is truncated to seconds; half a second more is the best estimate.
             let ahead_ms = date_ms + 500 - asked_ms.midpoint(timestamp::now_ms());
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ahead_ms);
         }
     }
 }
 
-/// Factory of clients that record the server's clock.
+/// Factory of HTTP clients that record the offset of the server's clock.
 #[derive(Debug)]
 struct Connector(ClockOffset);
 
@@ -378,7 +380,7 @@ impl HttpService for Service {
     }
 }
 
-/// Reads a whole body.
+/// Reads all of a body.
 async fn whole(mut body: HttpRequestBody) -> Result<Vec<u8>, HttpError> {
     let mut bytes = Vec::with_capacity(body.content_length());
     while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
@@ -400,8 +402,8 @@ fn trouble(error: ureq::Error) -> HttpError {
     HttpError::new(kind, error)
 }
 
-/// Inspects storage under `prefix`.
-pub(crate) async fn look(settings: &StoreSettings, prefix: &str) -> Storage {
+/// Inspects the storage under `prefix`.
+pub(crate) async fn inspect(settings: &StoreSettings, prefix: &str) -> Storage {
     let ahead = ClockOffset::default();
     let place = format!("{}, prefix {prefix}", settings.place);
     let made = match folder(&settings.place) {
@@ -420,12 +422,12 @@ pub(crate) async fn look(settings: &StoreSettings, prefix: &str) -> Storage {
     Storage { place, found, ahead_ms: ahead.ms().or(written_ahead_ms) }
 }
 
-/// Folders created for the inspection. Dropping this removes those that are still empty.
+/// Folders that the inspection created. Dropping this value removes those that are empty.
 #[derive(Default)]
 struct CreatedFolders(Vec<PathBuf>);
 
 impl CreatedFolders {
-    /// Creates the missing parts of `folder`, for writing under `prefix`.
+    /// Creates the missing parts of `folder/prefix`.
     fn below(folder: &Folder, prefix: &str, place: &str) -> Result<Self, ServiceError> {
         let inner = folder.join(prefix);
         let missing = inner.ancestors().take_while(|part| !part.exists()).map(Folder::to_owned).collect();
@@ -439,15 +441,15 @@ impl CreatedFolders {
 impl Drop for CreatedFolders {
     fn drop(&mut self) {
         for folder in &self.0 {
-            // A folder that is not empty is in use, and stays.
+            // A folder that is not empty is in use and stays.
             let _ = std::fs::remove_dir(folder);
         }
     }
 }
 
 impl StateStore {
-    /// Writes an object with a unique name, checks that a second write fails, reads it, and removes it. For a folder,
-    /// the object's time sets `ahead_ms`.
+    /// Writes an object with a unique name, checks that a second write fails, reads the object, and removes it. The
+    /// object's modification time determines `ahead_ms`.
     async fn probe(&self, ahead_ms: &mut Option<i64>) -> Result<StorageFindings, ServiceError> {
         let at = self.root.clone().join(format!("look-{:016x}", super::random()));
         let (first, second) = (Bytes::from_static(b"first"), Bytes::from_static(b"second"));

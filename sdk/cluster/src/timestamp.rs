@@ -4,19 +4,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::DateTime;
 
-/// Returns the time of this machine's clock.
+/// Returns this machine's time.
 #[expect(clippy::disallowed_methods, reason = "it is this clock that is compared with others")]
 pub(crate) fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Parses the HTTP header `Date`, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Parses the HTTP header `Date`, such as `Sun, 06 Nov 1994 08:49:37 GMT`, to milliseconds since 1970.
 pub(crate) fn of_header(text: &str) -> Option<i64> {
     DateTime::parse_from_rfc2822(text).ok().map(|at| at.timestamp_millis())
 }
 
-/// Parses a timestamp of RFC 3339, such as `1994-11-06T08:49:37.25Z`.
+/// Parses a timestamp of RFC 3339, such as `1994-11-06T08:49:37.25Z`, to milliseconds since 1970.
 pub(crate) fn of_stamp(text: &str) -> Option<i64> {
     DateTime::parse_from_rfc3339(text).ok().map(|at| at.timestamp_millis())
 }

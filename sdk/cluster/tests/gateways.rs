@@ -1,4 +1,5 @@
-//! Syncers that serve learners over the real protocol, while owners lead their rounds, over services in one process.
+//! Tests of syncers that serve learners over the real protocol while leaders lead their rounds, with the services of
+//! [`Local`].
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -22,7 +23,7 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what}: not in {PATIENCE:?}"))
 }
 
-/// Returns each merged update on the tapes, by fragment. Asserts that no update was merged twice.
+/// Returns all updates that the tapes report as merged. Asserts that no update was merged twice.
 async fn merged(services: &Services) -> BTreeSet<(FragmentId, LearnerId, Serial)> {
     let mut all = BTreeSet::new();
     for fragment in (0..FRAGMENTS).map(FragmentId) {
@@ -36,25 +37,25 @@ async fn merged(services: &Services) -> BTreeSet<(FragmentId, LearnerId, Serial)
     all
 }
 
-/// Goal: learners at two gateways train one model. Each received change leads to the merged parameters, also after a
-/// lagging learner fetched them. Both gateways count the same tokens.
+/// Goal: learners at two gateways train one model. Each change leads to the merged parameters, also after a learner
+/// that was behind has fetched them. Both gateways credit the same tokens.
 #[tokio::test(flavor = "multi_thread")]
 async fn learners_of_two_gateways_train_one_model() {
     let services = Local::services();
-    let coast = TestCluster::open(&services, 2, 2);
+    let cluster = TestCluster::open(&services, 2, 2);
     let mut visitors = Vec::new();
     for (peer, at) in [(1, 0), (2, 0), (3, 1), (4, 1)] {
-        visitors.push(coast.visit(peer, at, None));
+        visitors.push(cluster.visit(peer, at, None));
     }
     let (trained, mut learners_trained) = mpsc::channel(4);
     for mut visitor in visitors {
-        let mut replica = Replica::new(coast.fragments(), coast.codec(), coast.apply());
-        let mut theta = vec![0.0; coast.len()];
+        let mut replica = Replica::new(cluster.fragments(), cluster.codec(), cluster.apply());
+        let mut theta = vec![0.0; cluster.len()];
         let trained = trained.clone();
         tokio::spawn(async move {
             visitor.join().await;
             let (mut changes, mut fetches, mut receipts) = (0, 0, 0);
-            // It continues for the other learners, whose rounds would wait for it.
+            // The learner continues, because rounds of the other learners would wait for it.
             loop {
                 if changes >= 5 && changes + fetches >= 40 && receipts >= 20 {
                     let _ = trained.try_send(visitor.learner());
@@ -91,7 +92,7 @@ async fn learners_of_two_gateways_train_one_model() {
     // Rounds continue until each gateway knows all of them.
     let agree = async {
         loop {
-            let [one, other] = [coast.clock_tokens(0).await, coast.clock_tokens(1).await];
+            let [one, other] = [cluster.clock_tokens(0).await, cluster.clock_tokens(1).await];
             if one == other && one > 0 {
                 return;
             }
@@ -105,7 +106,7 @@ async fn learners_of_two_gateways_train_one_model() {
     }
 }
 
-/// Returns the number of a fragment's states in storage, and the number of all states so far.
+/// Returns the number of a fragment's states in the storage, and the number of all its states so far.
 async fn kept(services: &Services, fragment: FragmentId) -> (usize, usize) {
     let (mut kept, mut all) = (0, 0);
     for (record, seq) in services.tape.read(fragment, 0).await.unwrap().iter().zip(1..) {
@@ -117,20 +118,20 @@ async fn kept(services: &Services, fragment: FragmentId) -> (usize, usize) {
     (kept, all)
 }
 
-/// Goal: once the owner of the run ends it, each fragment has one more round with all learners. Then the gateways
-/// dismiss all learners.
+/// Goal: after the owner of the run has ended it, each fragment has one more round with all learners. Then the
+/// gateways close all connections.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_round_has_everybody_in_it() {
+async fn last_round_includes_all_learners() {
     let services = Local::services();
-    let coast = TestCluster::open(&services, 2, 2);
+    let cluster = TestCluster::open(&services, 2, 2);
     let mut homes = Vec::new();
     for (peer, at) in [(1, 0), (2, 0), (3, 1)] {
-        let mut visitor = coast.visit(peer, at, None);
+        let mut visitor = cluster.visit(peer, at, None);
         homes.push(tokio::spawn(async move {
             visitor.join().await;
             loop {
                 match visitor.heard().await {
-                    // Rounds do not wait for a learner this slow, except the last round.
+                    // Only the last round waits for a learner that is this slow.
                     Message::Collect { fragment, base, .. } => {
                         sleep(Duration::from_millis(if peer == 3 { 80 } else { 1 })).await;
                         visitor.answer(fragment, base, 0.01);
@@ -143,7 +144,7 @@ async fn the_last_round_has_everybody_in_it() {
     }
     let is_merged = async { while merged(&services).await.len() < 12 {} };
     within("some rounds", is_merged).await;
-    coast.ordering.send_modify(|orders| orders.is_ending = true);
+    cluster.ordering.send_modify(|orders| orders.is_ending = true);
     for home in homes {
         assert_eq!(within("home", home).await.unwrap(), CloseCode::Done);
     }
@@ -156,14 +157,14 @@ async fn the_last_round_has_everybody_in_it() {
     }
 }
 
-/// Goal: a learner that returns to another gateway with an open update learns its true fate there. It loses nothing and
-/// counts nothing twice, even if the update is still unread at the old gateway.
+/// Goal: a learner that returns to another gateway while the fate of an update is unknown gets the true fate there.
+/// No progress is lost or merged twice, even if the old gateway has not read the update yet.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_back_elsewhere_is_told_what_was_merged() {
+async fn learner_gets_true_fates_at_another_gateway() {
     let services = Local::services();
-    let coast = TestCluster::open(&services, 2, 1);
+    let cluster = TestCluster::open(&services, 2, 1);
     // Another learner trains meanwhile.
-    let mut other = coast.visit(9, 1, None);
+    let mut other = cluster.visit(9, 1, None);
     let others = tokio::spawn(async move {
         other.join().await;
         loop {
@@ -172,7 +173,7 @@ async fn who_comes_back_elsewhere_is_told_what_was_merged() {
             }
         }
     });
-    let mut visitor = coast.visit(1, 0, None);
+    let mut visitor = cluster.visit(1, 0, None);
     visitor.join().await;
     let mut said: BTreeMap<(FragmentId, Serial), bool> = BTreeMap::new();
     let mut late = Vec::new();
@@ -182,14 +183,14 @@ async fn who_comes_back_elsewhere_is_told_what_was_merged() {
         let serial = update.serial;
         let run = visitor.run();
         match turn % 5 {
-            // The update arrives, and the connection breaks.
+            // The update arrives, and then the connection breaks.
             0 => visitor.say(Message::Update(update)),
-            // The update arrives long after its sender left, and its gateway does not know yet that the sender left.
-            1 => late.push((visitor.line(), update)),
-            // The update arrives, and its sender returns before its gateway knows that it left.
+            // The update arrives long after the learner left, and the old gateway does not know yet that it left.
+            1 => late.push((visitor.sender(), update)),
+            // The update arrives, and the learner returns before the old gateway knows that it left.
             2 => visitor.say(Message::Update(update)),
-            // The update arrives after the end of its round, and may count for a later one while its sender is
-            // connected. Its gateway may or may not know that the sender left.
+            // The update arrives after the end of its round, and may be merged in a later round while the learner is
+            // connected. The old gateway may or may not know that the learner left.
             _ => {
                 sleep(Duration::from_millis(60)).await;
                 visitor.say(Message::Update(update));
@@ -201,14 +202,14 @@ async fn who_comes_back_elsewhere_is_told_what_was_merged() {
         if matches!(turn % 5, 0 | 3) {
             visitor.leave();
         }
-        let mut back = coast.visit(1, (turn + 1) % 2, Some(run));
+        let mut back = cluster.visit(1, (turn + 1) % 2, Some(run));
         back.number_from(next_serial);
         let welcome = within("a welcome", back.join()).await;
         let p = usize::from(fragment.0);
         assert_eq!(welcome.unsettled[p], None, "nothing is open once it is welcomed");
         said.insert((fragment, serial), welcome.merged[p] == Some(serial));
-        for (line, update) in late.drain(..) {
-            line.say(Message::Update(update));
+        for (sender, update) in late.drain(..) {
+            sender.say(Message::Update(update));
         }
         visitor = back;
     }
@@ -226,14 +227,14 @@ async fn who_comes_back_elsewhere_is_told_what_was_merged() {
     others.abort();
 }
 
-/// Goal: a learner whose answers take longer than a round, as over a thin link, is merged in a later round and gets the
-/// receipt.
+/// Goal: a learner whose answers take longer than a round, as on a slow link, is merged in a later round and gets the
+/// receipts.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_always_late_is_merged_too() {
     let services = Local::services();
-    let coast = TestCluster::open(&services, 2, 1);
+    let cluster = TestCluster::open(&services, 2, 1);
     for (peer, at) in [(7, 0), (8, 1)] {
-        let mut other = coast.visit(peer, at, None);
+        let mut other = cluster.visit(peer, at, None);
         tokio::spawn(async move {
             other.join().await;
             loop {
@@ -241,7 +242,7 @@ async fn who_is_always_late_is_merged_too() {
             }
         });
     }
-    let mut slow = coast.visit(1, 0, None);
+    let mut slow = cluster.visit(1, 0, None);
     slow.join().await;
     let (mut told, mut asked) = (BTreeSet::new(), 0);
     let many = async {
@@ -250,11 +251,11 @@ async fn who_is_always_late_is_merged_too() {
                 Message::Collect { fragment, base, .. } => {
                     asked += 1;
                     let update = slow.update(fragment, base, 0.01);
-                    let line = slow.line();
+                    let sender = slow.sender();
                     tokio::spawn(async move {
-                        // About ten rounds.
+                        // This delay is about ten rounds.
                         sleep(Duration::from_millis(250)).await;
-                        line.say(Message::Update(update));
+                        sender.say(Message::Update(update));
                     });
                 }
                 Message::Receipt { fragment, serial, fate, .. } => {
@@ -274,25 +275,25 @@ async fn who_is_always_late_is_merged_too() {
     assert!(asked <= 12, "it is not asked again while an answer waits: {asked} questions for six merges");
 }
 
-/// Goal: the only learner can return, although no round has a learner to wait for.
+/// Goal: the only learner can return, although no other learner makes rounds take place.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_only_learner_comes_back() {
+async fn only_learner_can_return() {
     let services = Local::services();
-    let coast = TestCluster::open(&services, 2, 1);
-    let mut visitor = coast.visit(1, 0, None);
+    let cluster = TestCluster::open(&services, 2, 1);
+    let mut visitor = cluster.visit(1, 0, None);
     let first = within("a welcome", visitor.join()).await;
     let (fragment, base) = within("a question", visitor.question()).await;
     visitor.answer(fragment, base, 0.01);
     let run = visitor.run();
     visitor.leave();
-    let mut back: Visitor = coast.visit(1, 1, Some(run));
+    let mut back: Visitor = cluster.visit(1, 1, Some(run));
     let welcome = within("a welcome", back.join()).await;
     assert_eq!(welcome.learner, first.learner, "it has the same number elsewhere");
     let (fragment, base) = within("a question", back.question()).await;
     back.answer(fragment, base, 0.01);
 }
 
-/// Answers until one of its updates is merged.
+/// Answers requests until one update of the learner is merged.
 async fn merge(visitor: &mut Visitor) {
     loop {
         match visitor.next().await {
@@ -303,14 +304,14 @@ async fn merge(visitor: &mut Visitor) {
     }
 }
 
-/// Goal: a new process of a learner with many merged tokens is also merged at another gateway, which has not leased it
-/// the text of those tokens.
+/// Goal: a new process of a learner with many merged tokens is merged at another gateway, which never leased text for
+/// those tokens.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_begins_anew_elsewhere_is_merged() {
+async fn new_process_of_a_learner_is_merged_at_another_gateway() {
     let services = Local::services();
-    let coast = TestCluster::open(&services, 2, 1);
+    let cluster = TestCluster::open(&services, 2, 1);
     for peer in [7, 8, 9] {
-        let mut other = coast.visit(peer, 1, None);
+        let mut other = cluster.visit(peer, 1, None);
         tokio::spawn(async move {
             other.join().await;
             loop {
@@ -318,13 +319,13 @@ async fn who_begins_anew_elsewhere_is_merged() {
             }
         });
     }
-    let mut visitor = coast.visit(1, 0, None);
+    let mut visitor = cluster.visit(1, 0, None);
     let first = within("a welcome", visitor.join()).await;
     for _ in 0..16 {
         within("a merge", merge(&mut visitor)).await;
     }
     visitor.leave();
-    let mut fresh = coast.visit(1, 1, None);
+    let mut fresh = cluster.visit(1, 1, None);
     fresh.number_from(1 << 50);
     // The new lease is smaller than the learner's merged tokens.
     fresh.step_ms = 20_000.0;

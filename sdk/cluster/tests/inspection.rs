@@ -1,4 +1,4 @@
-//! Inspection of a cluster's servers: its findings, and that it changes nothing.
+//! Tests of the inspection of a cluster's servers: what it finds, and that it changes nothing.
 #![cfg(feature = "nats-s3")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -22,7 +22,7 @@ fn at(crew: &ClusterServers, prefix: &str, replicas: usize, blobs: &str) -> Serv
     Servers { nats: crew.nats(), replicas, blobs: crew.blobs(blobs), prefix: prefix.to_owned() }
 }
 
-/// Returns servers of which only the storage exists.
+/// Returns settings in which only the storage is accessible.
 fn storage(blobs: StoreSettings) -> Servers {
     Servers { nats: vec!["nats://127.0.0.1:1".to_owned()], replicas: 1, blobs, prefix: "p".to_owned() }
 }
@@ -31,7 +31,7 @@ fn folder(place: &Path) -> StoreSettings {
     StoreSettings { place: format!("file://{}", place.display()), variables: Vec::new() }
 }
 
-/// Returns all keys in storage.
+/// Returns all keys in the storage.
 fn keys(crew: &ClusterServers) -> Vec<String> {
     let key = "AWS4-HMAC-SHA256 Credential=key/x/eu-north-1/s3/x";
     let list = ureq::get(format!("{}/states?list-type=2", crew.s3())).header("Authorization", key).call();
@@ -44,13 +44,14 @@ fn is_near(findings: &Findings) {
     assert!(far.is_empty(), "{far:?}");
 }
 
-/// Goal: an inspection finds three servers and S3, before and after the start of a run, and leaves nothing behind.
+/// Goal: an inspection finds three NATS servers and S3, before and after the start of a run, and leaves nothing
+/// behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_there_is_found_and_left_as_it_is() {
+async fn inspection_finds_servers_and_changes_nothing() {
     let Some(bin) = servers::wanted() else { return };
     let crew = ClusterServers::start(&bin, 3);
     let ours = at(&crew, "p", 3, "s3://states/folder");
-    // Fresh servers must elect a leader first.
+    // Servers that have just started must elect a leader first.
     open(at(&crew, "other", 3, "s3://states"), RUN, FRAGMENTS.to_vec()).await.unwrap();
     let before = keys(&crew);
     for _ in 0..2 {
@@ -70,7 +71,7 @@ async fn what_is_there_is_found_and_left_as_it_is() {
     assert_eq!(findings.streams.as_ref().unwrap().as_ref().unwrap().replicas, 3);
     let other = findings.kept(Some(RunId(2))).unwrap().unwrap_err();
     assert!(matches!(other, ServiceError::Foreign { .. }), "{other}");
-    // The streams of one cluster, and the storage of another.
+    // These are the streams of the cluster, with another storage.
     let elsewhere = Servers { blobs: folder(&crew.folder().join("new")), ..ours.clone() };
     let mixed = look(&elsewhere, &FRAGMENTS).await;
     assert_eq!(
@@ -81,9 +82,9 @@ async fn what_is_there_is_found_and_left_as_it_is() {
     assert!(!crew.folder().join("new").exists(), "what the look made is gone");
 }
 
-/// Goal: an inspection locates each kind of error between the processes.
+/// Goal: an inspection finds the cause of each kind of failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_is_found() {
+async fn inspection_finds_each_kind_of_failure() {
     let Some(bin) = servers::wanted() else { return };
     let mut crew = ClusterServers::start(&bin, 3);
     let sound = at(&crew, "p", 3, "s3://states");
@@ -119,9 +120,9 @@ async fn what_is_wrong_is_found() {
     );
 }
 
-/// Goal: a server that is named three times counts as one.
+/// Goal: a server whose address is given three times is counted once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_server_is_one_however_often_it_is_named() {
+async fn repeated_server_is_counted_once() {
     let Some(bin) = servers::wanted() else { return };
     let crew = ClusterServers::start(&bin, 1);
     let thrice = vec![crew.nats()[0].clone(); 3];
@@ -131,9 +132,9 @@ async fn one_server_is_one_however_often_it_is_named() {
     assert_eq!(findings.kept(None), Some(Ok(DataOwnership::Nothing)), "{findings:#?}");
 }
 
-/// Goal: an inspection of a folder creates its missing parts and removes them again.
+/// Goal: the inspection of a folder creates missing folders and removes them again.
 #[tokio::test]
-async fn a_folder_is_left_as_it_was() {
+async fn inspected_folder_is_left_unchanged() {
     let place = tempfile::tempdir().unwrap();
     let deep = place.path().join("a/b");
     for _ in 0..2 {
@@ -161,7 +162,7 @@ async fn a_folder_is_left_as_it_was() {
     }
 }
 
-/// Reads a request to its end; closing earlier could discard the answer.
+/// Reads a request to its end, because closing the connection earlier could discard the answer.
 fn read_request(stream: &TcpStream) {
     let mut lines = BufReader::new(stream);
     let (mut line, mut body) = (String::new(), 0);
@@ -174,7 +175,7 @@ fn read_request(stream: &TcpStream) {
     let _ = lines.read_exact(&mut vec![0; body]);
 }
 
-/// Answers `requests` requests with these lines and this body, and ends.
+/// Starts a server that answers `requests` requests with this status, date and body, and returns settings for it.
 fn answer(status: &'static str, date: &'static str, body: &'static str, requests: usize) -> StoreSettings {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -199,9 +200,9 @@ fn answer(status: &'static str, date: &'static str, body: &'static str, requests
     StoreSettings { place: "s3://states".to_owned(), variables: variables.to_vec() }
 }
 
-/// Goal: a store that rejects a signature because of a wrong clock still reports its time.
+/// Goal: a store that refuses a signature because of a wrong clock still reports its time.
 #[tokio::test]
-async fn a_store_that_refuses_us_says_what_time_it_is() {
+async fn store_that_refuses_access_still_reports_its_time() {
     let blobs = answer("403 Forbidden", "Sun, 06 Nov 1994 08:49:37 GMT", "", 8);
     let findings = look(&storage(blobs), &FRAGMENTS).await;
     assert!(matches!(findings.storage.found, Err(ServiceError::Denied { .. })), "{findings:#?}");
@@ -211,8 +212,8 @@ async fn a_store_that_refuses_us_says_what_time_it_is() {
 
 /// Goal: an inspection detects a store that overwrites objects, before a run uses it.
 #[tokio::test]
-async fn a_store_that_writes_over_what_is_there_is_refused() {
-    // The first object survives, but the second write gets no error.
+async fn overwriting_store_is_refused() {
+    // The first object stays, but the second write returns no error.
     let status = "200 OK\r\nETag: \"x\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT";
     let blobs = answer(status, "", "first", 8);
     let findings = look(&storage(blobs), &FRAGMENTS).await;

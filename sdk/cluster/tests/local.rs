@@ -1,4 +1,5 @@
-//! A whole cluster in one process: owners, gateways with TCP doors, and learners, over services in one process.
+//! Tests of a whole cluster in one process: leaders, gateways that accept TCP connections, and learners, with the
+//! services of [`Local`].
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -25,10 +26,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// Duration of a lease in milliseconds, short because the test waits for its end.
+/// Duration of a lease in milliseconds. It is short, because the test waits for its end.
 const LEASE_MS: u64 = 600;
 
-/// Starts an owner as a task. It ends when the returned sender sends or is dropped.
+/// Starts a process that leads fragments, as a task. It ends when the returned sender sends or is dropped.
 fn owner(
     run: &Arc<RunConstants>,
     services: &Services,
@@ -51,7 +52,7 @@ fn owner(
     (stop, tokio::spawn(own(services, settings, async move { drop(stopped.await) })))
 }
 
-/// Starts a gateway with its door.
+/// Starts a gateway that accepts learners' connections. Returns its address.
 async fn open(run: &Arc<RunConstants>, services: &Services, id: u32) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -99,7 +100,7 @@ async fn merges(run: &RunConstants, services: &Services) -> Vec<usize> {
     counts
 }
 
-/// Waits until every fragment has `more` merges than in `before`.
+/// Waits until every fragment has at least `more` merges more than in `before`.
 async fn await_merges(run: &RunConstants, services: &Services, before: &[usize], more: usize) {
     for _ in 0..600 {
         let now = merges(run, services).await;
@@ -111,9 +112,9 @@ async fn await_merges(run: &RunConstants, services: &Services, before: &[usize],
     panic!("{:?} merges after 30 s, {before:?} before", merges(run, services).await);
 }
 
-/// Goal: the leader of a fragment makes the initial state once, however long that takes, and again after a failure.
+/// Goal: a leader makes the initial state of a fragment once, even if that takes long, and again after a failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_fragments_begin_in_is_made_once() {
+async fn initial_state_is_made_once() {
     let run = Arc::new(RunConstants::new(9, 3, 50));
     let services = Local::services();
     let made = Arc::new(Mutex::new(Vec::new()));
@@ -126,7 +127,7 @@ async fn what_fragments_begin_in_is_made_once() {
         if fragment == FragmentId(1) && is_first {
             return Err("it is not there yet".into());
         }
-        // Far longer than the time after which an owner repeats its request.
+        // This takes far longer than the time after which a leader repeats its request.
         std::thread::sleep(Duration::from_secs(1));
         Ok(begun.initial(fragment))
     });
@@ -160,10 +161,10 @@ async fn what_fragments_begin_in_is_made_once() {
     assert_eq!(made, [0, 1, 1, 2].map(FragmentId));
 }
 
-/// Goal: all fragments are merged, whichever owner leads them. A crashed owner is replaced after its lease, a stopped
-/// one at once. All receipts are true.
+/// Goal: all fragments are merged, regardless of the process that leads them. A crashed process is replaced after its
+/// lease, a stopped one at once. All receipts are true.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_in_one_process_outlives_its_owners() {
+async fn cluster_survives_the_loss_of_leading_processes() {
     let run = Arc::new(RunConstants::new(7, 3, 50));
     let services = Local::services();
     let (stop, first) = owner(&run, &services, 1, LEASE_MS);
@@ -171,12 +172,12 @@ async fn a_cluster_in_one_process_outlives_its_owners() {
     let at = vec![open(&run, &services, 1).await, open(&run, &services, 2).await];
     let crowd = LearnerGroup::gather(&run, at, 6);
     await_merges(&run, &services, &[0; 3], 3).await;
-    // The first owner is stopped, and the other one leads all fragments.
+    // The first process is stopped, and the other one leads all fragments.
     stop.send(()).unwrap();
     first.await.unwrap();
     let before = merges(&run, &services).await;
     await_merges(&run, &services, &before, 3).await;
-    // The second owner crashes, and a third one replaces it.
+    // The second process crashes, and a third one replaces it.
     second.1.abort();
     let _ = second.1.await;
     let before = merges(&run, &services).await;
@@ -188,9 +189,9 @@ async fn a_cluster_in_one_process_outlives_its_owners() {
     assert!(counts.takeovers >= 5 && counts.receipts > 20, "{counts:?}");
 }
 
-/// Goal: another process takes over the fragments of a stopped process long before its lease would have ended.
+/// Goal: another process takes over the fragments of a stopped process long before their leases end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_owner_that_is_stopped_gives_back_what_it_leads() {
+async fn stopped_process_releases_its_fragments() {
     let (run, services, lease_ms) = (Arc::new(RunConstants::new(8, 2, 50)), Local::services(), 20_000);
     let (stop, first) = owner(&run, &services, 1, lease_ms);
     let at = vec![open(&run, &services, 1).await];
@@ -207,7 +208,7 @@ async fn an_owner_that_is_stopped_gives_back_what_it_leads() {
     drop(crowd.leave().await);
 }
 
-/// Service that loses a share of the answers and some of the requests.
+/// Service that loses some of the answers and some of the requests.
 struct LossyService<T: ?Sized>(Arc<T>, Mutex<Rng>);
 
 impl<T: ?Sized> LossyService<T> {
@@ -215,7 +216,7 @@ impl<T: ?Sized> LossyService<T> {
         Arc::new(Self(service, Mutex::new(Rng::new(seed))))
     }
 
-    /// Answers a request, or loses the answer or the request.
+    /// Answers a request, or loses the request or its answer.
     fn lose<'a, A: Send + 'a>(
         &self,
         question: impl FnOnce() -> ServiceFuture<'a, A>,
@@ -267,9 +268,9 @@ impl Blobs for LossyService<dyn Blobs> {
     }
 }
 
-/// Goal: requests with lost answers take effect once, lost requests are repeated, and the run continues.
+/// Goal: a request whose answer is lost takes effect once, a lost request is repeated, and the run continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn services_that_do_not_answer_are_asked_again() {
+async fn lost_requests_and_answers_are_repeated() {
     let (run, services) = (Arc::new(RunConstants::new(9, 2, 50)), Local::services());
     let lame = Services {
         tape: LossyService::<dyn Tape>::new(services.tape.clone(), 1),

@@ -2,20 +2,20 @@
 
 use std::fmt::Write;
 
-/// Returns the bytes of `values`, four for each, little endian, as in snapshots, fragments and coded bodies.
+/// Returns `values` as bytes: four for each, little endian, as in snapshots, fragments and coded bodies.
 #[must_use]
 pub fn from_f32s(values: &[f32]) -> Vec<u8> {
     values.iter().map(|value| value.to_le_bytes()).collect::<Vec<_>>().into_flattened()
 }
 
-/// Returns the values that [`from_f32s`] encoded; up to three bytes after the last whole value are ignored.
+/// Decodes the output of [`from_f32s`]. Up to three bytes after the last whole value are ignored.
 #[must_use]
 pub fn to_f32s(bytes: &[u8]) -> Vec<f32> {
     let (words, _) = bytes.as_chunks();
     words.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 
-/// Decodes as [`to_f32s`] does, into at most all of `values`.
+/// Decodes the output of [`from_f32s`] into `values`, until either ends.
 pub fn copy_f32s(bytes: &[u8], values: &mut [f32]) {
     let (words, _) = bytes.as_chunks();
     for (value, word) in values.iter_mut().zip(words) {
@@ -23,7 +23,7 @@ pub fn copy_f32s(bytes: &[u8], values: &mut [f32]) {
     }
 }
 
-/// Returns `bytes` as lower-case hexadecimal digits, two for each.
+/// Returns `bytes` as lower-case hexadecimal digits, two for each byte.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     let mut digits = String::with_capacity(2 * bytes.len());

@@ -1,4 +1,4 @@
-//! The only source of pseudorandom numbers in pure code: SplitMix64, seeded, the same on every machine.
+//! The only pseudorandom numbers in pure code: seeded SplitMix64, with the same output on every machine.
 
 /// A stream of pseudorandom numbers, unsuitable for secrets.
 #[derive(Clone, Debug)]
@@ -7,7 +7,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// Returns the stream of `seed`.
+    /// Returns the stream for `seed`.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -23,14 +23,14 @@ impl Rng {
         self.state = self.state.wrapping_add(GAMMA.wrapping_mul(count));
     }
 
-    /// Returns a number of at least 0 and below 1, a multiple of 2⁻⁵³.
+    /// Returns a number in `0.0..1.0`, a multiple of 2⁻⁵³.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Returns a number exactly uniform over `0..n`; `n` is at least 1.
     pub fn below(&mut self, n: u32) -> u32 {
-        // The high half of a product is uniform once the few surplus low halves are dropped.
+        // The high half of a product is uniform after rejection of the few surplus low halves.
         let n = u64::from(n);
         let too_often = (1_u64 << 32) % n;
         loop {
@@ -42,22 +42,23 @@ impl Rng {
     }
 }
 
-/// Combines several numbers into one key for a stream; different inputs give different keys up to chance.
+/// Combines several numbers into one seed of a stream. Different inputs give different seeds up to chance.
 pub fn key(parts: &[u64]) -> u64 {
     parts.iter().fold(0, |key, part| mix(key.wrapping_add(GAMMA) ^ mix(part.wrapping_add(GAMMA))))
 }
 
-/// Steps of SplitMix64's state: 2⁶⁴ over the golden ratio, made odd.
+/// Increment of SplitMix64's state: 2⁶⁴ divided by the golden ratio, made odd.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finaliser of SplitMix64: a bijection of `u64` that scatters every bit (Steele, Lea and Flood, 2014).
+/// Finaliser of SplitMix64: a bijection of `u64` in which each input bit affects all output bits (Steele, Lea and
+/// Flood, 2014).
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// Spreads each bit of a word over all of them; no two words map to the same one (Wellons, `lowbias32`).
+/// Bijection of `u32` in which each input bit affects all output bits (Wellons, `lowbias32`).
 #[inline(always)]
 pub(crate) fn mix_word(mut word: u32) -> u32 {
     word = (word ^ word >> 16).wrapping_mul(0x7feb_352d);

@@ -7,10 +7,10 @@ use crate::wire::{
     Message, Model, Round, RunSpec, Serial, ShardSpec, Version,
 };
 
-/// Number of fragments P of [`spec`].
+/// P, the number of fragments of [`spec`].
 pub(crate) const FRAGMENTS: u16 = 3;
 
-/// Three tensors with 120 values, the first merged like an embedding.
+/// Returns three tensors with 120 values. The first one is merged by the mean, like an embedding.
 pub(crate) fn layout() -> Layout {
     let tensor = |name: &str, rows, merge| Tensor { name: name.into(), rows, cols: 8, merge };
     Layout::new(vec![
@@ -21,13 +21,13 @@ pub(crate) fn layout() -> Layout {
     .unwrap()
 }
 
-/// A model of `layout` with windows of `context` tokens and an empty architecture.
+/// Returns a model with the tensors of `layout`, windows of `context` tokens and an empty architecture.
 pub(crate) fn model(layout: &Layout, context: u32) -> Model {
     let tensors = layout.tensors().to_vec();
     Model { context, vocab: 256, tensors, architecture: Architecture::default(), experts: None }
 }
 
-/// A run of that layout: batches of 2 windows of 4 tokens, H = 6.
+/// Returns a run with [`layout`]: batches of 2 windows of 4 tokens, H = 6.
 pub(crate) fn spec() -> RunSpec {
     let model = model(&layout(), 4);
     let inner = InnerSpec {
@@ -57,7 +57,8 @@ pub(crate) fn spec() -> RunSpec {
     RunSpec { model, inner, exchange, data, seed: 1, frozen: None }
 }
 
-/// Five tensors with 220 values, and a run of them: batches of 4 windows of 8 tokens, 5 fragments, H = 10.
+/// Returns a run with five tensors and 220 values, and its layout: batches of 4 windows of 8 tokens, 5 fragments, H =
+/// 10.
 pub(crate) fn larger() -> (RunSpec, Layout) {
     let tensor = |name: &str, rows, cols, merge| Tensor { name: name.into(), rows, cols, merge };
     let layout = Layout::new(vec![
@@ -77,7 +78,7 @@ pub(crate) fn larger() -> (RunSpec, Layout) {
     (RunSpec { model, inner, exchange, data, ..run }, layout)
 }
 
-/// An update of one step of `learner`, as input of a merge.
+/// Returns an update of one step of `learner` as an input of a merge.
 pub(crate) fn part(learner: LearnerId, tokens: u64) -> Part {
     Part {
         learner,
@@ -93,7 +94,7 @@ pub(crate) fn part(learner: LearnerId, tokens: u64) -> Part {
     }
 }
 
-/// The first merge of a fragment, of one update.
+/// Returns the first merge of a fragment, with one update.
 pub(crate) fn merge(fragment: FragmentId, part: Part) -> MergeEntry {
     MergeEntry {
         round: Round(1),
@@ -112,7 +113,7 @@ pub(crate) fn merge(fragment: FragmentId, part: Part) -> MergeEntry {
     }
 }
 
-/// A host that records the requests of its syncer in order.
+/// Host that records the requests of its syncer in order.
 #[derive(Default)]
 pub(crate) struct RecordingHost {
     pub(crate) asked: Vec<Asked>,
@@ -121,7 +122,7 @@ pub(crate) struct RecordingHost {
     pub(crate) finished: bool,
 }
 
-/// A request of the syncer to a [`RecordingHost`]; a goodbye counts as a message.
+/// Request of the syncer to a [`RecordingHost`]. A goodbye is recorded as a message.
 pub(crate) enum Asked {
     Send(Vec<ConnId>, Message),
     Merge(MergeJob),

@@ -1,18 +1,19 @@
-//! Text from other people and programs: clipping, removing what could steer a terminal, and reading copied links.
+//! Text from other people and programs: clipping, neutralising terminal control characters, and cleaning copied
+//! links.
 
-/// Maximum length of the reason in a WebSocket's close frame, in bytes: RFC 6455, section 5.5, allows 125, and the code
-/// takes two.
+/// Maximum length of the reason in a WebSocket close frame, in bytes. RFC 6455, section 5.5, allows 125, of which the
+/// close code takes two.
 pub const CLOSE_REASON_BYTES_MAX: u32 = 123;
 
-/// Returns the longest prefix of `text` that has at most `bytes_max` bytes and ends between two characters.
+/// Returns the longest prefix of `text` that has at most `bytes_max` bytes and ends at a character boundary.
 #[must_use]
 pub fn clip(text: &str, bytes_max: u32) -> &str {
     &text[..text.floor_char_boundary(bytes_max as usize)]
 }
 
-/// Returns `text` on one line, with `·` in place of each character that could steer a terminal or reorder other
-/// characters: control characters of ASCII and of Latin-1, line separators, and the marks of bidirectional text. Texts
-/// of peers pass through this function before people see them.
+/// Returns `text` on one line, with `·` in place of each character that could control a terminal or reorder text:
+/// ASCII and Latin-1 control characters, line separators, and bidirectional formatting characters. Texts of peers
+/// pass through this function before people see them.
 #[must_use]
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '·' } else { c }).collect()
@@ -24,8 +25,8 @@ fn steers(c: char) -> bool {
     c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Returns a copied link or invite without surrounding blanks, quotes and brackets, and without the full stop or comma
-/// of the sentence around it.
+/// Returns a copied link or invite without surrounding blanks, quotes and brackets, and without punctuation at its
+/// end.
 #[must_use]
 pub fn link_of(text: &str) -> &str {
     let around = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()“”„‘’«»".contains(c);

@@ -1,26 +1,27 @@
-//! Tokens of windows: their ids, and whether they are learnt.
+//! Tokens of windows: their ids, and whether they are targets or masked.
 //!
-//! Most texts are learnt whole. If a model is to learn answers but not questions, the tokens of questions are *given*:
-//! the model reads them like all others, but is not trained to predict them. In windows, a given token is its id with
-//! [`GIVEN`] set. No vocabulary is that large, so windows without given tokens are unchanged.
+//! In most texts, the model is trained to predict every token. If a model is to learn answers but not questions, the
+//! tokens of questions are *masked* (in names: *given*): the model reads them, but is not trained to predict them. In
+//! windows, a masked token is its id with [`GIVEN`] set. No vocabulary is that large, so windows without masked
+//! tokens are unchanged.
 
-/// Bit set in a token that is given and not learnt.
+/// Bit set in a masked token, which is read and not predicted.
 pub const GIVEN: u32 = 1 << 31;
 
-/// Returns the id of a token, given or not.
+/// Returns the id of a token, masked or not.
 #[must_use]
 pub const fn id(token: u32) -> u32 {
     token & !GIVEN
 }
 
-/// Returns true if the token is learnt, and not given.
+/// Returns true if the token is a target, and not masked.
 #[must_use]
 pub const fn is_learnt(token: u32) -> bool {
     token & GIVEN == 0
 }
 
-/// Returns the number of predicted tokens in windows of `context + 1`, `[n, context + 1]`: all learnt ones except the
-/// first of each window, which has no predecessor.
+/// Returns the number of predicted tokens in `tokens`, windows of shape `[n, context + 1]`: all tokens that are not
+/// masked, except the first of each window, which has no predecessor.
 #[must_use]
 pub fn learnt(tokens: &[u32], context: usize) -> u64 {
     let targets = tokens.chunks(context + 1).flat_map(|window| window.get(1..).unwrap_or_default());

@@ -1,8 +1,8 @@
-//! Meeting point of the learner's loop and the training program.
+//! Bridge between the learner's loop and the training program.
 //!
-//! The loop queues requests in the order of its calls. Between two steps the program takes them one by one and carries
-//! them out on its own tensors: it copies a fragment out, adds a change, or trains on a batch. One batch is ready while
-//! the program trains on the previous one, so that the program need not wait for the loop.
+//! The loop queues requests in the order of its calls. Between two steps, the program takes them one by one and
+//! carries them out on its own tensors: it copies a fragment out, adds a change, or trains on a batch. The next batch
+//! is queued while the program trains on the current one, so that the program does not wait for the loop.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,36 +21,36 @@ use crate::tensors::TensorSlice;
 pub enum ProgramRequest {
     /// Train on this batch.
     Step(Batch),
-    /// Copy these values out, in 32 bits, and return them under this id.
+    /// Copy these values out, in 32 bits, and deliver them under this id.
     Read {
         /// Id for [`ProgramBridge::give`].
         id: u64,
-        /// Positions of the values.
+        /// Slices of the values.
         places: Vec<TensorSlice>,
     },
     /// Measure the loss of these values on these windows, and return it with [`ProgramBridge::measured`].
     Measure(Task),
-    /// Apply `θ = kept · θ + values` at these places.
+    /// Apply `θ = kept · θ + values` to the parameters in these slices.
     Change {
-        /// Factor of the old values: 1 to add, 0 to overwrite.
+        /// Factor of the old parameters: 1 to add, 0 to overwrite.
         kept: f32,
-        /// Added values, as many as the places have.
+        /// Values to add, one for each parameter in the slices.
         values: Vec<f32>,
-        /// Positions of the values.
+        /// Slices of the parameters.
         places: Vec<TensorSlice>,
     },
 }
 
-/// A batch of tokens for training.
+/// Batch of tokens for training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// Id for [`ProgramBridge::done`].
     pub id: u64,
-    /// Tokens, `[windows, context + 1]`, row-major, with given ones marked as in [`token`].
+    /// Tokens, `[windows, context + 1]`, row-major, with masked ones marked as in [`token`].
     pub tokens: Vec<u32>,
     /// Number of windows.
     pub windows: u32,
-    /// Learning rate by the run's schedule.
+    /// Learning rate according to the run's schedule.
     pub learning_rate: f32,
 }
 
@@ -59,7 +59,7 @@ pub struct Batch {
 pub struct TensorCopy {
     /// Id of the request.
     pub id: u64,
-    /// The values, in the order of the places.
+    /// Values, in the order of the requested slices.
     pub values: Vec<f32>,
 }
 
@@ -68,9 +68,9 @@ pub struct TensorCopy {
 pub enum NextItem {
     /// A request, removed from the queue.
     Request(ProgramRequest),
-    /// No request yet, or none before the current step is done.
+    /// There is no request, or only a batch while the current step is not done.
     Nothing,
-    /// The learner has left or the run is complete.
+    /// The learner has left, or the run is complete.
     Over,
 }
 
@@ -91,42 +91,43 @@ struct BridgeState {
     copies: VecDeque<TensorCopy>,
     /// Last measurement of the program, and the id of its request.
     measured: Option<(u64, Option<f32>)>,
-    /// Finished steps of the current engine, their tokens that the loop has not taken yet, and the last loss.
+    /// Finished steps of the current engine, their tokens since the loop last took them, and the loss of the last
+    /// step.
     steps: u64,
     tokens: u64,
     loss: f32,
-    /// Loss that reported a divergence; kept until the next engine.
-    blown_up: Option<f32>,
+    /// Loss that was not finite; kept until the next engine.
+    diverged_loss: Option<f32>,
     /// Fault to report at the program's next call.
     fault: Option<ProgramError>,
     is_loaded: bool,
     notes: VecDeque<Note>,
-    /// Reason for the lost connection, kept until the next attempt; empty after the end of the run.
+    /// Reason of the last disconnection, kept until the next attempt.
     lost: Option<String>,
     report: Option<Report>,
     over: Option<Result<(), ProgramError>>,
-    /// Whether the program is leaving and no longer trains.
+    /// Whether the program is leaving, so that it does not train.
     leaving: bool,
-    /// Whether the program is gone and carries out no requests.
+    /// Whether the program has stopped carrying out requests.
     gone: bool,
 }
 
-/// A batch that the program trains on.
+/// Batch that the program trains on.
 #[derive(Debug)]
 struct ActiveBatch {
     id: u64,
-    /// Tokens to train on, including given ones.
+    /// Number of tokens to train on, including masked ones.
     planned: u64,
-    /// Whether any token in it is learnt.
-    learns: bool,
+    /// Whether any token in it is a target.
+    has_targets: bool,
 }
 
 impl ActiveBatch {
     fn of(batch: &Batch) -> Self {
         let planned = batch.tokens.len() as u64 - u64::from(batch.windows);
         let window = batch.tokens.len().checked_div(batch.windows as usize).unwrap_or_default();
-        let learns = token::learnt(&batch.tokens, window.saturating_sub(1)) > 0;
-        Self { id: batch.id, planned, learns }
+        let has_targets = token::learnt(&batch.tokens, window.saturating_sub(1)) > 0;
+        Self { id: batch.id, planned, has_targets }
     }
 }
 
@@ -135,17 +136,17 @@ impl ProgramBridge {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // Methods for the program.
+    // These methods are for the program.
 
-    /// Returns the next request, waiting at most `wait`. A batch is returned only while no other one is being trained
-    /// on.
+    /// Returns the next request, waiting at most `wait`. A batch is returned only if the step on the previous batch
+    /// is done.
     ///
     /// # Errors
-    /// [`ProgramError`]: the fault since the last call. The end of the loop is reported at every call.
+    /// [`ProgramError`]: a fault since the last call, or the loop's end by a fault, which is returned at every call.
     pub fn next(&self, wait: Duration) -> Result<NextItem, ProgramError> {
         let (mut state, _) = self
             .for_program
-            .wait_timeout_while(self.state(), wait, |state| !state.has_news())
+            .wait_timeout_while(self.state(), wait, |state| !state.has_item())
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(fault) = state.fault.take() {
             return Err(fault);
@@ -155,7 +156,7 @@ impl ProgramBridge {
             Some(Err(fault)) => return Err(fault.clone()),
             None => {}
         }
-        if !state.has_news() {
+        if !state.has_item() {
             return Ok(NextItem::Nothing);
         }
         let request = loop {
@@ -167,35 +168,35 @@ impl ProgramBridge {
         };
         if let ProgramRequest::Step(batch) = &request {
             state.running = Some(ActiveBatch::of(batch));
-            // The queue has room for the next batch.
+            // The queue can take the next batch.
             self.for_loop.notify_one();
         }
         Ok(NextItem::Request(request))
     }
 
-    /// Reports the end of the step on the batch `id`, with its mean loss in nats per token. `tokens` are the trained
-    /// tokens, by default those of the batch. Batches of earlier engines are ignored. If the batch had no learnt
-    /// tokens, its mean loss is NaN, and the loss of the previous step is kept.
+    /// Reports the end of the step on the batch `id`, with its mean loss in nats per token. `tokens` is the number of
+    /// trained tokens; by default, it is that of the batch. Batches of earlier engines are ignored. If the batch has
+    /// no targets, its mean loss is NaN, and the loss of the previous step is kept.
     ///
     /// # Errors
-    /// [`ProgramError`]: the fault since the last call, or a loss that is not finite.
+    /// [`ProgramError`]: a fault since the last call, or a loss that is not finite.
     pub fn done(&self, id: u64, loss: f32, tokens: Option<u64>) -> Result<(), ProgramError> {
         let mut state = self.state();
         if let Some(fault) = state.fault.take() {
             return Err(fault);
         }
         let Some(batch) = state.running.take_if(|running| running.id == id) else { return Ok(()) };
-        let loss = if batch.learns { loss } else { state.loss };
+        let loss = if batch.has_targets { loss } else { state.loss };
         if !loss.is_finite() {
             state.requests.clear();
-            state.blown_up = Some(loss);
+            state.diverged_loss = Some(loss);
             self.for_loop.notify_one();
             return Err(ProgramError::NotFinite { what: format!("the loss, {loss},") });
         }
         state.steps += 1;
         state.tokens = state.tokens.saturating_add(tokens.unwrap_or(batch.planned));
         state.loss = loss;
-        // The loop waits only for the first step; needless wake-ups would take time from training.
+        // The loop waits only for the first step. Needless wake-ups would slow training down.
         if state.steps == 1 {
             self.for_loop.notify_one();
         }
@@ -208,7 +209,7 @@ impl ProgramBridge {
         self.for_loop.notify_one();
     }
 
-    /// Returns true if every fragment was loaded and all changes are applied.
+    /// Returns true if every fragment was loaded and all changes are carried out.
     #[must_use]
     pub fn is_loaded(&self) -> bool {
         let state = self.state();
@@ -222,21 +223,21 @@ impl ProgramBridge {
         self.state().report.clone()
     }
 
-    /// Stops training. The program still carries out all requests other than steps until the loop ends.
+    /// Stops training. The program still carries out all other requests until the loop ends.
     pub fn leave(&self) {
         self.state().leaving = true;
         self.for_loop.notify_one();
     }
 
-    /// Stops carrying out requests of any kind.
+    /// Stops carrying out requests of all kinds.
     pub fn let_go(&self) {
         self.state().gone = true;
         self.for_loop.notify_one();
     }
 
-    // Methods for the loop.
+    // These methods are for the loop.
 
-    /// Waits until the program has done something since the last call.
+    /// Waits until the program has reported or delivered something since the last call.
     pub async fn changed(&self) {
         self.for_loop.notified().await;
     }
@@ -247,17 +248,17 @@ impl ProgramBridge {
         self.state().leaving
     }
 
-    /// Drops all state of the previous engine.
+    /// Drops all requests and results of the previous engine.
     pub fn clear(&self) {
         let mut state = self.state();
         state.requests.clear();
         state.copies.clear();
-        (state.running, state.blown_up) = (None, None);
+        (state.running, state.diverged_loss) = (None, None);
         (state.steps, state.tokens, state.loss) = (0, 0, 0.0);
         state.is_loaded = false;
     }
 
-    /// Requests a copy, and returns its id.
+    /// Requests a copy of the values in `places`, and returns its id.
     pub fn read(&self, places: Vec<TensorSlice>) -> u64 {
         let mut state = self.state();
         let id = state.id();
@@ -266,8 +267,8 @@ impl ProgramBridge {
         id
     }
 
-    /// Requests a change. If the last queued request is a change at the same places, both are combined. Most changes of
-    /// a fragment are such a pair: its own update is subtracted and the merged one added.
+    /// Requests a change. If the last queued request is a change of the same slices, both are combined. Most changes
+    /// of a fragment are such a pair: the learner's own update is subtracted, and the merged one is added.
     pub fn change(&self, kept: f32, values: Vec<f32>, places: Vec<TensorSlice>) {
         let mut state = self.state();
         match state.requests.back_mut() {
@@ -286,10 +287,10 @@ impl ProgramBridge {
         self.for_program.notify_all();
     }
 
-    /// Queues a batch of `windows`. Returns false if an earlier one has not begun yet.
+    /// Queues a batch of `windows` windows. Returns false if an earlier batch is still queued.
     ///
     /// # Errors
-    /// [`EngineError::NotFinite`]: training diverged; [`EngineError::Thread`]: the program is gone.
+    /// [`EngineError::NotFinite`]: training diverged; [`EngineError::Thread`]: the program has stopped.
     pub fn offer(&self, tokens: &[u32], windows: u32, learning_rate: f32) -> Result<bool, EngineError> {
         let mut state = self.state();
         state.check()?;
@@ -307,7 +308,7 @@ impl ProgramBridge {
         Ok(true)
     }
 
-    /// Returns the number of finished steps, the last loss, and the tokens trained on since the last call.
+    /// Returns the number of finished steps, the last loss, and the number of tokens trained since the last call.
     ///
     /// # Errors
     /// Those of [`Self::offer`].
@@ -317,18 +318,18 @@ impl ProgramBridge {
         Ok((state.steps, state.loss, std::mem::take(&mut state.tokens)))
     }
 
-    /// Returns the next copy, if there is one.
+    /// Returns the next delivered copy, if there is one.
     ///
     /// # Errors
-    /// [`EngineError::Thread`]: the program is gone.
+    /// [`EngineError::Thread`]: the program has stopped.
     pub fn take_copy(&self) -> Result<Option<TensorCopy>, EngineError> {
         let mut state = self.state();
         state.check_here()?;
         Ok(state.copies.pop_front())
     }
 
-    /// Reports a fault at the program's next call, and drops all work of the current engine.
-    pub fn tell(&self, fault: ProgramError) {
+    /// Stores a fault for the program's next call, and drops all requests of the current engine.
+    pub fn report_fault(&self, fault: ProgramError) {
         let mut state = self.state();
         state.requests.clear();
         state.running = None;
@@ -350,18 +351,18 @@ impl BridgeState {
         self.id_next
     }
 
-    /// Returns true if there is a request, a fault or the end of the loop for the program.
-    fn has_news(&self) -> bool {
-        let has_order = match self.requests.front() {
+    /// Returns true if [`ProgramBridge::next`] has a request, a fault or the end of the loop to return.
+    fn has_item(&self) -> bool {
+        let has_request = match self.requests.front() {
             Some(ProgramRequest::Step(_)) => self.running.is_none() || self.leaving,
             request => request.is_some(),
         };
-        has_order || self.fault.is_some() || self.over.is_some()
+        has_request || self.fault.is_some() || self.over.is_some()
     }
 
-    /// Checks that steps can be taken.
+    /// Checks that training did not diverge and that the program carries out requests.
     fn check(&self) -> Result<(), EngineError> {
-        if let Some(loss) = self.blown_up {
+        if let Some(loss) = self.diverged_loss {
             return Err(EngineError::NotFinite { loss, grad_norm: 0.0 });
         }
         self.check_here()
@@ -375,14 +376,14 @@ impl BridgeState {
     }
 }
 
-/// Parameters to measure.
+/// Request for the loss of some parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
     /// Id for [`ProgramBridge::measured`].
     pub id: u64,
-    /// Parameters, as many as the places have.
+    /// Parameters, in the order of the slices.
     pub values: Vec<f32>,
-    /// Positions of the parameters.
+    /// Slices of the parameters.
     pub places: Vec<TensorSlice>,
     /// Tokens, `[windows, context + 1]`, row-major.
     pub tokens: Vec<u32>,
@@ -397,8 +398,14 @@ impl ProgramBridge {
         self.for_loop.notify_one();
     }
 
-    /// Requests the loss of `values` at `places` on `windows` windows, and returns its id.
-    pub fn ask(&self, values: Vec<f32>, places: Vec<TensorSlice>, tokens: &[u32], windows: u32) -> u64 {
+    /// Requests the loss of the parameters `values` in `places` on `windows` windows. Returns the id of the request.
+    pub fn request_measurement(
+        &self,
+        values: Vec<f32>,
+        places: Vec<TensorSlice>,
+        tokens: &[u32],
+        windows: u32,
+    ) -> u64 {
         let mut state = self.state();
         let id = state.id();
         let task = Task { id, values, places, tokens: tokens.to_vec(), windows };
@@ -407,10 +414,11 @@ impl ProgramBridge {
         id
     }
 
-    /// Takes the result for `id`, once it is there.
+    /// Returns the result of the request `id` once it is delivered; the inner `None` means that it could not be
+    /// measured.
     ///
     /// # Errors
-    /// [`EngineError::NotFinite`]: training diverged; [`EngineError::Thread`]: the program is gone.
+    /// [`EngineError::NotFinite`]: training diverged; [`EngineError::Thread`]: the program has stopped.
     pub fn take_measured(&self, id: u64) -> Result<Option<Option<f32>>, EngineError> {
         let mut state = self.state();
         state.check()?;
@@ -418,15 +426,15 @@ impl ProgramBridge {
     }
 }
 
-/// Maximum number of notes kept for the program; the oldest are dropped.
+/// Maximum number of notes that wait for the program; the oldest are dropped.
 const NOTES_MAX: usize = 64;
 
-/// An entry for the program's log.
+/// Entry for the program's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// Whether it is a warning.
     pub is_warning: bool,
-    /// Text of one sentence.
+    /// Text, one sentence.
     pub text: String,
 }
 
@@ -437,8 +445,8 @@ impl ProgramBridge {
         self.state().notes.drain(..).collect()
     }
 
-    /// Records an event as a note or report, if it is worth showing.
-    pub fn hear(&self, event: &Event) {
+    /// Stores an event as a note or a report, if it is worth showing.
+    pub fn record_event(&self, event: &Event) {
         let mut state = self.state();
         let (is_warning, text) = match event {
             Event::Progress(report) => {
@@ -454,7 +462,7 @@ impl ProgramBridge {
                 None => return,
             },
             Event::Welcomed { run, learner, params, batch, .. } => {
-                // The next report follows within half a second, and the program may ask before.
+                // The next report follows within half a second, and the program may ask for the state before.
                 if let Some(report) = state.report.as_mut().filter(|report| report.doing == Doing::Connecting)
                 {
                     report.doing = Doing::Joining;
@@ -475,19 +483,19 @@ impl ProgramBridge {
     }
 }
 
-/// Reason for an error in the program.
+/// Error that the program gets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
-    /// A value is infinite or NaN. The learner continues with the run's parameters.
+    /// A value is infinite or NaN. The learner continues with the parameters of the run.
     #[error(
         "{what} is not finite; nothing of it was sent, and the parameters are reset to those of the run: reset the \
          optimiser and continue, or stop"
     )]
     NotFinite {
-        /// The value that is not finite.
+        /// Name of the value that is not finite.
         what: String,
     },
-    /// The run did not answer, or does not exist.
+    /// The run did not answer within the time limit, or does not exist.
     #[error("{0}")]
     Unreachable(String),
     /// The tensors are not those of the run.

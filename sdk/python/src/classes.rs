@@ -1,5 +1,5 @@
-//! Python interface: one class and one function, in terms of numbers, texts and bytes. The package's Python code builds
-//! its public API on them.
+//! Native classes of the Python package: one class and one function, with numbers, texts and bytes as arguments. The
+//! package's public API is Python code on top of them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::file::{TensorValues, WriteError, write};
 use crate::learner::{LearnerHandle, LearnerSettings, StartError};
 use crate::tensors::{TensorShape, TensorSlice};
 
-/// A part of a tensor: index of the tensor, first value, and end.
+/// Part of a tensor: index of the tensor, index of the first value, and index after the last value.
 type TensorRange = (usize, usize, usize);
 
-/// A learner's loop and its bridge.
+/// Running learner's loop with its bridge.
 #[pyclass(frozen, module = "archipelago_train._native")]
 struct Link(LearnerHandle);
 
@@ -49,11 +49,11 @@ impl Link {
         Ok(Self(LearnerHandle::start(settings).map_err(refused)?))
     }
 
-    /// Returns the next item, waiting at most `wait_s` seconds: a tuple whose first element names its kind.
+    /// Returns the next item, waiting at most `wait_s` seconds. It is a tuple whose first element names the kind.
     fn next<'py>(&self, py: Python<'py>, wait_s: f64) -> PyResult<Bound<'py, PyTuple>> {
         let wait = Duration::from_secs_f64(wait_s.clamp(0.0, 60.0));
         match py.detach(|| self.0.bridge.next(wait)) {
-            Err(fault) => told(py, &fault),
+            Err(fault) => fault_tuple(py, &fault),
             Ok(NextItem::Nothing) => ("nothing",).into_pyobject(py),
             Ok(NextItem::Over) => ("over",).into_pyobject(py),
             Ok(NextItem::Request(ProgramRequest::Step(Batch { id, tokens, windows, learning_rate }))) => {
@@ -84,7 +84,7 @@ impl Link {
         }
     }
 
-    /// Reports the end of the step on the batch `id`. Faults are returned as by `next`.
+    /// Reports the end of the step on the batch `id`. Returns a fault in the form of `next`, if there is one.
     fn done<'py>(
         &self,
         py: Python<'py>,
@@ -92,10 +92,10 @@ impl Link {
         loss: f32,
         tokens: Option<u64>,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        self.0.bridge.done(id, loss, tokens).err().map(|fault| told(py, &fault)).transpose()
+        self.0.bridge.done(id, loss, tokens).err().map(|fault| fault_tuple(py, &fault)).transpose()
     }
 
-    /// Delivers the floats requested under `id`, one buffer for each part.
+    /// Delivers the values requested under `id`, one buffer for each part.
     fn give(&self, py: Python<'_>, id: u64, parts: Vec<PyBuffer<f32>>) -> PyResult<()> {
         let mut values = vec![0.0; parts.iter().map(|part| part.item_count()).sum()];
         let mut rest = values.as_mut_slice();
@@ -118,7 +118,7 @@ impl Link {
         self.0.bridge.is_loaded()
     }
 
-    /// Returns the log entries since the last call, each with a flag for warnings.
+    /// Returns the log entries since the last call, each with a flag that is true for warnings.
     fn notes(&self) -> Vec<(bool, String)> {
         self.0.bridge.take_notes().into_iter().map(|note| (note.is_warning, note.text)).collect()
     }
@@ -128,20 +128,20 @@ impl Link {
         self.0.bridge.report().and_then(|report| serde_json::to_string(&report).ok())
     }
 
-    /// Stops training, and leaves politely.
+    /// Stops training, and leaves the run politely.
     fn leave(&self) {
         self.0.bridge.leave();
         self.0.control.stop();
     }
 
-    /// Stops all work at once.
+    /// Stops carrying out requests, and ends the learner.
     fn let_go(&self) {
         self.0.control.stop();
         self.0.bridge.let_go();
     }
 }
 
-/// Writes the file with the initial parameters of a custom model's run.
+/// Writes the file with the initial parameters for a run of a custom model.
 #[pyfunction]
 fn write_params(
     py: Python<'_>,
@@ -164,8 +164,8 @@ fn parts(places: &[TensorSlice]) -> Vec<TensorRange> {
     places.iter().map(|place| (place.tensor, place.start, place.stop)).collect()
 }
 
-/// Converts a fault to a tuple: its kind and a sentence.
-fn told<'py>(py: Python<'py>, fault: &ProgramError) -> PyResult<Bound<'py, PyTuple>> {
+/// Converts a fault to a tuple of "fault", its kind and a sentence.
+fn fault_tuple<'py>(py: Python<'py>, fault: &ProgramError) -> PyResult<Bound<'py, PyTuple>> {
     let kind = match fault {
         ProgramError::NotFinite { .. } => "not finite",
         ProgramError::Unreachable(_) => "unreachable",
@@ -186,7 +186,7 @@ fn refused(error: StartError) -> PyErr {
 
 #[pymodule(name = "_native")]
 mod native {
-    /// Bit set in a token that is given and not learnt.
+    /// Bit set in a masked token, which is read and not predicted.
     #[pymodule_export]
     const GIVEN: u32 = archipelago::data::token::GIVEN;
 

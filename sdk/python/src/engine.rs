@@ -1,4 +1,4 @@
-//! Engine without a model of its own: it queues operations on the program's tensors in the program bridge.
+//! Engine without a model: it queues requests for the program's tensors at the bridge.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU16;
@@ -13,10 +13,10 @@ use archipelago::wire::{FragmentId, Serial};
 use crate::bridge::{ProgramBridge, ProgramError};
 use crate::tensors::ParameterMap;
 
-/// Codes fragments that the program copied out, and sends changes to it.
+/// Engine that encodes fragments copied out by the program, and sends changes to the program.
 ///
-/// Each change of the exchange is `θ = kept · θ + values` on a fragment for any policy of the run. Thus only the
-/// program needs θ: the values are the replica's result for a θ of 0.
+/// For any policy of the run, a change of a fragment has the form `θ = kept · θ + values`. Thus only the program
+/// needs θ: `values` is the replica's result for a θ of 0.
 pub struct BridgeEngine {
     bridge: Arc<ProgramBridge>,
     fit: ParameterMap,
@@ -28,16 +28,16 @@ pub struct BridgeEngine {
     measures: bool,
     /// Tokens of a window, including the last target.
     window: usize,
-    /// Parameters for the replica, `[len]`; only one fragment at a time has valid contents.
+    /// Buffer of all parameters for the replica, `[len]`. Only the fragment in use has valid contents.
     flat: Vec<f32>,
-    /// Requested copies, and the work that waits for each of them.
+    /// Requested copies, by fragment.
     awaited: BTreeMap<FragmentId, PendingCopy>,
     loaded: BTreeSet<FragmentId>,
     encoded: VecDeque<Encoded>,
     steps_begun: u64,
 }
 
-/// A copy that the program has not returned yet.
+/// Copy that the program has not delivered yet, and the work that waits for it.
 struct PendingCopy {
     id: u64,
     serial: Serial,
@@ -53,11 +53,11 @@ enum Work {
 }
 
 impl BridgeEngine {
-    /// Returns an engine for the run of `spec`, and clears `bridge` for it. `describe` names the program's device, and
+    /// Returns an engine for the run `spec`, and clears `bridge`. `describe` names the program's device, and
     /// `measures` is true if the program can measure a loss.
     ///
     /// # Errors
-    /// [`EngineError::Codec`] and [`EngineError::NoFragments`].
+    /// [`EngineError::Codec`]: the run's codec is invalid. [`EngineError::NoFragments`]: the run has no fragments.
     pub fn new(
         spec: &RunSpec,
         fit: ParameterMap,
@@ -87,16 +87,16 @@ impl BridgeEngine {
         })
     }
 
-    /// Does `work` after all earlier work on `fragment`.
+    /// Does `work` on `fragment` after all earlier work on it.
     fn request(&mut self, fragment: FragmentId, work: Work) -> Result<(), EngineError> {
         match self.awaited.get_mut(&fragment) {
             Some(awaited) => awaited.later.push_back(work),
-            None => self.act(fragment, work)?,
+            None => self.carry_out(fragment, work)?,
         }
         Ok(())
     }
 
-    fn act(&mut self, fragment: FragmentId, work: Work) -> Result<(), EngineError> {
+    fn carry_out(&mut self, fragment: FragmentId, work: Work) -> Result<(), EngineError> {
         let places = self.fit.places(&self.fragments, fragment);
         if let Work::Encode(serial) = work {
             let id = self.bridge.read(places);
@@ -127,7 +127,7 @@ impl BridgeEngine {
         Ok(())
     }
 
-    /// Returns the share of unmerged progress that remains after a change.
+    /// Returns the part of unmerged progress that is kept at a change, 0 to 1.
     fn kept(&self) -> f32 {
         match self.apply {
             ApplyPolicy::Keep { .. } => 1.0,
@@ -136,7 +136,7 @@ impl BridgeEngine {
         }
     }
 
-    /// Codes the values that the program copied out.
+    /// Encodes the fragments that the program has copied out, and does the work that waited for them.
     fn collect(&mut self) -> Result<(), EngineError> {
         while let Some(copied) = self.bridge.take_copy()? {
             let found = self.awaited.iter().find(|(_, awaited)| awaited.id == copied.id);
@@ -151,13 +151,13 @@ impl BridgeEngine {
             self.fragments.scatter(fragment, &copied.values, &mut self.flat);
             let body = match self.replica.encode(fragment, &self.flat) {
                 Ok(body) => body,
-                Err(error) => return Err(self.tell(error)),
+                Err(error) => return Err(self.report_fault(error)),
             };
             let digest = self.replica.digest(fragment);
             self.encoded.push_back(Encoded { serial, fragment, body, digest });
-            // Up to the next copy of the fragment, for which the rest waits.
+            // If the work requests another copy of the fragment, the remaining work waits for that copy.
             while let Some(work) = later.pop_front() {
-                self.act(fragment, work)?;
+                self.carry_out(fragment, work)?;
                 if let Some(awaited) = self.awaited.get_mut(&fragment) {
                     awaited.later = std::mem::take(&mut later);
                 }
@@ -166,11 +166,11 @@ impl BridgeEngine {
         Ok(())
     }
 
-    /// Reports the tensor with a non-finite value to the program.
-    fn tell(&self, error: ReplicaError) -> EngineError {
+    /// Reports the tensor with a value that is not finite to the program.
+    fn report_fault(&self, error: ReplicaError) -> EngineError {
         if let ReplicaError::NotFinite { fragment, index } = error {
             let name = self.fit.name(&self.fragments, fragment, index);
-            self.bridge.tell(ProgramError::NotFinite { what: format!("a value of tensor {name}") });
+            self.bridge.report_fault(ProgramError::NotFinite { what: format!("a value of tensor {name}") });
         }
         error.into()
     }
@@ -220,12 +220,12 @@ impl Engine for BridgeEngine {
         self.describe.clone()
     }
 
-    /// Returns as soon as the batch is queued, while the program trains on the previous one. Tokens count once the
-    /// program has trained on them, so the result is that of earlier steps.
+    /// Returns as soon as the batch is queued, while the program trains on the previous one. The result therefore
+    /// belongs to earlier steps. Only the first step is awaited.
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
         let windows = (tokens.len() / self.window) as u32;
         while !self.bridge.is_leaving() && !self.bridge.offer(tokens, windows, lr)? {
-            // No other work can be done meanwhile.
+            // No other work is possible meanwhile.
             self.collect()?;
             self.bridge.changed().await;
         }
@@ -239,13 +239,14 @@ impl Engine for BridgeEngine {
         }
     }
 
-    /// The program measures between two steps, so this takes as long as the current step and the measurement.
+    /// The program measures between two steps, so this waits for the current step and the measurement.
     async fn held_out_loss(&mut self, windows: &[u32]) -> Result<Option<f32>, EngineError> {
         if !self.measures || self.bridge.is_leaving() {
             return Ok(None);
         }
         let count = (windows.len() / self.window) as u32;
-        let id = self.bridge.ask(self.replica.hat().to_vec(), self.fit.whole(), windows, count);
+        let id =
+            self.bridge.request_measurement(self.replica.hat().to_vec(), self.fit.whole(), windows, count);
         loop {
             if let Some(loss) = self.bridge.take_measured(id)? {
                 return Ok(loss);
@@ -264,7 +265,7 @@ impl Engine for BridgeEngine {
         Ok(())
     }
 
-    /// Only copies are awaited here; steps are awaited in the next step.
+    /// Returns true while copies are awaited. Steps are awaited by the next step.
     fn is_busy(&self) -> bool {
         !self.awaited.is_empty()
     }
@@ -284,13 +285,13 @@ mod tests {
     use crate::bridge::{NextItem, ProgramRequest};
     use crate::tensors::{TensorShape, TensorSlice};
 
-    /// Change of each parameter by a step.
+    /// Change of each parameter in one step.
     const STEP: f32 = 0.0625;
 
-    /// A program with its tensors, in an order of its own.
+    /// Test program with its tensors, which are not in the order of the layout.
     struct TestProgram(Vec<Vec<f32>>);
 
-    /// Guard that ends the program's work, even if a test fails.
+    /// Guard that ends the program's work, even if the test fails.
     struct BridgeCloser<'a>(&'a ProgramBridge);
 
     impl Drop for BridgeCloser<'_> {
@@ -299,7 +300,7 @@ mod tests {
         }
     }
 
-    /// The same parameters in the order of the layout.
+    /// Trainer with the same parameters in the order of the layout.
     struct TestTrainer(Layout, Vec<f32>);
 
     impl Trainer for TestTrainer {
@@ -326,21 +327,21 @@ mod tests {
     }
 
     impl TestProgram {
-        /// Carries out the requests in `bridge` until the learner's loop is over.
+        /// Carries out the requests at `bridge` until the learner's loop ends.
         fn work(&mut self, bridge: &ProgramBridge) {
             loop {
                 match bridge.next(Duration::from_secs(1)) {
-                    Ok(NextItem::Request(request)) => self.act(bridge, request),
+                    Ok(NextItem::Request(request)) => self.carry_out(bridge, request),
                     Ok(NextItem::Nothing) => {}
                     Ok(NextItem::Over) | Err(_) => return,
                 }
             }
         }
 
-        fn act(&mut self, bridge: &ProgramBridge, request: ProgramRequest) {
+        fn carry_out(&mut self, bridge: &ProgramBridge, request: ProgramRequest) {
             match request {
                 ProgramRequest::Step(batch) => {
-                    // As in `TestTrainer`, where the tensor `b` comes first in the layout.
+                    // This matches `TestTrainer`, where the tensor `b` comes first in the layout.
                     let of_b = self.0[1].len();
                     for (tensor, offset) in [(1, 0), (0, of_b)] {
                         let values = self.0[tensor].iter_mut().enumerate();
@@ -401,8 +402,8 @@ mod tests {
         (BridgeEngine::new(&spec(apply), fit(), Arc::clone(&bridge), "toy".into(), true).unwrap(), bridge)
     }
 
-    /// Plays the life of an engine, and returns the bodies that it coded.
-    async fn life(engine: &mut impl Engine, apply: ApplyPolicy) -> Vec<Vec<u8>> {
+    /// Uses an engine for some rounds, and returns the bodies that it encoded.
+    async fn run_rounds(engine: &mut impl Engine, apply: ApplyPolicy) -> Vec<Vec<u8>> {
         let fragments = Arc::clone(engine.fragments());
         let codec = Codec::new(&spec(apply).exchange).unwrap();
         let mut bodies = Vec::new();
@@ -410,7 +411,7 @@ mod tests {
         for fragment in fragments.ids() {
             engine.load(fragment, &vec![0.5; fragments.len(fragment)], false).unwrap();
         }
-        // The last round has no changes: it shows the result of the earlier ones.
+        // The last round has no changes. Its bodies show the result of the earlier ones.
         for round in 0..5_u8 {
             for _ in 0..3 {
                 engine.step(&[7; 65], 1e-3).await.unwrap();
@@ -421,7 +422,7 @@ mod tests {
                 if round == 4 {
                     continue;
                 }
-                // A change that comes before the copy is taken has to wait for it.
+                // A change that comes before the copy is delivered must wait for the copy.
                 let change = vec![0.125 * f32::from(round); fragments.len(fragment)];
                 let body = codec.encode(fragments.segments(fragment).unwrap(), &change);
                 if round % 2 == 0 {
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_what_an_engine_with_a_model_does() {
+    fn bridge_engine_matches_a_host_engine() {
         let policies = [
             ApplyPolicy::Keep { residue: true },
             ApplyPolicy::Keep { residue: false },
@@ -450,20 +451,20 @@ mod tests {
             let layout = fit().layout;
             let mut host =
                 HostEngine::new(&spec(apply), TestTrainer(layout.clone(), vec![0.0; layout.len()])).unwrap();
-            let expected = block_on(life(&mut host, apply));
+            let expected = block_on(run_rounds(&mut host, apply));
             let (mut engine, bridge) = at_bridge(apply);
             let mut program = TestProgram(vec![vec![9.0; 24], vec![9.0; 5]]);
             let found = thread::scope(|scope| {
                 scope.spawn(|| program.work(&bridge));
                 let _over = BridgeCloser(&bridge);
-                let found = block_on(life(&mut engine, apply));
-                // The last change is done soon, and then no request is left.
+                let found = block_on(run_rounds(&mut engine, apply));
+                // After the last change is carried out, no request is left.
                 while !bridge.is_loaded() {
                     thread::yield_now();
                 }
                 found
             });
-            // The order does not matter: the program answers for fragments when it reaches them.
+            // The order does not matter, because the program may deliver copies of fragments in any order.
             let sorted = |mut bodies: Vec<Vec<u8>>| {
                 bodies.sort();
                 bodies
@@ -473,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_lies_ready_while_the_program_trains() {
+    fn next_batch_is_queued_while_the_program_trains() {
         let (mut engine, bridge) = at_bridge(ApplyPolicy::Overwrite);
         let wait = Duration::from_secs(5);
         thread::scope(|scope| {
@@ -490,7 +491,7 @@ mod tests {
                 }
                 trained
             });
-            // The first step is awaited; later results count the steps that the program has finished.
+            // The first step is awaited. Later results belong to steps that the program has finished by then.
             let first = block_on(engine.step(&[0; 130], 1e-3)).unwrap();
             assert_eq!((first.tokens, first.loss), (128, 0.5));
             let tokens: u64 = (0..3).map(|_| block_on(engine.step(&[0; 130], 1e-3)).unwrap().tokens).sum();
@@ -500,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_learnt_there_is_no_loss() {
+    fn batch_without_targets_keeps_the_previous_loss() {
         let (_, bridge) = at_bridge(ApplyPolicy::Overwrite);
         let mut given = [7 | token::GIVEN; 130];
         let step = |tokens: &[u32], loss| {
@@ -511,7 +512,7 @@ mod tests {
             bridge.done(batch.id, loss, None).map(|()| bridge.take_steps().unwrap())
         };
         assert_eq!(step(&[7; 130], 0.5), Ok((1, 0.5, 128)));
-        // All tokens read count, and the loss is that of the previous step.
+        // Masked tokens are trained tokens too, and the loss is that of the previous step.
         assert_eq!(step(&given, f32::NAN), Ok((2, 0.5, 128)));
         // The first token of a window is never a target.
         given[65] = 7;
@@ -521,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_is_what_the_run_has() {
+    fn measurement_uses_the_published_parameters() {
         let (mut engine, bridge) = at_bridge(ApplyPolicy::Keep { residue: true });
         let mut program = TestProgram(vec![vec![9.0; 24], vec![9.0; 5]]);
         let found = thread::scope(|scope| {
@@ -532,7 +533,7 @@ mod tests {
                 for fragment in fragments.ids() {
                     Engine::load(&mut engine, fragment, &vec![0.5; fragments.len(fragment)], false)?;
                 }
-                // Progress that is trained here and not merged is no part of it.
+                // Progress that is not merged does not affect the measurement.
                 engine.step(&[7; 65], 1e-3).await?;
                 engine.held_out_loss(&[7; 130]).await
             })
@@ -543,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn who_blew_up_measures_nothing() {
+    fn measurement_fails_after_divergence() {
         let (mut engine, bridge) = at_bridge(ApplyPolicy::Overwrite);
         assert!(bridge.offer(&[0; 65], 1, 1e-3).unwrap());
         let Ok(NextItem::Request(ProgramRequest::Step(batch))) = bridge.next(Duration::ZERO) else {
@@ -554,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_named_and_never_sent() {
+    fn non_finite_values_are_named_and_never_sent() {
         let (mut engine, bridge) = at_bridge(ApplyPolicy::Keep { residue: true });
         Engine::encode(&mut engine, Serial(1), FragmentId(0)).unwrap();
         let Ok(NextItem::Request(ProgramRequest::Read { id, places })) = bridge.next(Duration::ZERO) else {
@@ -584,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_lets_go_ends_the_loop() {
+    fn letting_go_ends_the_loop() {
         let (mut engine, bridge) = at_bridge(ApplyPolicy::Overwrite);
         Engine::encode(&mut engine, Serial(1), FragmentId(0)).unwrap();
         bridge.let_go();

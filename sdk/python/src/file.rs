@@ -8,19 +8,19 @@ use safetensors::{Dtype, serialize_to_file};
 
 use crate::tensors::{TensorShape, matrix, unwrapped};
 
-/// A tensor with its values as 32-bit little-endian floats.
+/// Tensor with its values as 32-bit little-endian floats.
 #[derive(Clone, Debug)]
 pub struct TensorValues {
-    /// Its name and shape.
+    /// Name and shape.
     pub shaped: TensorShape,
-    /// Its values, row-major.
+    /// Values, row-major.
     pub bytes: Vec<u8>,
 }
 
 /// Reason why the file cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// A tensor to be merged by the plain mean does not exist.
+    /// A tensor in `mean` does not exist.
     #[error("`mean` names {name}, which is not among the tensors")]
     Mean {
         /// Name in `mean`.
@@ -31,9 +31,9 @@ pub enum WriteError {
     File(#[from] SafeTensorError),
 }
 
-/// Writes `tensors` to `path`, each as a vector or a matrix, in the form that syncer and learners take. Those named in
-/// `mean` are merged by the plain mean, and all others radially. Names lose the prefixes of PyTorch's wrappers
-/// ([`unwrapped`]), unless two tensors would then share one.
+/// Writes `tensors` to `path`, each as a vector or a matrix, in the format that syncer and learners read. Tensors
+/// named in `mean` are merged by the mean, all others radially. Prefixes of PyTorch's wrappers ([`unwrapped`]) are
+/// removed from names, unless two tensors would then have the same name.
 ///
 /// # Errors
 /// Each variant of [`WriteError`].

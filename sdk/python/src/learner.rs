@@ -1,4 +1,4 @@
-//! The learner's loop on a thread of its own.
+//! Thread of the learner's loop.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use crate::bridge::{ProgramBridge, ProgramError};
 use crate::engine::BridgeEngine;
 use crate::tensors::{ParameterMap, TensorShape};
 
-/// Settings of a learner from the program.
+/// Settings that the program gives for its learner.
 #[derive(Clone, Debug)]
 pub struct LearnerSettings {
     /// Address of the syncer, or a link to the run.
     pub url: String,
-    /// Trained tensors, in the program's own order.
+    /// Trained tensors, in the order of the program.
     pub tensors: Vec<TensorShape>,
     /// Display name.
     pub name: String,
     /// Device, for display.
     pub device: String,
-    /// Whether it can measure a loss, if the run's owner trusts it with that.
+    /// Whether the program can measure a loss, in case the run's owner trusts it with that.
     pub measures: bool,
-    /// File of its key; by default the first of this user's that no other process uses.
+    /// File of the learner's key. By default, the user's first key file that no other process uses.
     pub identity: Option<PathBuf>,
-    /// Windows of a batch; by default as many as the run says.
+    /// Windows in a batch. By default, the number of the run's description.
     pub batch: Option<u32>,
     /// Time limit for the first admission, in milliseconds.
     pub contact_ms_max: u64,
@@ -45,7 +45,7 @@ pub enum StartError {
     /// The batch is out of range.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// There is no key to sign with.
+    /// No key can be used.
     #[error("{0}")]
     Identity(#[from] IdentityError),
     /// The system cannot start a thread.
@@ -53,17 +53,17 @@ pub enum StartError {
     Thread(#[from] std::io::Error),
 }
 
-/// A running learner. Dropping it ends the learner.
+/// Running learner. Dropping the handle ends the learner.
 #[derive(Debug)]
 pub struct LearnerHandle {
-    /// Its bridge.
+    /// Bridge between the loop and the program.
     pub bridge: Arc<ProgramBridge>,
-    /// Its control.
+    /// Control of the learner.
     pub control: Control,
 }
 
 impl LearnerHandle {
-    /// Starts a learner with `settings`, which reports to the bridge.
+    /// Starts a learner with `settings`, which puts its requests and reports on the handle's bridge.
     ///
     /// # Errors
     /// Each variant of [`StartError`].
@@ -88,8 +88,9 @@ impl LearnerHandle {
                 ..RunConfig::new(address, key)
             };
             let build = async |spec: &RunSpec, _basis| engine(spec, &settings, &bridge);
-            let end = runtime.block_on(run(config, &control, build, |event| bridge.hear(event)));
-            // Once the end is known, the program may start the same learner again.
+            let end = runtime.block_on(run(config, &control, build, |event| bridge.record_event(event)));
+            // The key is released before the end is reported, because the program may then start the same learner
+            // again.
             drop(identity);
             ends.with(end);
         })?;
@@ -115,7 +116,7 @@ fn engine(
     BridgeEngine::new(spec, fit, Arc::clone(bridge), settings.device.clone(), settings.measures)
 }
 
-/// Guard that reports the end to the program, even after a panic.
+/// Guard that reports the end of the loop to the program, even after a panic.
 struct EndReporter(Arc<ProgramBridge>);
 
 impl EndReporter {

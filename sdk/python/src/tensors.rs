@@ -5,22 +5,22 @@ use std::ops::Range;
 use archipelago::model::{Fragments, Layout, LayoutError, Model, Tensor};
 use archipelago::wire::FragmentId;
 
-/// Maximum number of names in one sentence; the others are counted.
+/// Maximum number of names in one sentence; further names are counted.
 const NAMED_MAX: usize = 3;
 
-/// A tensor of the program.
+/// Name and shape of a tensor of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorShape {
-    /// Its name, unique within the program.
+    /// Name, unique within the program.
     pub name: String,
-    /// Its sizes, outermost first.
+    /// Sizes, outermost first.
     pub shape: Vec<u64>,
 }
 
 /// Mismatch between a program's tensors and a run's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
-    /// The program lacks tensors of the run, has tensors that the run lacks, or both.
+    /// The program's tensors are not those of the run.
     #[error("{}", names_differ(.missing, .unknown))]
     Names {
         /// Names that only the run has, in the run's order.
@@ -31,40 +31,40 @@ pub enum FitError {
     /// A tensor has another shape in the run.
     #[error("tensor {name} is {found:?}, but {wanted:?} in the run: build the model with the run's sizes")]
     Shape {
-        /// The tensor's name.
+        /// Name of the tensor in the program.
         name: String,
-        /// Its shape in the program.
+        /// Shape in the program.
         found: Vec<u64>,
-        /// Its shape in the run.
+        /// Shape in the run.
         wanted: Vec<u64>,
     },
-    /// The run's tensors make no valid layout.
+    /// The run's tensors do not form a valid layout.
     #[error("the run's tensors cannot be laid out: {0}")]
     Layout(#[from] LayoutError),
 }
 
-/// A part of one of the program's tensors, flat and row-major.
+/// Part of one of the program's tensors, as a range of row-major indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorSlice {
-    /// Which tensor, in the program's order.
+    /// Index of the tensor, in the order of the program.
     pub tensor: usize,
-    /// Its first value.
+    /// Index of the first value.
     pub start: usize,
-    /// The value after its last.
+    /// Index after the last value.
     pub stop: usize,
 }
 
-/// Start of one of the run's tensors.
+/// Position where one of the run's tensors starts.
 #[derive(Clone, Copy, Debug)]
 struct TensorStart {
-    /// Index of the program's tensor, in the program's order.
+    /// Index of the program's tensor, in the order of the program.
     tensor: usize,
-    /// Index of the first value, row-major.
+    /// Index of the first value in it, row-major.
     start: usize,
 }
 
 impl TensorStart {
-    /// Returns a range of the values that begin here.
+    /// Returns the slice for `range`, which is relative to this start.
     fn place(self, range: Range<usize>) -> TensorSlice {
         TensorSlice { tensor: self.tensor, start: self.start + range.start, stop: self.start + range.end }
     }
@@ -73,64 +73,65 @@ impl TensorStart {
 /// Positions of a run's parameters in a program's tensors.
 #[derive(Clone, Debug)]
 pub struct ParameterMap {
-    /// The run's layout.
+    /// Layout of the run.
     pub layout: Layout,
-    /// Start of each tensor of the layout, in its order.
-    spots: Vec<TensorStart>,
+    /// Start of each tensor of the layout, in the order of the layout.
+    starts: Vec<TensorStart>,
 }
 
 impl ParameterMap {
-    /// Maps `tensors` to a run of `model`. A name may carry the prefixes of PyTorch's wrappers ([`unwrapped`]). In a
-    /// model with experts, the tensors may be those of `transformers`, which holds all experts of a layer in two
-    /// tensors ([`FusedMatrix`]). A tensor with more than two sizes is one of the run's matrices ([`matrix`]).
+    /// Maps `tensors` to the parameters of `model`, the model of a run. Names may have the prefixes of PyTorch's
+    /// wrappers ([`unwrapped`]). In a model with experts, the tensors may be those of `transformers`, which keeps all
+    /// experts of a layer in two tensors ([`FusedMatrix`]). A tensor with more than two sizes corresponds to a matrix
+    /// of the run ([`matrix`]).
     ///
     /// # Errors
     /// Each variant of [`FitError`].
     pub fn new(tensors: &[TensorShape], model: &Model) -> Result<Self, FitError> {
         let layout = Layout::new(model.tensors.clone())?;
         let experts = model.experts.map_or(0, |experts| experts.count.into());
-        let (mut missing, mut misshapen, mut spots) = (Vec::new(), None, Vec::new());
+        let (mut missing, mut misshapen, mut starts) = (Vec::new(), None, Vec::new());
         for tensor in layout.tensors() {
-            let Some((spot, fits, wanted)) = find(tensors, tensor, experts) else {
+            let Some((start_at, fits, wanted)) = find(tensors, tensor, experts) else {
                 missing.push(tensor.name.clone());
                 continue;
             };
             if !fits {
-                let TensorShape { name, shape } = tensors[spot.tensor].clone();
+                let TensorShape { name, shape } = tensors[start_at.tensor].clone();
                 misshapen.get_or_insert(FitError::Shape { name, found: shape, wanted });
             }
-            spots.push(spot);
+            starts.push(start_at);
         }
-        let is_used = |at: usize| spots.iter().any(|spot: &TensorStart| spot.tensor == at);
+        let is_used = |at: usize| starts.iter().any(|start_at: &TensorStart| start_at.tensor == at);
         let unknown = tensors.iter().enumerate().filter(|(at, _)| !is_used(*at));
         let unknown: Vec<String> = unknown.map(|(_, tensor)| tensor.name.clone()).collect();
         if !missing.is_empty() || !unknown.is_empty() {
             return Err(FitError::Names { missing, unknown });
         }
-        misshapen.map_or(Ok(Self { layout, spots }), Err)
+        misshapen.map_or(Ok(Self { layout, starts }), Err)
     }
 
-    /// Returns the positions of all values, in the order of the layout.
+    /// Returns the slices of all values, in the order of the layout.
     #[must_use]
     pub fn whole(&self) -> Vec<TensorSlice> {
-        let tensors = self.layout.tensors().iter().zip(&self.spots);
-        tensors.map(|(of, spot)| spot.place(0..of.len() as usize)).collect()
+        let tensors = self.layout.tensors().iter().zip(&self.starts);
+        tensors.map(|(of, start_at)| start_at.place(0..of.len() as usize)).collect()
     }
 
-    /// Returns the positions of the values of `fragment`, in its order.
+    /// Returns the slices of the values of `fragment`, in the order of the fragment.
     #[must_use]
     pub fn places(&self, fragments: &Fragments, fragment: FragmentId) -> Vec<TensorSlice> {
         let starts: Vec<usize> = self.layout.offsets().map(|(start, _)| start as usize).collect();
         let segments = fragments.segments(fragment).unwrap_or_default();
         let place = |range: Range<usize>| {
-            // A segment is a tensor, or rows of one.
+            // A segment is a tensor, or some rows of one.
             let at = starts.partition_point(|start| *start <= range.start) - 1;
-            self.spots[at].place(range.start - starts[at]..range.end - starts[at])
+            self.starts[at].place(range.start - starts[at]..range.end - starts[at])
         };
         segments.iter().map(|segment| place(segment.range())).collect()
     }
 
-    /// Returns the name of the tensor with the value at `index` of `fragment`.
+    /// Returns the name of the run's tensor that has the value at `index` of `fragment`.
     #[must_use]
     pub fn name(&self, fragments: &Fragments, fragment: FragmentId, index: usize) -> &str {
         let segments = fragments.segments(fragment).unwrap_or_default();
@@ -147,8 +148,8 @@ impl ParameterMap {
     }
 }
 
-/// Finds the run's tensor `wanted` among `tensors`: its start, whether the shapes agree, and the run's shape. An exact
-/// name has priority over one that differs by wrappers.
+/// Finds the run's tensor `wanted` in `tensors`. Returns its start, whether its shape is right, and the right shape.
+/// An exactly equal name has priority over one that is equal without wrappers.
 fn find(tensors: &[TensorShape], wanted: &Tensor, experts: u64) -> Option<(TensorStart, bool, Vec<u64>)> {
     let Tensor { name, rows, cols, .. } = wanted;
     let position = |name: &str| {
@@ -166,13 +167,13 @@ fn find(tensors: &[TensorShape], wanted: &Tensor, experts: u64) -> Option<(Tenso
     Some((TensorStart { tensor, start }, tensors[tensor].shape == shape, shape))
 }
 
-/// Components that `torch.compile`, FSDP and activation checkpointing insert anywhere in the names of parameters.
+/// Components that `torch.compile`, FSDP and activation checkpointing insert anywhere in names of parameters.
 const WRAPPERS: &[&str] = &["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"];
 
-/// Component that DDP and `DataParallel` put in front of the names of parameters.
+/// Component that DDP and `DataParallel` add at the front of names of parameters.
 const FRONT_WRAPPER: &str = "module";
 
-/// Returns `name` without the components that PyTorch's wrappers of modules add.
+/// Returns `name` without the components that PyTorch's module wrappers add.
 #[must_use]
 pub fn unwrapped(name: &str) -> String {
     let mut parts: Vec<&str> = name.split('.').filter(|part| !WRAPPERS.contains(part)).collect();
@@ -181,8 +182,8 @@ pub fn unwrapped(name: &str) -> String {
     parts.join(".")
 }
 
-/// Returns a shape as rows and columns. A number or a vector has one row; of more than two sizes, all but the first are
-/// multiplied.
+/// Returns the rows and columns that correspond to `shape`. A scalar or a vector has one row. If there are more than
+/// two sizes, all but the first are multiplied.
 #[must_use]
 pub fn matrix(shape: &[u64]) -> [u64; 2] {
     match shape {
@@ -206,7 +207,7 @@ fn names_differ(missing: &[String], unknown: &[String]) -> String {
     }
 }
 
-/// Lists some names in words.
+/// Returns "tensor" or "tensors" and the first few names.
 fn listed(names: &[String]) -> String {
     let what = if names.len() == 1 { "tensor" } else { "tensors" };
     let shown = names.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -216,23 +217,24 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// One of the run's matrices within a tensor of another name and shape.
+/// Position of one of the run's matrices in a tensor with another name and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FusedMatrix {
     /// Name of the whole tensor.
     pub whole: String,
     /// Shape of the whole tensor.
     pub shape: Vec<u64>,
-    /// Index of the first value there, row-major.
+    /// Index of the matrix's first value in the whole tensor, row-major.
     pub start: usize,
 }
 
 impl FusedMatrix {
-    /// Returns the position of the run's matrix `name`, `[rows, cols]`, in a model whose layers have `experts`. Returns
-    /// `None` if the matrix is neither fused nor renamed.
+    /// Returns the position of the run's matrix `name`, `[rows, cols]`, in a model with `experts` experts in each
+    /// layer. Returns `None` if `transformers` has the matrix under the same name.
     ///
-    /// `gate_up_proj` is `[experts, 2 F, C]`; the upper half of each expert is `w1` and the lower one `w3`. `down_proj`
-    /// is `[experts, C, F]`; each expert's part is `w2`. The router, `[experts, C]`, has another name.
+    /// `gate_up_proj` is `[experts, 2 F, C]`; for each expert, the first half is `w1` and the second half `w3`.
+    /// `down_proj` is `[experts, C, F]`; the part of each expert is `w2`. The router, `[experts, C]`, has only
+    /// another name.
     #[must_use]
     pub fn of(name: &str, rows: u32, cols: u32, experts: u64) -> Option<Self> {
         let (stem, of_layer) = name.split_once(".block_sparse_moe.")?;
@@ -270,7 +272,7 @@ mod tests {
         TensorShape { name: name.into(), shape: shape.into() }
     }
 
-    /// Tensors of the built-in decoder in a program: in another order, and vectors with one size.
+    /// Returns the tensors of the built-in decoder as in a program: in another order, and vectors with one size.
     fn decoder() -> Vec<TensorShape> {
         let layout = layout(&Preset::Tiny.model(256)).unwrap();
         let of = |tensor: &Tensor| {
@@ -284,7 +286,7 @@ mod tests {
         ParameterMap::new(tensors, &Preset::Tiny.model(256).into())
     }
 
-    /// Returns a custom model, which the syncer cannot evaluate, of tensors given by name, rows and columns.
+    /// Returns a custom model with these tensors, each given by name, rows and columns.
     fn own(tensors: &[(&str, u32, u32)]) -> Model {
         let tensor = |&(name, rows, cols): &(&str, u32, u32)| Tensor {
             name: name.into(),
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_lie_in_the_order_of_the_run() {
+    fn tensors_are_mapped_in_the_order_of_the_run() {
         let tensors = [shaped("w", &[4, 3, 2]), shaped("b", &[5]), shaped("s", &[])];
         let model = own(&[("b", 1, 5), ("s", 1, 1), ("w", 4, 6)]);
         let fit = ParameterMap::new(&tensors, &model).unwrap();
@@ -331,11 +333,11 @@ mod tests {
     fn the_decoder_is_known_by_its_names() {
         let fit = fit(&decoder()).unwrap();
         assert_eq!(fit.layout, layout(&Preset::Tiny.model(256)).unwrap());
-        let first = &decoder()[fit.spots[0].tensor];
+        let first = &decoder()[fit.starts[0].tensor];
         assert_eq!(first.name, "model.embed_tokens.weight");
     }
 
-    /// Tensors of a Mixtral in `transformers`.
+    /// Returns the tensors of a Mixtral in `transformers`.
     fn mixtral(model: &ModelSpec) -> Vec<TensorShape> {
         let (c, f, experts) = (model.d_model.into(), model.d_ff.into(), 4);
         let mut tensors: Vec<TensorShape> = Vec::new();
@@ -362,7 +364,7 @@ mod tests {
         let fit = |tensors: &[TensorShape]| ParameterMap::new(tensors, &spec.into());
         let found = fit(&tensors).unwrap();
         let fragments = Fragments::plan(&found.layout, NonZeroU16::new(5).unwrap());
-        // Each value is in one fragment, at one position.
+        // Each value is at exactly one position, and in one fragment.
         for places in [fragments.ids().flat_map(|id| found.places(&fragments, id)).collect(), found.whole()] {
             let mut seen: Vec<Vec<bool>> = tensors
                 .iter()
@@ -375,20 +377,20 @@ mod tests {
             }
             assert!(!seen.concat().contains(&false));
         }
-        // For each expert the gate comes before the up-projection, and both before those of the next expert.
+        // The gate of an expert comes before its up-projection, and both come before those of the next expert.
         let (c, f) = (spec.d_model as usize, spec.d_ff as usize);
-        let spot = |name: &str| {
+        let start_at = |name: &str| {
             let name = format!("model.layers.1.block_sparse_moe.{name}.weight");
             let at = found.layout.tensors().iter().position(|tensor| tensor.name == name).unwrap();
             (
-                tensors[found.spots[at].tensor].name.trim_start_matches("model.layers.1."),
-                found.spots[at].start,
+                tensors[found.starts[at].tensor].name.trim_start_matches("model.layers.1."),
+                found.starts[at].start,
             )
         };
-        assert_eq!(spot("gate"), ("mlp.gate.weight", 0));
-        assert_eq!(spot("experts.3.w1"), ("mlp.experts.gate_up_proj", 6 * f * c));
-        assert_eq!(spot("experts.3.w3"), ("mlp.experts.gate_up_proj", 7 * f * c));
-        assert_eq!(spot("experts.3.w2"), ("mlp.experts.down_proj", 3 * f * c));
+        assert_eq!(start_at("gate"), ("mlp.gate.weight", 0));
+        assert_eq!(start_at("experts.3.w1"), ("mlp.experts.gate_up_proj", 6 * f * c));
+        assert_eq!(start_at("experts.3.w3"), ("mlp.experts.gate_up_proj", 7 * f * c));
+        assert_eq!(start_at("experts.3.w2"), ("mlp.experts.down_proj", 3 * f * c));
 
         let at = tensors.iter().position(|tensor| tensor.name.ends_with("0.mlp.experts.down_proj")).unwrap();
         let mut wrong = tensors.clone();
@@ -398,7 +400,7 @@ mod tests {
         assert_eq!((name, wanted), (&tensors[at].name, &tensors[at].shape));
         wrong.remove(at);
         assert!(matches!(fit(&wrong), Err(FitError::Names { missing, .. }) if missing.len() == 4));
-        // A dense model lacks these tensors.
+        // A dense model has no such tensors.
         let extra = [decoder(), vec![tensors[at].clone()]].concat();
         let error = ParameterMap::new(&extra, &Preset::Tiny.model(256).into()).unwrap_err();
         assert_eq!(error, FitError::Names { missing: vec![], unknown: vec![tensors[at].name.clone()] });
@@ -439,9 +441,9 @@ mod tests {
         assert_eq!(unwrapped("layers.0._checkpoint_wrapped_module.w"), "layers.0.w");
         assert_eq!(unwrapped("head.module.w"), "head.module.w");
         assert_eq!(unwrapped("module"), "module");
-        // The run's own names look wrapped, and the model has a submodule with that name.
+        // The run's own names look like wrapped ones, because the model has a submodule named `module`.
         let model = own(&[("module.w", 1, 2), ("w", 1, 3)]);
         let fit = ParameterMap::new(&[shaped("w", &[3]), shaped("module.w", &[2])], &model).unwrap();
-        assert_eq!(fit.spots.iter().map(|spot| spot.tensor).collect::<Vec<_>>(), [1, 0]);
+        assert_eq!(fit.starts.iter().map(|start_at| start_at.tensor).collect::<Vec<_>>(), [1, 0]);
     }
 }

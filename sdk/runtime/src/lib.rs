@@ -1,8 +1,8 @@
 //! Runtime of an Archipelago learner: training engines, and the platform's sockets and clocks.
 //!
-//! **This crate is machinery.** Its public items serve the programs of this repository. They may change in any version,
-//! without any promise of [Semantic Versioning](https://semver.org/). The crate `archipelago` re-exports the items that
-//! are meant for your programs, and keeps that promise: depend on that crate.
+//! **This crate is internal.** Its public items serve the programs of this repository, and any version may change them,
+//! without the rules of [Semantic Versioning](https://semver.org/). The crate `archipelago` re-exports the items that
+//! are meant for other programs, and follows these rules. Depend on that crate.
 //!
 //! | module | contents |
 //! |---|---|

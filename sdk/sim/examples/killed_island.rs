@@ -1,7 +1,7 @@
-//! A simulated run with a fault: `cargo run -p archipelago-sim --example killed_island`.
+//! Simulated run with faults: `cargo run -p archipelago-sim --example killed_island`.
 //!
-//! Four machines train in virtual time. One is killed and restarted, and one is cut off for a while. The other two are
-//! unaffected: they take as many steps as without the faults. The same seed gives the same run to the bit.
+//! Four machines train in virtual time. One is killed and restarted, and one is disconnected for a while. The other two
+//! are unaffected: they take as many steps as without faults. The same seed gives the same run bit for bit.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
 
@@ -14,7 +14,7 @@ fn main() -> Result<(), Violation> {
     Ok(())
 }
 
-/// Returns the steps of each machine in a minute.
+/// Returns the number of steps that each machine takes in a minute.
 fn steps(trouble: bool) -> Result<Vec<u64>, Violation> {
     let mut world = World::of_toys(1, vec![MachineSpec::default(); 4]);
     if trouble {
@@ -24,13 +24,13 @@ fn steps(trouble: bool) -> Result<Vec<u64>, Violation> {
         world.plan(Millis(40_000), Fault::Heal(1));
     }
     world.run_for(60_000);
-    // No update was lost or counted twice, and each one got its fate.
+    // The check fails if an update was lost, merged twice, or left without a fate.
     world.check()?;
     Ok(world.machines().iter().map(|machine| machine.steps).collect())
 }
 
 #[test]
-fn the_others_never_notice() {
+fn other_machines_are_unaffected() {
     let (calm, troubled) =
         (steps(false).expect("no rule is broken"), steps(true).expect("no rule is broken"));
     assert!(troubled[0] < calm[0] * 3 / 4, "it was gone for a third of the time: {troubled:?}");

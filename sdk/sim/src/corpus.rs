@@ -1,4 +1,4 @@
-//! A text, split into shards for training and windows for measurement.
+//! Text of a simulated run: shards for training, and held-out tokens for loss measurements.
 
 use std::sync::Arc;
 
@@ -10,29 +10,29 @@ use archipelago_core::wire::{DataSpec, LearnerId, Millis, RunSpec};
 use archipelago_runtime::engine::cpu::CpuModel;
 use archipelago_runtime::engine::{EngineError, Trainer};
 
-/// Share of a corpus that is held out; our own constant.
+/// Fraction of a text that is held out. Our own constant.
 const HELD_OUT_RATIO: f64 = 0.1;
-/// Largest number of held-out windows measured; our own constant.
+/// Maximum number of held-out windows in a measurement. Our own constant.
 const HELD_OUT_WINDOWS_MAX: usize = 1_280;
-/// Windows measured at a time.
+/// Number of windows per forward pass of a measurement.
 const HELD_OUT_BATCH: usize = 32;
-/// Windows that a reader leases at a time, in batches.
+/// Number of batches that a [`WindowReader`] leases at a time.
 const LEASE_BATCHES: u32 = 16;
-/// The only reader of a [`WindowReader`]'s leases.
+/// Learner to which a [`WindowReader`] leases all windows.
 const SINGLE: LearnerId = LearnerId(1);
 
-/// The reason why a text cannot be used.
+/// Reason why a text cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CorpusError {
     /// The text cannot be split into training and held-out tokens.
     #[error(transparent)]
     Split(#[from] SplitError),
-    /// The held-out part of the text is shorter than one window.
+    /// The held-out or test text is shorter than one window.
     #[error("{tokens} held-out tokens, one window takes {needed}: give a longer text")]
     Short {
-        /// Number of held-out tokens.
+        /// Number of tokens in the text.
         tokens: usize,
-        /// Tokens of a window and its last target.
+        /// Number of tokens in a window, last target included.
         needed: usize,
     },
     /// The model or its parameters are invalid.
@@ -40,22 +40,22 @@ pub enum CorpusError {
     Engine(#[from] EngineError),
 }
 
-/// A split text. Tokens that are read and not predicted are marked as in [`archipelago_core::token`].
+/// Text divided into training and held-out tokens. Masked tokens are marked as in [`archipelago_core::token`].
 #[derive(Clone, Debug)]
 pub struct Corpus {
-    /// The training tokens.
+    /// Shards of the training tokens, as a run's spec describes them.
     pub data: DataSpec,
-    /// Bytes of its shards, in order.
+    /// Content of each shard, in order.
     pub shards: Vec<Arc<[u8]>>,
-    /// Tokens that are never trained on and serve to choose settings.
+    /// Tokens that are never trained on. They serve to choose settings.
     pub held_out: Vec<u32>,
-    /// Tokens that serve to report the results of the chosen settings, and for no choice; empty unless it was
-    /// given separately.
+    /// Tokens that are neither trained on nor used to choose settings. They serve to report final losses. Empty unless
+    /// created by [`Self::of_parts`].
     pub test: Vec<u32>,
 }
 
 impl Corpus {
-    /// Splits the bytes of a text, each a token; the last tenth is held out.
+    /// Divides a text; each byte is a token, and the last tenth is held out.
     ///
     /// # Errors
     /// [`CorpusError::Split`]: the text is empty, or too short for a held-out part.
@@ -66,14 +66,14 @@ impl Corpus {
     /// Creates a corpus from three separate texts, each byte a token.
     ///
     /// # Errors
-    /// [`CorpusError::Split`]: there is nothing to train on.
+    /// [`CorpusError::Split`]: `train` is empty.
     pub fn of_parts(train: &[u8], held_out: &[u8], test: &[u8]) -> Result<Self, CorpusError> {
         let corpus = Self::split(&data::bytes_to_tokens(train), 0.0)?;
         let [held_out, test] = [held_out, test].map(data::bytes_to_tokens);
         Ok(Self { held_out, test, ..corpus })
     }
 
-    /// Splits tokens below 65,536, of which some may be masked; the last tenth is held out.
+    /// Divides tokens below 65,536, of which some may be masked; the last tenth is held out.
     ///
     /// # Errors
     /// [`CorpusError::Split`]: there are no tokens, or too few for a held-out part.
@@ -98,17 +98,17 @@ impl Corpus {
         })
     }
 
-    /// Returns the mean loss of the predicted tokens of a fixed set of evenly spaced held-out windows, in nats per
-    /// token.
+    /// Returns the mean loss over the target tokens of evenly spaced held-out windows, in nats per token. The windows
+    /// depend only on the text and the context length.
     ///
     /// # Errors
     /// - [`CorpusError::Short`]: the held-out part is shorter than one window.
-    /// - [`CorpusError::Engine`]: `params`, `[len]`, do not fit `model`, or `model` is invalid.
+    /// - [`CorpusError::Engine`]: `params`, `[len]`, do not match `model`, or `model` is invalid.
     pub fn held_out_loss(&self, model: &ModelSpec, params: &[f32]) -> Result<f32, CorpusError> {
         loss(model, params, &self.held_out)
     }
 
-    /// Returns the same loss for [`Self::test`].
+    /// Returns the mean loss for [`Self::test`], measured as in [`Self::held_out_loss`].
     ///
     /// # Errors
     /// Those of [`Self::held_out_loss`].
@@ -116,7 +116,8 @@ impl Corpus {
         loss(model, params, &self.test)
     }
 
-    /// Returns the same loss for `text`. `trainer` measures all windows at once; the CPU measures if `trainer` cannot.
+    /// Returns the mean loss for `text`, measured as in [`Self::held_out_loss`]. `trainer` measures it if it can, and
+    /// otherwise the CPU does.
     ///
     /// # Errors
     /// Those of [`Self::held_out_loss`].
@@ -146,7 +147,7 @@ fn loss(model: &ModelSpec, params: &[f32], text: &[u32]) -> Result<f32, CorpusEr
     Ok((sum / learnt) as f32)
 }
 
-/// Returns evenly spaced windows of `text`.
+/// Returns evenly spaced windows of `text`, at most [`HELD_OUT_WINDOWS_MAX`].
 fn windows<'a>(model: &ModelSpec, text: &'a [u32]) -> Result<Vec<&'a [u32]>, CorpusError> {
     let (tokens, needed) = (text.len(), model.context as usize + 1);
     let starts = tokens.checked_sub(needed).ok_or(CorpusError::Short { tokens, needed })?;
@@ -154,7 +155,7 @@ fn windows<'a>(model: &ModelSpec, text: &'a [u32]) -> Result<Vec<&'a [u32]>, Cor
     Ok((0..count).map(|i| &text[i * starts / count..][..needed]).collect())
 }
 
-/// Reader of a run's windows, in the order in which its syncer would lease them.
+/// Reader of a run's windows in the order in which its syncer leases them to a single learner.
 #[derive(Debug)]
 pub struct WindowReader {
     feed: Feed,
@@ -162,7 +163,7 @@ pub struct WindowReader {
 }
 
 impl WindowReader {
-    /// Creates a reader of the run's data, from the beginning.
+    /// Creates a reader at the beginning of the run's data.
     ///
     /// # Errors
     /// Those of [`LeasePool::new`].
@@ -171,7 +172,7 @@ impl WindowReader {
         Ok(Self { feed: Feed::new(run), pool: LeasePool::new(windows.collect())? })
     }
 
-    /// Returns the next `windows` windows, `[windows, context + 1]`; `corpus` is the run's own.
+    /// Returns the next windows, `[windows, context + 1]`. `corpus` must be the text of the run.
     pub fn next_batch(&mut self, corpus: &Corpus, windows: u32) -> Vec<u32> {
         loop {
             if let Some(tokens) = self.feed.next_batch(windows) {
@@ -220,7 +221,7 @@ mod tests {
         assert!(matches!(loss, Err(CorpusError::Short { tokens: 30, needed: 65 })), "{loss:?}");
     }
 
-    /// The windows cover the whole held-out part, and no more.
+    /// Goal: the windows lie within the held-out tokens and are spread over all of them.
     #[test]
     fn windows_span_what_is_held_out() {
         let text: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();

@@ -1,11 +1,11 @@
-//! Whole runs in virtual time, on the state machines that ship.
+//! Simulation of whole runs in virtual time, with the same state machines as the programs.
 //!
-//! [`world`] drives the real syncer and the real learners through seeded links, clocks and faults. Your programs can
-//! build on it: it follows [Semantic Versioning](https://semver.org/).
+//! [`world`] drives the real syncer and learners through simulated links, clocks and faults. It follows [Semantic
+//! Versioning](https://semver.org/), so other programs can build on it.
 //!
 //! The other modules serve this repository's own programs and may change in any version: [`lesson`] presents a run of a
-//! few islands as pictures, [`scale`] models machines too large for a world, [`corpus`] splits texts, and [`cluster`]
-//! runs owners and gateways of a run on several machines.
+//! few islands for display, [`scale`] models machines that are too large for a world, [`corpus`] divides texts, and
+//! [`cluster`] simulates a run on several machines.
 
 #![forbid(unsafe_code)]
 

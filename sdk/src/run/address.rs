@@ -1,4 +1,4 @@
-//! Address of a syncer: one as people type it, two as the learner uses it.
+//! Address of a syncer: one text from people, and the two URLs that the learner derives from it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,14 +9,14 @@ use archipelago_core::wire::{INVITE_BYTES_MAX, Invite};
 
 /// Address of a syncer, optionally with an invite: `ws://`, `wss://`, `http://` or `https://`, or just `host:port`.
 ///
-/// A link to any page of a run is also its address: the name of the page, its query (`?…`) and the rest of its fragment
-/// are ignored.
+/// A link to any page of a run is also an address: the name of the page, the query (`?…`) and all of the fragment
+/// (`#…`) except an invite are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
     secure: bool,
-    /// Host, port if given, and path without a trailing slash.
+    /// Host, port if present, and path without a trailing slash.
     place: String,
-    /// Invite from the fragment of a link. It is never displayed, and the addresses that this type returns omit it.
+    /// Invite from the fragment of a link. It is never displayed, and the URLs that this type returns omit it.
     invite: Option<Invite>,
 }
 
@@ -26,13 +26,13 @@ pub enum AddressError {
     /// The text is empty.
     #[error("the syncer's address is empty: give one such as ws://192.0.2.7:7700")]
     Empty,
-    /// The scheme differs from all four.
+    /// The scheme is not one of the four.
     #[error("{scheme}:// does not lead to a syncer: use ws://, wss://, http:// or https://")]
     Scheme {
         /// Scheme in the text.
         scheme: String,
     },
-    /// An address without a scheme has no port.
+    /// The address has neither a scheme nor a port.
     #[error("{text:?} names no port: write host:port, or put http:// or https:// before it")]
     NoPort {
         /// The text.
@@ -44,10 +44,10 @@ pub enum AddressError {
         /// Port in the text.
         port: String,
     },
-    /// The host is missing, or the text has characters that are invalid in addresses.
+    /// The host is missing, or the text has characters that are not allowed in addresses.
     #[error("{text:?} is not an address: give host:port or a link to the syncer")]
     Host {
-        /// The text.
+        /// Text that was given as an address.
         text: String,
     },
     /// The invite is malformed.
@@ -59,13 +59,13 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// Returns the address of the WebSocket.
+    /// Returns the URL of the WebSocket.
     #[must_use]
     pub fn socket_url(&self) -> String {
         format!("{}://{}{SOCKET}", if self.secure { "wss" } else { "ws" }, self.place)
     }
 
-    /// Returns the address of an HTTP route; `path` begins with a slash.
+    /// Returns the URL of the HTTP route `path`, which begins with a slash.
     #[must_use]
     pub fn http_url(&self, path: &str) -> String {
         format!("{}://{}{path}", if self.secure { "https" } else { "http" }, self.place)
@@ -77,7 +77,7 @@ impl Address {
         self.invite.as_ref()
     }
 
-    /// Returns the same place with the invite in `text`, which may have been copied with blanks or quotes.
+    /// Returns the same address with the invite in `text`, which may have blanks or quotes around it.
     ///
     /// # Errors
     /// [`AddressError::Invite`].
@@ -115,9 +115,9 @@ impl FromStr for Address {
             Some("wss" | "https") => true,
             Some(scheme) => return Err(AddressError::Scheme { scheme: scheme.to_owned() }),
         };
-        // A link from a browser may have a fragment; it is never sent to a server.
+        // A link from a browser may have a fragment, which is never sent to a server.
         let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
-        // The query after the name of a page selects its contents. Socket addresses have no query.
+        // In a link to a page, the query selects its contents. Socket addresses have no query.
         let rest = match scheme.as_deref() {
             Some("ws" | "wss") => rest,
             _ => rest.split_once('?').map_or(rest, |(rest, _)| rest),
@@ -146,20 +146,22 @@ impl FromStr for Address {
     }
 }
 
-/// Returns the part before the name of a page, of the socket or of a report; all of `rest` if it ends in none of them.
+/// Returns the part of `rest` before the name of a page, the socket or a report at its end, or all of `rest` without
+/// such an end.
 fn of_run(rest: &str) -> &str {
     let named = PAGES.iter().chain([&SOCKET]).find_map(|name| rest.strip_suffix(name));
     named.or_else(|| of_report(rest)).unwrap_or(rest)
 }
 
-/// Returns the part before the path of a report.
+/// Returns the part before the path of a report, or `None` if `rest` does not end in one.
 fn of_report(rest: &str) -> Option<&str> {
     let (before, after) = REPORT.split_once("{run}")?;
     let run_at = rest.strip_suffix(after)?.rfind('/')? + 1;
     rest[..run_at].strip_suffix(before)
 }
 
-/// Splits off the port; the host may be an IPv6 address in brackets.
+/// Splits off the port, if present. The host may be an IPv6 address in brackets. Returns `None` if the syntax is
+/// invalid.
 fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
     if authority.starts_with('[') {
         let (host, rest) = authority.split_at(authority.find(']')? + 1);

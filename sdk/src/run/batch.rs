@@ -1,10 +1,10 @@
-//! Windows per training step, and their choice for a device.
+//! Choice of the batch, the number of windows in a training step, for a device.
 //!
-//! The learner chooses its batch between `Build` and `Built`, before it fetches parameters and before `Ready` tells the
-//! syncer. It builds an engine for the run's batch and rehearses a step. If the step takes longer than `STEP_US_MAX`,
-//! or memory is too small, it builds the engine for half of the batch, and so on. Halves that would still take too long
-//! are skipped, so a slow phone rehearses at most a few steps. An engine that cannot rehearse, such as one around a
-//! `Trainer` of your own, takes the run's batch.
+//! The learner chooses its batch between `Build` and `Built`, before it fetches parameters and sends `Ready`. It
+//! builds an engine for the run's batch and rehearses a step. If the step takes longer than [`STEP_US_MAX`], or
+//! memory is too small, it builds an engine for half of the batch, and so on. Sizes that are certainly too slow are
+//! skipped, so a slow phone rehearses only a few steps. If an engine cannot rehearse, such as one around a `Trainer`
+//! of your own, the learner uses the run's batch.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -15,11 +15,11 @@ use archipelago_runtime::engine::{Engine, EngineError, OptimiserState, batch_lik
 
 use super::Basis;
 use super::event::Event;
-use super::session::{ActiveRun, LearnerSession, take_moments};
+use super::session::{ActiveRun, LearnerSession, take_saved_state};
 
-/// Maximum step time of a batch chosen for a device, in microseconds, unless a single window takes longer. A requested
-/// fragment is coded only after the current step, so its answer may be this late. A pause or stop by the owner waits as
-/// long.
+/// Maximum step time of an automatically chosen batch, in microseconds, unless a single window takes longer. The
+/// learner answers `Collect` and obeys a pause or stop only after the current step, so either may be delayed by this
+/// time.
 pub(super) const STEP_US_MAX: u64 = 2_000_000;
 
 /// Choice of the number of windows in one step of a learner.
@@ -27,11 +27,11 @@ pub(super) const STEP_US_MAX: u64 = 2_000_000;
 pub struct BatchChoice(Option<NonZeroU32>);
 
 impl BatchChoice {
-    /// Starts with the run's batch and halves it until a step fits the device: the engine can be built, and a trial
-    /// step takes at most 2 s.
+    /// Starts with the run's batch and halves it until it fits the device: the engine can be built, and a trial step
+    /// takes at most 2 s.
     pub const AUTO: Self = Self(None);
 
-    /// Chooses exactly `windows`, 1 to [`BATCH_MAX`], without any trial on the device.
+    /// Chooses exactly `windows`, 1 to [`BATCH_MAX`], without a trial step.
     ///
     /// # Errors
     /// [`BatchError`]: `windows` is out of range.
@@ -40,14 +40,14 @@ impl BatchChoice {
         batch.map(|batch| Self(Some(batch))).ok_or_else(|| BatchError { found: windows.to_string() })
     }
 
-    /// Returns the number of windows, if one is given.
+    /// Returns the fixed number of windows, or `None` for [`Self::AUTO`].
     #[must_use]
     pub fn windows(self) -> Option<NonZeroU32> {
         self.0
     }
 }
 
-/// Written as `auto` or a number.
+/// The display form is `auto` or a number.
 impl fmt::Display for BatchChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -69,15 +69,15 @@ impl FromStr for BatchChoice {
     }
 }
 
-/// An invalid batch.
+/// A text or number that is not a valid batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a batch of {found:?} is invalid: give auto, or 1 to {BATCH_MAX} windows")]
 pub struct BatchError {
-    /// Requested batch.
+    /// The invalid text or number.
     pub found: String,
 }
 
-/// Search for a batch that fits. It begins with the largest and halves it, down to 1.
+/// Search for a batch that fits. It begins with the largest one and halves it, down to 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Halving {
     batch: NonZeroU32,
@@ -85,7 +85,7 @@ pub(super) struct Halving {
 }
 
 impl Halving {
-    /// Begins with `most` windows, within the limits of the wire. A step may take at most `step_us_max`.
+    /// Begins with `most` windows, at most [`BATCH_MAX`]. A step may take at most `step_us_max` microseconds.
     pub(super) fn from(most: u32, step_us_max: u64) -> Self {
         let batch = NonZeroU32::new(most.min(BATCH_MAX)).unwrap_or(NonZeroU32::MIN);
         Self { batch, step_us_max }
@@ -96,16 +96,15 @@ impl Halving {
         self.batch
     }
 
-    /// Halves the batch because the engine needs too much memory. Returns true if there are fewer windows to try.
+    /// Halves the batch because the engine needs too much memory. Returns false if the batch is already 1.
     pub(super) fn is_too_large(&mut self) -> bool {
         let half = NonZeroU32::new(self.batch.get() / 2);
         self.batch = half.unwrap_or(self.batch);
         half.is_some()
     }
 
-    /// Halves the batch if `step_us` is too long, and returns true if it did. The time of a step has a constant part
-    /// and a part for each window. A half therefore takes at least its share of `step_us`, and is skipped if that is
-    /// too long.
+    /// Halves the batch if `step_us` is too long, and returns whether it did. A step with half of the windows takes
+    /// at least half of `step_us`. Halves that are too long by this estimate are skipped.
     pub(super) fn is_too_slow(&mut self, step_us: u64) -> bool {
         let tried = u64::from(self.batch.get());
         let least_us = |batch: NonZeroU32| step_us.saturating_mul(batch.get().into()) / tried;
@@ -123,16 +122,17 @@ where
     B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
-    /// Builds the engine of the run of `welcome`. The previous engine must be gone; only its moments may remain.
+    /// Builds the engine of the run in `welcome`. The caller has dropped the previous engine; only its optimiser
+    /// state may remain.
     pub(super) async fn open(&mut self, welcome: &Welcome) -> Result<ActiveRun<E>, EngineError> {
         let (run, spec) = (welcome.run, welcome.spec.clone());
-        let mut moments = take_moments(&mut self.salvaged, run, &spec);
+        let mut moments = take_saved_state(&mut self.saved_state, run, &spec);
         let frozen = self.frozen_weights(&spec);
         if let Some(batch) = self.config.batch.windows() {
             let engine = (self.build)(&with(&spec, batch), Basis { moments, frozen }).await?;
             return Ok(ActiveRun { run, spec, batch, engine });
         }
-        // A batch that was too large for one engine of a run would be too large for the next.
+        // A batch that did not fit one engine of a run would not fit the next.
         let before = self.fitted.filter(|(fitted, _)| *fitted == run).map(|(_, batch)| batch.get());
         let most = match before {
             Some(batch) => batch,
@@ -155,13 +155,14 @@ where
                 self.fitted = Some((run, batch));
                 return Ok(ActiveRun { run, spec, batch, engine });
             }
-            // Rehearsals leave the moments unchanged.
+            // Rehearsals leave the optimiser state unchanged.
             moments = engine.salvage();
         }
     }
 
-    /// Returns the largest batch worth trying, in windows: at most the run's batch. For a very large batch, a step with
-    /// fewer windows is timed first. A full step could take minutes, in which the learner ignores its owner.
+    /// Returns the largest batch worth trying, in windows: at most the run's batch. For a very large batch, a step
+    /// with fewer windows is timed first, because a full step could take minutes, in which the learner ignores its
+    /// owner.
     async fn most(
         &mut self,
         spec: &RunSpec,
@@ -179,7 +180,8 @@ where
         };
         let step_us = self.rehearse(&mut engine, &batch_like_any(&own)).await?;
         *moments = engine.salvage();
-        // An estimate up to twice the limit is accepted, since larger steps are more efficient. The search decides.
+        // Estimates up to twice the limit are accepted, since larger steps are more efficient. The search then
+        // decides.
         let is_long = |windows: u32| {
             let step_us = step_us.unwrap_or(0).saturating_mul(u64::from(windows / PROBE.get()));
             step_us > 2 * self.step_us_max
@@ -191,8 +193,9 @@ where
             .unwrap_or(PROBE.get()))
     }
 
-    /// Returns the step time of `engine` in microseconds, or `None` if it cannot rehearse. The first step takes longer
-    /// than later ones, because kernels are compiled and helpers load. If it is too long, a second one counts.
+    /// Returns the step time of `engine` in microseconds, or `None` if it cannot rehearse. The first step takes
+    /// longer than later ones, because kernels are compiled and helpers start. If it takes too long, the time of a
+    /// second step is used.
     async fn rehearse(&self, engine: &mut E, tokens: &[u32]) -> Result<Option<u64>, EngineError> {
         let mut step_us = u64::MAX;
         for _ in 0..2 {
@@ -209,9 +212,9 @@ where
     }
 }
 
-/// Windows in the timed step.
+/// Windows in the step that is timed first for a very large batch.
 const PROBE: NonZeroU32 = NonZeroU32::new(64).expect("it is not 0");
-/// Batches with more windows than this are timed with a smaller step first.
+/// Batches with more windows than this are very large: a step of [`PROBE`] windows is timed first.
 const PROBED_MIN: u32 = 256;
 
 /// Returns the run's description with the learner's own batch.
@@ -225,7 +228,7 @@ fn with(spec: &RunSpec, batch: NonZeroU32) -> RunSpec {
 mod tests {
     use super::*;
 
-    /// A device with fixed memory and speed.
+    /// Device with fixed memory and speed.
     struct FakeDevice {
         windows_max: u32,
         step_us: u64,
@@ -259,7 +262,7 @@ mod tests {
         check(8, 8, 0, 250_001, &[8, 4]);
         check(8, 3, 0, 1, &[8, 4, 2]);
         check(8, 4, 0, 1_000_000, &[8, 4, 2]);
-        // 16 s and 8.5 s are known to be too long; 4.25 s and less are tried.
+        // At 500 ms per window, 16 s and 8 s are certainly too long; 4 windows are tried.
         check(64, 64, 0, 500_000, &[64, 4]);
         check(64, 64, 1_500_000, 200_000, &[64, 8, 4, 2]);
         check(12, 12, 0, 700_000, &[12, 1]);
@@ -268,7 +271,7 @@ mod tests {
         check(8, 8, 0, 1 << 40, &[8, 1]);
         check(8, 0, 0, 1, &[8, 4, 2, 1]);
         check(1, 1, u64::MAX / 2, 1, &[1]);
-        // A run may name a batch that no learner may use.
+        // The description of a run may have a batch above the limit of learners.
         check(u32::MAX, u32::MAX, 0, 0, &[BATCH_MAX]);
         check(0, 8, 0, 1, &[1]);
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 
-/// Handle that pauses, throttles and ends a run, from any thread and at any time. Clones control the same run.
+/// Handle that pauses, slows down and ends a learner, from any thread and at any time. Clones control the same
+/// learner.
 #[derive(Clone, Debug)]
 pub struct Control(Arc<ControlFlags>);
 
@@ -16,13 +17,13 @@ struct ControlFlags {
     duty_permille: AtomicU16,
 }
 
-/// An invalid share of time.
+/// Invalid duty cycle.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("a duty cycle of {0} is out of range: give the share of time to compute, above 0 and at most 1")]
 pub struct DutyError(pub f64);
 
 impl Control {
-    /// Returns a control without pause or stop, at all of the time.
+    /// Returns a control that neither pauses nor stops, with a duty cycle of 1.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(ControlFlags {
@@ -44,7 +45,7 @@ impl Control {
         self.0.paused.store(false, Relaxed);
     }
 
-    /// Ends the run politely after the current step.
+    /// Ends the learner politely after the current step.
     pub fn stop(&self) {
         self.0.stopped.store(true, Relaxed);
     }
@@ -54,12 +55,13 @@ impl Control {
         self.0.hidden.store(hidden, Relaxed);
     }
 
-    /// Connects now, if there is no connection, instead of at the planned time: the network is back.
+    /// Requests a connection attempt at once, if there is no connection, because the network is back.
     pub fn reconnect(&self) {
         self.0.reconnect.store(true, Relaxed);
     }
 
-    /// Computes for `share` of the time and sleeps between steps; stored in thousandths.
+    /// Sets the duty cycle: the learner computes for `share` of the time and sleeps between steps. It is stored in
+    /// thousandths.
     ///
     /// # Errors
     /// [`DutyError`]: `share` is not above 0 and at most 1.
@@ -77,7 +79,7 @@ impl Control {
         self.0.paused.load(Relaxed)
     }
 
-    /// Returns true if the run is to end.
+    /// Returns true if the learner should end.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.0.stopped.load(Relaxed)
@@ -95,7 +97,7 @@ impl Control {
         self.0.reconnect.swap(false, Relaxed)
     }
 
-    /// Returns the share of time for computing, in thousandths, 1 to 1000.
+    /// Returns the duty cycle in thousandths, 1 to 1000.
     #[must_use]
     pub(super) fn duty_permille(&self) -> u16 {
         self.0.duty_permille.load(Relaxed)

@@ -1,4 +1,4 @@
-//! Downloads of parameters, text and bodies, a few at a time. Interrupted transfers are resumed.
+//! Downloads of parameters, shards, frozen weights and held-out windows. Interrupted transfers are resumed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
@@ -22,10 +22,10 @@ use futures::stream::FuturesUnordered;
 
 use super::Address;
 
-/// Maximum number of simultaneous fragments; each is held in memory whole.
+/// Maximum number of simultaneous downloads of fragments, each of which is held in memory.
 const FRAGMENTS_MAX: usize = 4;
 
-/// A finished transfer that was not handled yet.
+/// A finished transfer whose result was not processed yet.
 enum FinishedTransfer {
     Fragment(FragmentDownload, Reply),
     Shard(Reply),
@@ -33,9 +33,9 @@ enum FinishedTransfer {
     HeldOut(Reply),
 }
 
-/// Result of a transfer.
+/// Result of a finished transfer.
 pub(super) enum TransferResult {
-    /// An input for the member.
+    /// An input for the driver.
     Input(Input),
     /// A part of the frozen weights, or the reason for its failure.
     Frozen(Result<Vec<u8>, String>),
@@ -44,16 +44,16 @@ pub(super) enum TransferResult {
 /// All transfers of one run.
 pub(super) struct Downloads {
     address: Address,
-    /// Proof of admission for requests.
+    /// Nonce that proves admission in requests.
     pass: Option<String>,
     fragments: FuturesUnordered<LocalBoxFuture<'static, (FragmentDownload, Reply)>>,
     waiting: VecDeque<FragmentDownload>,
-    /// Partial fragments of interrupted transfers.
+    /// Data of interrupted transfers of fragments.
     broken: BTreeMap<FragmentId, PartialFragment>,
     shard: Option<PartDownload>,
     frozen: Option<PartDownload>,
     held_out: Option<LocalBoxFuture<'static, Reply>>,
-    /// Received bytes of all bodies.
+    /// Received bytes of all response bodies.
     count: ByteCount,
 }
 
@@ -66,7 +66,7 @@ struct FragmentDownload {
     begun: Option<PartialFragment>,
 }
 
-/// Beginning of one version of a fragment.
+/// First part of one version of a fragment.
 #[derive(Debug)]
 struct PartialFragment {
     run: RunId,
@@ -75,7 +75,7 @@ struct PartialFragment {
 }
 
 impl Downloads {
-    /// Returns downloads without any transfer.
+    /// Returns a value without transfers.
     pub(super) fn new(address: Address) -> Self {
         let (fragments, waiting) = (FuturesUnordered::new(), VecDeque::new());
         Self {
@@ -91,56 +91,57 @@ impl Downloads {
         }
     }
 
-    /// Returns the received bytes of all bodies, including interrupted and cancelled ones.
+    /// Returns the received bytes of all response bodies, including interrupted and cancelled ones.
     pub(super) fn bytes(&self) -> u64 {
         self.count.get()
     }
 
-    /// Sets the nonce of the connection that admitted the learner, which later requests show.
+    /// Sets the nonce of the connection that admitted the learner, for later requests.
     pub(super) fn set_pass(&mut self, nonce: &[u8; 32]) {
         self.pass = Some(hex(nonce));
     }
 
-    /// Cancels all fragments and the held-out windows.
+    /// Cancels the downloads of all fragments and of the held-out windows.
     pub(super) fn clear_fragments(&mut self) {
         self.held_out = None;
         self.fragments.clear();
         self.waiting.clear();
     }
 
-    /// Cancels or drops the shard.
+    /// Cancels the download of the shard and drops its data.
     pub(super) fn clear_shard(&mut self) {
         self.shard = None;
     }
 
-    /// Cancels or drops the part of the frozen weights.
+    /// Cancels the download of the part of the frozen weights and drops its data.
     pub(super) fn clear_frozen(&mut self) {
         self.frozen = None;
     }
 
-    /// Requests Θ̂ of a fragment of `len` values, at `version` or later. After an interrupted transfer it requests the
-    /// rest of that version, if the syncer still has it.
+    /// Requests Θ̂ of a fragment of `len` values, at `version` or later. If an earlier transfer was interrupted, it
+    /// requests the remainder of that version, which the syncer may still have.
     pub(super) fn fragment(&mut self, run: RunId, fragment: FragmentId, version: Version, len: usize) {
         let body_bytes = (halves::BYTES * len) as u64;
         self.waiting.push_back(FragmentDownload { run, fragment, version, body_bytes, begun: None });
         self.start_waiting();
     }
 
-    /// Requests `shard`, `body_bytes` long, resuming an interrupted transfer. Any other shard is cancelled.
+    /// Requests the shard with index `shard` and `body_bytes` bytes, resuming an interrupted transfer. Any other
+    /// shard is cancelled.
     pub(super) fn shard(&mut self, run: RunId, shard: u32, body_bytes: u64) {
-        let piece = PartDownload::new("shard", shard, body_bytes).after(self.shard.take());
+        let download = PartDownload::new("shard", shard, body_bytes).after(self.shard.take());
         let from = (&self.address, self.pass.as_deref(), &self.count);
-        let request = request(from, &shard_path(run, shard), piece.start_byte(), body_bytes, None);
-        self.shard = Some(piece.begun(request));
+        let request = request(from, &shard_path(run, shard), download.start_byte(), body_bytes, None);
+        self.shard = Some(download.begun(request));
     }
 
-    /// Requests a part of the frozen weights, as [`Self::shard`] does for a shard.
+    /// Requests a part of the frozen weights, like [`Self::shard`].
     pub(super) fn frozen(&mut self, run: RunId, part: u32, body_bytes: u64) {
-        let piece =
+        let download =
             PartDownload::new("part of the frozen weights", part, body_bytes).after(self.frozen.take());
         let from = (&self.address, self.pass.as_deref(), &self.count);
-        let request = request(from, &frozen_path(run, part), piece.start_byte(), body_bytes, None);
-        self.frozen = Some(piece.begun(request));
+        let request = request(from, &frozen_path(run, part), download.start_byte(), body_bytes, None);
+        self.frozen = Some(download.begun(request));
     }
 
     /// Requests the held-out windows, at most `body_bytes_max` long.
@@ -155,20 +156,20 @@ impl Downloads {
         self.next().now_or_never()
     }
 
-    /// Waits for the end of a transfer, and starts the next one in the queue. Without transfers it waits for ever.
-    /// Dropping the future loses nothing.
+    /// Waits for the end of a transfer, and starts the next one in the queue. Without transfers it waits forever. It
+    /// is safe to drop the future.
     pub(super) async fn next(&mut self) -> TransferResult {
         loop {
             let ended = self.ended().await;
-            if let Some(came) = self.take(ended) {
-                return came;
+            if let Some(result) = self.take(ended) {
+                return result;
             }
         }
     }
 
     async fn ended(&mut self) -> FinishedTransfer {
-        let shard = ends(&mut self.shard);
-        let frozen = ends(&mut self.frozen);
+        let shard = finished(&mut self.shard);
+        let frozen = finished(&mut self.frozen);
         let fragment = async {
             match self.fragments.next().await {
                 Some(ended) => ended,
@@ -208,11 +209,11 @@ impl Downloads {
                 }
             }
             FinishedTransfer::Shard(reply) => {
-                let (shard, bytes) = came(&mut self.shard, reply)?;
+                let (shard, bytes) = finish(&mut self.shard, reply)?;
                 Input::Shard { shard, bytes }
             }
             FinishedTransfer::Frozen(reply) => {
-                return came(&mut self.frozen, reply).map(|(_, bytes)| TransferResult::Frozen(bytes));
+                return finish(&mut self.frozen, reply).map(|(_, bytes)| TransferResult::Frozen(bytes));
             }
             FinishedTransfer::HeldOut(reply) => {
                 self.held_out = None;
@@ -241,13 +242,13 @@ impl Downloads {
                     request(from, &path, bytes.len() as u64, body_bytes, Some(tag))
                 }
             };
-            self.fragments.push(patient(request).map(move |reply| (wanted, reply)).boxed_local());
+            self.fragments.push(fetch_patiently(request).map(move |reply| (wanted, reply)).boxed_local());
         }
     }
 }
 
 impl FragmentDownload {
-    /// Returns the data of the fragment after `reply`, or the reason for its absence and the data to resume from.
+    /// Returns the data of the fragment after `reply`, or the reason of the failure and the data to resume from.
     fn take(self, reply: Reply) -> Result<PartialFragment, (String, Option<PartialFragment>)> {
         let run = self.run;
         match reply {
@@ -256,7 +257,7 @@ impl FragmentDownload {
                 Some(version) => Ok(PartialFragment { run, version, bytes: body }),
                 None => Err((format!("the answer names no version in {VERSION_HEADER}"), None)),
             },
-            // Earlier data remains useful if the syncer is merely busy.
+            // Earlier data stays useful if the syncer is only busy.
             Ok(reply) => Err((refusal(&reply), self.begun.filter(|_| reply.status == 503))),
             Err(error) => {
                 let reason = error.to_string();
@@ -268,13 +269,13 @@ impl FragmentDownload {
                     FetchError::Network { .. } => self.begun,
                     FetchError::TooLarge { .. } => None,
                 };
-                // A range from 0 on would be no range.
+                // A range that starts at 0 would not be a range.
                 Err((reason, begun.filter(|begun| !begun.bytes.is_empty())))
             }
         }
     }
 
-    /// Appends `more` to the earlier data.
+    /// Returns the earlier data followed by `more`.
     fn joined(self, more: Vec<u8>) -> PartialFragment {
         let mut begun =
             self.begun.unwrap_or(PartialFragment { run: self.run, version: self.version, bytes: Vec::new() });
@@ -284,7 +285,7 @@ impl FragmentDownload {
 }
 
 impl PartialFragment {
-    /// Returns the version and its values, if all `body_bytes` are present.
+    /// Returns the version and the values, if all `body_bytes` bytes are present.
     fn complete(self, body_bytes: u64) -> Result<(Version, Vec<f32>), (String, Option<Self>)> {
         if self.bytes.len() as u64 == body_bytes {
             return Ok((self.version, halves::from_bytes(&self.bytes)));
@@ -297,41 +298,41 @@ fn version_in(header: Option<String>) -> Option<Version> {
     header.and_then(|text| text.parse().ok()).map(Version)
 }
 
-/// A shard or a part of the frozen weights: one of each kind is fetched at a time.
+/// Download of a shard or of a part of the frozen weights. There is at most one of each kind at a time.
 pub(super) struct PartDownload {
-    /// Its kind, for display.
+    /// Name of the kind, for display.
     kind: &'static str,
     index: u32,
     body_bytes: u64,
-    /// `None` after an interruption, until the next request.
+    /// Current transfer; `None` between an interruption and the next request.
     transfer: Option<LocalBoxFuture<'static, Reply>>,
     /// Data received before an interruption.
     partial: Vec<u8>,
 }
 
 impl PartDownload {
-    /// Returns a piece without data.
+    /// Returns a download without data.
     pub(super) fn new(kind: &'static str, index: u32, body_bytes: u64) -> Self {
         Self { kind, index, body_bytes, transfer: None, partial: Vec::new() }
     }
 
-    /// Takes over the data of the same piece; any other piece is cancelled.
+    /// Takes over the data of `held` if it is the same shard or part. Otherwise `held` is cancelled.
     pub(super) fn after(self, held: Option<Self>) -> Self {
         let partial = held.filter(|held| held.index == self.index).map(|held| held.partial);
         Self { partial: partial.unwrap_or_default(), ..self }
     }
 
-    /// Returns the offset to resume from.
+    /// Returns the offset of the first missing byte.
     pub(super) fn start_byte(&self) -> u64 {
         self.partial.len() as u64
     }
 
-    /// Starts the transfer by `request`.
+    /// Starts the transfer with `request`.
     pub(super) fn begun(self, request: FetchRequest) -> Self {
-        Self { transfer: Some(patient(request).boxed_local()), ..self }
+        Self { transfer: Some(fetch_patiently(request).boxed_local()), ..self }
     }
 
-    /// Returns the whole piece if it is complete. Otherwise keeps its data for the next attempt.
+    /// Returns all bytes if they are complete. Otherwise keeps the data for the next attempt.
     fn take(&mut self, reply: Reply) -> Result<Vec<u8>, String> {
         let failed = match reply {
             Ok(FetchReply { status: 206, body, .. }) => {
@@ -343,7 +344,7 @@ impl PartDownload {
                 None
             }
             Ok(reply) => {
-                // Earlier data remains useful if the syncer is merely busy.
+                // Earlier data stays useful if the syncer is only busy.
                 if reply.status != 503 {
                     self.partial.clear();
                 }
@@ -372,16 +373,19 @@ impl PartDownload {
     }
 }
 
-/// Waits for the end of a piece's transfer. Never completes if there is no transfer.
-pub(super) async fn ends(piece: &mut Option<PartDownload>) -> Reply {
-    match piece.as_mut().and_then(|piece| piece.transfer.as_mut()) {
+/// Waits for the end of the transfer of `download`. Without a transfer it waits forever.
+pub(super) async fn finished(download: &mut Option<PartDownload>) -> Reply {
+    match download.as_mut().and_then(|download| download.transfer.as_mut()) {
         Some(transfer) => transfer.await,
         None => pending().await,
     }
 }
 
-/// Returns the index and the result of the piece in `slot`. An incomplete piece stays there to be resumed.
-pub(super) fn came(slot: &mut Option<PartDownload>, reply: Reply) -> Option<(u32, Result<Vec<u8>, String>)> {
+/// Returns the index and the result of the download in `slot`. An incomplete download stays there to be resumed.
+pub(super) fn finish(
+    slot: &mut Option<PartDownload>,
+    reply: Reply,
+) -> Option<(u32, Result<Vec<u8>, String>)> {
     let mut held = slot.take()?;
     held.transfer = None;
     let (index, bytes) = (held.index, held.take(reply));
@@ -389,13 +393,13 @@ pub(super) fn came(slot: &mut Option<PartDownload>, reply: Reply) -> Option<(u32
     Some((index, bytes))
 }
 
-/// Maximum wait for a busy syncer, in seconds.
+/// Maximum wait that a busy syncer can request, in seconds.
 const RETRY_S_MAX: u32 = 30;
 
 pub(super) type Reply = Result<FetchReply, FetchError>;
 
-/// Fetches, and delays the answer of a busy syncer by the time that it asks for.
-pub(super) async fn patient(request: FetchRequest) -> Reply {
+/// Fetches. If the syncer is busy, the reply is delayed by the time that the syncer requests.
+pub(super) async fn fetch_patiently(request: FetchRequest) -> Reply {
     let reply = fetch(request).await;
     if let Ok(FetchReply { status: 503, retry_after_s: Some(seconds), .. }) = &reply {
         sleep(1_000 * u64::from(RETRY_S_MAX.min(*seconds))).await;
@@ -403,8 +407,8 @@ pub(super) async fn patient(request: FetchRequest) -> Reply {
     reply
 }
 
-/// Returns the request for `path` from `start_byte` on, if the server still has the `tag`. Invite and pass are sent in
-/// headers, since addresses end up in logs.
+/// Returns the request for `path` from `start_byte` on, on condition of the entity tag `tag` if there is one. Invite
+/// and nonce are sent in headers, because URLs end up in logs.
 pub(super) fn request(
     (address, pass, count): (&Address, Option<&str>, &ByteCount),
     path: &str,
@@ -428,7 +432,7 @@ fn invite_header(invite: &Invite) -> RequestHeader {
     RequestHeader { name: INVITE_HEADER, value: invite.expose().to_owned() }
 }
 
-/// Returns the syncer's message in place of a successful answer.
+/// Returns the text of an answer that is not successful.
 pub(super) fn refusal(reply: &FetchReply) -> String {
     let text = String::from_utf8_lossy(&reply.body);
     format!("HTTP status {}: {}", reply.status, plain(clip(text.trim(), 200)))

@@ -1,4 +1,4 @@
-//! Events and reports of a run for observers.
+//! Events and reports of a learner for observers.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -6,122 +6,124 @@ use std::num::NonZeroU32;
 use archipelago_core::wire::{Fate, FragmentId, LearnerId, Version};
 use serde::Serialize;
 
-/// Something that a watcher may want to show. As JSON each has its name under `event`.
+/// Event that an observer may want to show. In JSON its name is under `event`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Event {
-    /// A connection is being made.
+    /// A connection attempt begins.
     Connecting {
-        /// Where to.
+        /// Address of the syncer.
         address: String,
     },
-    /// The syncer took this learner in, and its engine is being made.
+    /// The syncer admitted this learner, and its engine is being built.
     Preparing {
         /// The run, as 16 hex digits.
         run: String,
     },
-    /// The syncer took this learner in, and it has an engine.
+    /// The syncer admitted this learner, and its engine is ready.
     Welcomed {
         /// The run, as 16 hex digits.
         run: String,
-        /// This learner's id in it.
+        /// Id of this learner in the run.
         learner: LearnerId,
-        /// Parameters of the model.
+        /// Number of parameters of the model.
         params: u64,
-        /// What it is computed with.
+        /// Description of the engine's device.
         device: String,
-        /// Windows of the text in one step.
+        /// Windows in one training step.
         batch: NonZeroU32,
-        /// Tokens that this identity trained on before this process, as far as the syncer knows.
+        /// Tokens that this identity had trained on before this process, according to the syncer.
         tokens_trained: u64,
-        /// Those of them that are merged.
+        /// Merged tokens among these.
         tokens_merged: u64,
     },
-    /// The first step of all is done.
+    /// The first training step is done.
     FirstStep {
-        /// Time since the run began, in milliseconds.
+        /// Time since the start of the learner, in milliseconds.
         elapsed_ms: u64,
     },
-    /// The connection is gone.
+    /// The connection ended.
     Disconnected {
-        /// Why.
+        /// Reason in words.
         reason: String,
-        /// When the next attempt is, in milliseconds from now.
+        /// Time until the next attempt, in milliseconds.
         retry_ms: u64,
     },
-    /// All that was held is given up, and the run joined as by a newcomer.
+    /// The learner dropped its engine and data, and joins the run from scratch.
     Afresh {
-        /// Why.
+        /// Reason in words.
         reason: String,
     },
-    /// What became of an update.
+    /// Receipt for an update.
     Receipt {
-        /// The fragment.
+        /// Fragment of the update.
         fragment: FragmentId,
-        /// What became of it.
+        /// Outcome of the update.
         fate: Fate,
     },
-    /// A merged change was taken in.
+    /// A merged change arrived.
     Merged {
-        /// The fragment.
+        /// Fragment that changes.
         fragment: FragmentId,
-        /// Its version from now on.
+        /// Resulting version.
         version: Version,
     },
-    /// Something went wrong that is dealt with: a transfer failed and is tried again, say.
+    /// A fault that the learner handles by itself, such as a failed transfer that is retried.
     Trouble {
-        /// What and why.
+        /// Fault in words.
         reason: String,
     },
-    /// How things stand; comes about twice a second, and last of all.
+    /// Current state; sent about twice a second, and once at the end.
     Progress(Box<Report>),
 }
 
-/// How things stand.
+/// State and counters of a learner.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// Time since the run began, in milliseconds.
+    /// Time since the start of the learner, in milliseconds.
     pub elapsed_ms: u64,
-    /// What it is doing.
+    /// Current activity.
     pub doing: Doing,
-    /// Why there is no connection, if there is none.
+    /// Reason for the missing connection; none while the learner is connected.
     pub offline: Option<Offline>,
-    /// The part of the time it would train that the run's owner has it train, 0.001 to 1.
+    /// Part of the training time that the run's owner allows, 0.001 to 1.
     pub share: f64,
-    /// Steps done.
+    /// Training steps.
     pub steps: u64,
     /// Tokens trained on.
     pub tokens_trained: u64,
-    /// Tokens that receipts said were merged: the mean over fragments, weighted by their sizes.
+    /// Merged tokens by receipt: the mean over fragments, weighted by their numbers of values.
     pub tokens_merged: u64,
-    /// Tokens that the syncer has got and that have no fate yet: the mean over fragments, weighted by their sizes.
+    /// Tokens of updates that the syncer received and that have no fate yet: the mean over fragments, weighted by
+    /// their numbers of values.
     pub tokens_unsettled: u64,
-    /// Updates merged, by receipt.
+    /// Merged updates, by receipt.
     pub updates_merged: u64,
-    /// Updates that came late, by receipt.
+    /// Late updates, by receipt.
     pub updates_late: u64,
-    /// Updates refused, by receipt.
+    /// Refused updates, by receipt.
     pub updates_refused: u64,
-    /// Merged tokens of the whole run that count for its schedule, as last heard.
+    /// Merged tokens of the run that are credited to its schedule, as last reported by the syncer.
     pub clock_tokens: u64,
-    /// Mean loss of the tokens since the last report, in nats per token; none without any.
+    /// Mean loss over the tokens since the last report, in nats per token; none without tokens.
     pub loss: Option<f32>,
     /// Learning rate of the last step.
     pub learning_rate: f32,
-    /// Tokens per second over the last 10 s, pauses included.
+    /// Tokens per second over the last 10 s, including pauses.
     pub tokens_per_s: f64,
-    /// Time of the last step, in milliseconds.
+    /// Duration of the last step, in milliseconds.
     pub step_ms: f32,
-    /// Time spent on exchange or without data, as a share of that and training; from the first step on.
+    /// Fraction of time lost to the exchange and to missing data: their time divided by that time plus the training
+    /// time, from the first step on; 0 to 1.
     pub sync_ratio: f64,
-    /// Time in steps, in milliseconds.
+    /// Time in training steps, in milliseconds.
     pub train_ms: u64,
-    /// Time spent on messages and on coding and taking in parameters after the first step, in milliseconds.
+    /// Time for messages and for encoding and applying parameters after the first step, in milliseconds.
     pub exchange_ms: u64,
-    /// Time without data after the first step, in milliseconds.
+    /// Time without training data after the first step, in milliseconds.
     pub starved_ms: u64,
     /// Payload bytes sent on sockets.
     pub sent_bytes: u64,
@@ -129,43 +131,43 @@ pub struct Report {
     pub received_bytes: u64,
     /// Bytes of parameters and text fetched over HTTP.
     pub fetched_bytes: u64,
-    /// Bytes of the run's frozen weights that are here, kept by an earlier start or fetched by this one.
+    /// Bytes of the run's frozen weights that are present, from the cache or fetched.
     pub frozen_bytes: u64,
-    /// Bytes of all of them; 0 where the run trains all its weights.
+    /// Bytes of all frozen weights; 0 if the run has none.
     pub frozen_bytes_total: u64,
 }
 
-/// What a learner is doing.
+/// Activity of a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum Doing {
-    /// It has yet to reach the syncer.
+    /// It was never admitted by the syncer.
     Connecting,
     /// It fetches the parameters.
     Joining,
     /// It has no data to train on.
     Starved,
-    /// The run's owner holds the run.
+    /// It waits because the run's owner paused the run.
     Held,
     /// It trains.
     Training,
-    /// Its owner paused it.
+    /// The learner's owner paused it.
     Paused,
-    /// It says farewell.
+    /// It leaves the run.
     Leaving,
 }
 
-/// Why there is no connection, and when there may be one.
+/// Reason for the missing connection, and the time until the next attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct Offline {
-    /// Why.
+    /// Reason in words.
     pub reason: String,
-    /// The close code, if the syncer said why; 4014 if the run's owner dropped this learner.
+    /// Close code, if the syncer gave one; 4014 if the run's owner dropped this learner.
     pub code: Option<u16>,
-    /// Time to the next attempt, in milliseconds; 0 while one is under way.
+    /// Time until the next attempt, in milliseconds; 0 while an attempt is in progress.
     pub retry_ms: u64,
 }
 
@@ -176,7 +178,7 @@ impl Report {
     }
 }
 
-/// One sentence without its full stop.
+/// The display form is one sentence without its full stop.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_gathering() {
@@ -206,13 +208,13 @@ impl fmt::Display for Report {
     }
 }
 
-/// Counts of receipts, and the learning rate of the last step.
+/// Counters of receipts, and the learning rate of the last step.
 #[derive(Default)]
 pub(super) struct ReceiptCounts {
     pub(super) updates_merged: u64,
     pub(super) updates_late: u64,
     pub(super) updates_refused: u64,
-    /// Merged tokens of each update times its fragment's share of the parameters.
+    /// Sum over merged updates of their tokens times the fraction of the parameters in their fragment.
     pub(super) tokens_merged: f64,
     pub(super) learning_rate: f32,
 }

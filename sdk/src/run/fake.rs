@@ -1,5 +1,5 @@
-//! A syncer for tests: the real core behind real sockets, on threads of this process. With it come a run of a few
-//! parameters, and a device that delivers coded bodies late and is lost on cue.
+//! Syncer for tests: the real core behind real sockets, on threads of this process. Also a run with a few parameters,
+//! and a device that delivers update bodies late and is lost on cue.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -31,22 +31,22 @@ use tokio_tungstenite::tungstenite::{self, Message as Frame, WebSocket};
 
 use super::{Address, Control};
 
-/// Injected faults of a fake syncer, and a record of what it received.
+/// Injected faults of a fake syncer, and its record of received messages and requests.
 #[derive(Default)]
 pub(super) struct FaultScript {
-    /// Goodbyes in answer to the next greetings, before one is admitted.
+    /// Goodbyes in answer to the next `Hello`s, before one is admitted.
     pub(super) goodbyes: Vec<Bye>,
-    /// Number of answers with a shard that break off half way.
+    /// Number of responses with a shard that are interrupted half way.
     pub(super) broken_shards: u32,
-    /// Number of answers with a fragment that break off half way.
+    /// Number of responses with a fragment that are interrupted half way.
     pub(super) broken_fragments: u32,
-    /// Number of requests for a fragment that are told to retry a second later.
+    /// Number of requests for a fragment that are answered with "retry after one second".
     pub(super) busy: u32,
-    /// Receipts after which each connection is cut.
+    /// Number of receipts after which each connection is cut.
     pub(super) cut_after_receipts: Option<u32>,
-    /// Receipts after which the next connection falls silent without closing.
+    /// Number of receipts after which the next connection falls silent without closing.
     pub(super) mute_after_receipts: Option<u32>,
-    /// Bytes sent instead of the answer to the next greeting.
+    /// Bytes sent instead of the answer to the next `Hello`.
     pub(super) garbage: Option<Vec<u8>>,
     pub(super) hellos: Vec<Hello>,
     pub(super) byes: Vec<Bye>,
@@ -54,11 +54,11 @@ pub(super) struct FaultScript {
     pub(super) batches: Vec<u32>,
     /// Number of received updates.
     pub(super) updates: u32,
-    /// Frozen weights of the run, if it trains adapters of [`adapters`].
+    /// Frozen weights of the run. If present, the run trains the adapters of [`adapters`].
     pub(super) frozen: Option<Vec<u8>>,
-    /// Number of answers with a part of the frozen weights that break off half way.
+    /// Number of responses with a part of the frozen weights that are interrupted half way.
     pub(super) broken_parts: u32,
-    /// Number of answers with a part of the frozen weights that have a wrong byte.
+    /// Number of responses with a part of the frozen weights that have a wrong byte.
     pub(super) wrong_parts: u32,
     /// Heads of the HTTP requests.
     pub(super) requests: Vec<String>,
@@ -66,19 +66,19 @@ pub(super) struct FaultScript {
 
 pub(super) struct FakeSyncer {
     pub(super) address: Address,
-    world: Arc<Mutex<FakeSyncerState>>,
+    state: Arc<Mutex<FakeSyncerState>>,
 }
 
 struct FakeSyncerState {
     clock: Clock,
     syncer: Syncer,
     shard: Vec<u8>,
-    desk: PendingOutputs,
+    outputs: PendingOutputs,
     next_conn: u64,
     script: FaultScript,
 }
 
-/// Messages waiting to be sent on each connection, and jobs waiting to be merged.
+/// Messages to be sent on each connection, and merges to be run.
 #[derive(Default)]
 struct PendingOutputs {
     conns: BTreeMap<ConnId, Vec<Message>>,
@@ -119,42 +119,42 @@ impl FakeSyncer {
         let layout = Layout::of(&run_spec.model).unwrap();
         let theta = vec![0.0; layout.len()];
         let syncer = Syncer::new(RunId(7), run_spec, SyncerConfig::default(), &layout, &theta).unwrap();
-        let world = FakeSyncerState {
+        let state = FakeSyncerState {
             clock: Clock::start(),
             syncer,
             shard,
-            desk: PendingOutputs::default(),
+            outputs: PendingOutputs::default(),
             next_conn: 1,
             script,
         };
-        let world = Arc::new(Mutex::new(world));
+        let state = Arc::new(Mutex::new(state));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let shared = Arc::clone(&world);
+        let shared = Arc::clone(&state);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let world = Arc::clone(&shared);
-                thread::spawn(move || serve(stream, &world));
+                let state = Arc::clone(&shared);
+                thread::spawn(move || serve(stream, &state));
             }
         });
-        Self { address, world }
+        Self { address, state }
     }
 
-    /// Passes `input` to the core, as an order of the owner.
-    pub(super) fn order(&self, input: Input) {
-        lock(&self.world).handle(input);
+    /// Passes `input` to the core, as a command of the run's owner.
+    pub(super) fn command(&self, input: Input) {
+        lock(&self.state).handle(input);
     }
 
-    pub(super) fn script<R>(&self, look: impl FnOnce(&mut FaultScript) -> R) -> R {
-        look(&mut lock(&self.world).script)
+    pub(super) fn script<R>(&self, edit: impl FnOnce(&mut FaultScript) -> R) -> R {
+        edit(&mut lock(&self.state).script)
     }
 }
 
-fn lock(world: &Mutex<FakeSyncerState>) -> MutexGuard<'_, FakeSyncerState> {
-    world.lock().expect("a test thread panicked")
+fn lock(state: &Mutex<FakeSyncerState>) -> MutexGuard<'_, FakeSyncerState> {
+    state.lock().expect("a test thread panicked")
 }
 
-fn serve(mut stream: TcpStream, world: &Mutex<FakeSyncerState>) {
+fn serve(mut stream: TcpStream, state: &Mutex<FakeSyncerState>) {
     let mut head = [0; 2_048];
     let Ok(count) = stream.peek(&mut head) else { return };
     let text = String::from_utf8_lossy(&head[..count]).into_owned();
@@ -167,23 +167,23 @@ fn serve(mut stream: TcpStream, world: &Mutex<FakeSyncerState>) {
         stream.set_read_timeout(Some(Duration::from_millis(1_000))).unwrap();
         let socket = tungstenite::accept_hdr(stream, agree).unwrap();
         socket.get_ref().set_read_timeout(Some(Duration::from_millis(3))).unwrap();
-        FakeSyncerState::talk(world, socket);
+        FakeSyncerState::talk(state, socket);
     } else {
         stream.read_exact(&mut head[..count]).unwrap();
-        let answer = lock(world).answer(&text);
-        // The client may be gone.
+        let answer = lock(state).answer(&text);
+        // The client may have closed the connection.
         let _sent = stream.write_all(&answer);
     }
 }
 
 impl FakeSyncerState {
-    fn talk(world: &Mutex<Self>, mut socket: WebSocket<TcpStream>) {
+    fn talk(state: &Mutex<Self>, mut socket: WebSocket<TcpStream>) {
         let conn = {
-            let mut world = lock(world);
-            world.next_conn += 1;
-            let conn = ConnId(world.next_conn);
+            let mut state = lock(state);
+            state.next_conn += 1;
+            let conn = ConnId(state.next_conn);
             let challenge = Challenge { run: RunId(7), nonce: [3; 32] };
-            world.desk.conns.insert(conn, vec![Message::Challenge(challenge)]);
+            state.outputs.conns.insert(conn, vec![Message::Challenge(challenge)]);
             conn
         };
         let mut assembler = Assembler::new(BODY_BYTES_MAX);
@@ -192,7 +192,7 @@ impl FakeSyncerState {
             match socket.read() {
                 Ok(Frame::Binary(frame)) => {
                     if let Some(message) = assembler.push(&frame).unwrap() {
-                        lock(world).take(conn, message);
+                        lock(state).take(conn, message);
                     }
                 }
                 Ok(_) => {}
@@ -201,18 +201,18 @@ impl FakeSyncerState {
                 Err(_) => break,
             }
             let (messages, cut, garbage) = {
-                let mut world = lock(world);
-                let now = world.clock.now();
-                if world.syncer.deadline(now).is_some() {
-                    world.handle(Input::Timeout);
+                let mut state = lock(state);
+                let now = state.clock.now();
+                if state.syncer.deadline(now).is_some() {
+                    state.handle(Input::Timeout);
                 }
-                let garbage = if world.script.hellos.is_empty() { None } else { world.script.garbage.take() };
-                let mut messages = world.desk.conns.get_mut(&conn).map(mem::take).unwrap_or_default();
-                mute |= world.script.mute_after_receipts.take_if(|after| receipts >= *after).is_some();
+                let garbage = if state.script.hellos.is_empty() { None } else { state.script.garbage.take() };
+                let mut messages = state.outputs.conns.get_mut(&conn).map(mem::take).unwrap_or_default();
+                mute |= state.script.mute_after_receipts.take_if(|after| receipts >= *after).is_some();
                 if mute {
                     messages.clear();
                 }
-                (messages, world.script.cut_after_receipts, garbage)
+                (messages, state.script.cut_after_receipts, garbage)
             };
             if let Some(garbage) = garbage {
                 socket.send(Frame::Binary(garbage.into())).unwrap();
@@ -222,7 +222,7 @@ impl FakeSyncerState {
                 receipts += u32::from(matches!(message, Message::Receipt { .. }));
                 let bye = if let Message::Bye(bye) = &message { Some(bye.clone()) } else { None };
                 for frame in frames(encode(&message), receipts) {
-                    // A closed connection shows at the next read.
+                    // A closed connection is noticed at the next read.
                     let _sent = socket.send(Frame::Binary(frame.into()));
                 }
                 if let Some(Bye { code, reason, .. }) = bye {
@@ -234,9 +234,9 @@ impl FakeSyncerState {
                 break;
             }
         }
-        let mut world = lock(world);
-        world.desk.conns.remove(&conn);
-        world.handle(Input::Disconnected(conn));
+        let mut state = lock(state);
+        state.outputs.conns.remove(&conn);
+        state.handle(Input::Disconnected(conn));
     }
 
     fn take(&mut self, conn: ConnId, message: Message) {
@@ -245,7 +245,7 @@ impl FakeSyncerState {
                 self.script.hellos.push(hello.clone());
                 if !self.script.goodbyes.is_empty() {
                     let bye = self.script.goodbyes.remove(0);
-                    return self.desk.conns.entry(conn).or_default().push(Message::Bye(bye));
+                    return self.outputs.conns.entry(conn).or_default().push(Message::Bye(bye));
                 }
                 if self.script.garbage.is_some() {
                     return;
@@ -262,8 +262,8 @@ impl FakeSyncerState {
     fn handle(&mut self, input: Input) {
         let mut inputs = vec![input];
         while let Some(input) = inputs.pop() {
-            self.syncer.drive(self.clock.now(), input, &mut self.desk);
-            inputs.extend(self.desk.jobs.drain(..).map(|job| Input::Merged(Box::new(job.run()))));
+            self.syncer.drive(self.clock.now(), input, &mut self.outputs);
+            inputs.extend(self.outputs.jobs.drain(..).map(|job| Input::Merged(Box::new(job.run()))));
         }
     }
 
@@ -371,7 +371,7 @@ pub(super) fn spec(shard: &[u8]) -> RunSpec {
     }
 }
 
-/// Adapters of a model of a few values.
+/// Returns the shape of a tiny model with adapters.
 pub(super) fn adapters() -> ModelSpec {
     let lora = Some(LoraSpec { rank: 1, alpha: 1.0, targets: LoraTargets::ALL });
     ModelSpec {
@@ -394,7 +394,7 @@ pub(super) fn of_adapters(spec: RunSpec, bytes: &[u8]) -> RunSpec {
     RunSpec { model: adapters().into(), frozen, ..spec }
 }
 
-/// Step time in milliseconds; at 0 the learner's rate would be meaningless.
+/// Step time in milliseconds; at 0 the token rate would be meaningless.
 pub(super) const STEP_MS: u64 = 2;
 
 /// Trainer that pulls every parameter towards 1.
@@ -408,7 +408,7 @@ impl QuadraticTrainer {
         Self::of(layout())
     }
 
-    /// Returns a toy trainer for another layout.
+    /// Returns a trainer with another layout.
     pub(super) fn of(layout: Layout) -> Self {
         let params = vec![0.0; layout.len()];
         Self { layout, params }
@@ -443,26 +443,27 @@ impl Trainer for QuadraticTrainer {
     }
 }
 
-/// Time for which the device still works after the call of a step has returned, in milliseconds.
-pub(super) const SETTLE_MS: u64 = 5;
+/// Time for which the device continues to work after the call of a step, in milliseconds.
+pub(super) const DEVICE_MS: u64 = 5;
 
 /// Behaviour of one engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum EngineBehaviour {
     /// The device is lost before the engine is ready.
-    Stillborn,
+    LostAtStart,
     /// There is not enough memory.
     Oversized,
-    /// It delivers a body after `late_steps` further steps and is lost after `life_steps` in all; `None` means never.
+    /// The engine delivers a body after `late_steps` further steps and is lost after `life_steps` steps in all.
+    /// `None` means never.
     Alive { late_steps: Option<u64>, life_steps: Option<u64> },
 }
 
 /// State shared by all engines on one device.
 #[derive(Default)]
 pub(super) struct Device {
-    /// Plans of the next engines; the last one applies to all further engines.
+    /// Behaviours of the next engines; the last one applies to all further engines.
     pub(super) plans: VecDeque<EngineBehaviour>,
-    /// Moments passed to each engine.
+    /// Optimiser state passed to each engine.
     pub(super) given: Vec<Option<OptimiserState>>,
     /// Batch requested for each engine, including failed ones.
     pub(super) batches: Vec<u32>,
@@ -470,13 +471,13 @@ pub(super) struct Device {
     pub(super) window_ms: u64,
     /// Number of rehearsed steps.
     pub(super) rehearsals: u32,
-    /// Steps of each engine that was ready.
+    /// Steps of each engine that became ready.
     pub(super) steps: Vec<u64>,
     /// Number of waits for steps.
     pub(super) settled: u64,
-    /// Ends the run once a body was begun.
+    /// Stops the learner once the encoding of a body has begun.
     pub(super) leave_at_body: Option<Control>,
-    standing: u32,
+    live_engines: u32,
 }
 
 impl Device {
@@ -485,16 +486,16 @@ impl Device {
     }
 }
 
-/// Trains in host memory; only the timing is that of a device.
+/// Engine in host memory with the timing of a device.
 pub(super) struct DeviceEngine {
     host: HostEngine<QuadraticTrainer>,
     device: Rc<RefCell<Device>>,
     index: usize,
-    /// Steps of the initial moments.
+    /// Steps in the initial optimiser state.
     steps_before: u64,
     late_steps: Option<u64>,
     life_steps: Option<u64>,
-    /// Bodies in progress, and the step at which each is delivered.
+    /// Bodies in progress, each with the step at which it is delivered.
     coding: VecDeque<(Option<u64>, Encoded)>,
     stepped: bool,
 }
@@ -507,20 +508,20 @@ impl DeviceEngine {
     ) -> Result<Self, EngineError> {
         yield_now().await;
         let mut state = device.borrow_mut();
-        assert_eq!(state.standing, 0, "the engine before still stands");
+        assert_eq!(state.live_engines, 0, "the engine before still stands");
         let plan = if state.plans.len() > 1 { state.plans.pop_front() } else { state.plans.front().copied() };
         let steps_before = moments.as_ref().map_or(0, |moments| moments.steps);
         state.given.push(moments);
         state.batches.push(spec.inner.batch);
         let (late_steps, life_steps) = match plan.unwrap() {
-            EngineBehaviour::Stillborn => return Err(lost()),
+            EngineBehaviour::LostAtStart => return Err(lost()),
             EngineBehaviour::Oversized => {
                 return Err(EngineError::HostMemory { needed_mib: 2, available_mib: 1 });
             }
             EngineBehaviour::Alive { late_steps, life_steps } => (late_steps, life_steps),
         };
         let host = HostEngine::new(spec, QuadraticTrainer::new())?;
-        state.standing += 1;
+        state.live_engines += 1;
         state.steps.push(0);
         let (index, device) = (state.steps.len() - 1, Rc::clone(device));
         let coding = VecDeque::new();
@@ -531,7 +532,7 @@ impl DeviceEngine {
         self.device.borrow().steps[self.index]
     }
 
-    /// Takes as long as a step on `tokens`.
+    /// Sleeps as long as a step on `tokens` takes.
     fn work(&self, tokens: &[u32]) {
         let state = self.device.borrow();
         let windows = tokens.len() as u64 / 5;
@@ -546,7 +547,7 @@ impl DeviceEngine {
 
 impl Drop for DeviceEngine {
     fn drop(&mut self) {
-        self.device.borrow_mut().standing -= 1;
+        self.device.borrow_mut().live_engines -= 1;
     }
 }
 
@@ -601,7 +602,7 @@ impl Engine for DeviceEngine {
 
     async fn settle(&mut self) -> Result<(), EngineError> {
         yield_now().await;
-        thread::sleep(Duration::from_millis(SETTLE_MS));
+        thread::sleep(Duration::from_millis(DEVICE_MS));
         self.device.borrow_mut().settled += u64::from(mem::take(&mut self.stepped));
         for (at_step, _) in &mut self.coding {
             *at_step = Some(0);

@@ -1,4 +1,4 @@
-//! Frozen weights that a run builds on, their download in parts, and their storage across starts. Without them the
+//! Frozen weights of a run: their download in parts, and their cache across starts. Until they are complete the
 //! learner has no engine, but it still obeys its owner, reports and reconnects.
 
 use std::path::{Path, PathBuf};
@@ -17,22 +17,23 @@ use super::event::Event;
 use super::session::LearnerSession;
 use super::{Basis, RunError};
 
-/// First and maximum wait before a missing part is requested again, in milliseconds; each wait doubles.
+/// First and maximum wait before a failed part is requested again, in milliseconds. Each wait is twice the previous
+/// one.
 const RETRY_MS: (u64, u64) = (250, 15_000);
 
-/// The complete frozen weights of a run.
+/// Complete frozen weights of a run.
 pub(super) struct Weights {
-    /// Their description in the run.
+    /// Description in [`RunSpec`].
     pub(super) frozen: Frozen,
     pub(super) weights: Arc<FrozenWeights>,
 }
 
-/// Frozen weights during their download.
+/// Incomplete frozen weights of a run.
 pub(super) struct FrozenDownload {
     /// Most recent welcome.
     pub(super) welcome: Box<Welcome>,
     pub(super) frozen: Frozen,
-    /// Bytes of all parts before `next`.
+    /// Bytes of all parts before part `next`.
     pub(super) bytes: Vec<u8>,
     pub(super) next: u32,
     pub(super) is_fetching: bool,
@@ -42,14 +43,14 @@ pub(super) struct FrozenDownload {
 }
 
 impl FrozenDownload {
-    /// Returns the download of the frozen weights of `welcome`, with no part yet. Fails with a sentence if their length
-    /// does not fit the model.
+    /// Returns a download without parts. Fails with a sentence if the description is invalid, does not fit the model,
+    /// or needs more memory than is available.
     pub(super) fn new(welcome: &Welcome, frozen: &Frozen) -> Result<Self, String> {
         frozen.check().map_err(|error| error.to_string())?;
         let expected = ModelSpec::of(&welcome.spec.model)
             .and_then(|model| FrozenWeights::bytes_len(&model, frozen.form))
             .map_err(|error| error.to_string())?;
-        // Checked before the download: no description justifies a download of arbitrary size.
+        // This check precedes the download, so that a description cannot cause a download of arbitrary size.
         if frozen.bytes != expected {
             return Err(FrozenError::Length { found: frozen.bytes, expected }.to_string());
         }
@@ -60,13 +61,14 @@ impl FrozenDownload {
         Ok(Self { welcome, frozen, bytes, next: 0, is_fetching: false, after_us: 0, wait_ms: 0 })
     }
 
-    /// Returns the next part, named by its checksum, and its length; `None` if all parts are present.
+    /// Returns the hexadecimal checksum of the next part, which is its name in the cache, and its length; `None` if
+    /// all parts are present.
     pub(super) fn wanted(&self) -> Option<(String, u64)> {
         let (start, end) = self.frozen.range(self.next)?;
         Some((hex(self.frozen.checksum(self.next)?), end - start))
     }
 
-    /// Adds `part` if it is the next one.
+    /// Adds `part` if it is the next one, and returns whether it is.
     pub(super) fn add(&mut self, part: &[u8]) -> bool {
         let fits = self.frozen.is_part(self.next, part);
         if fits {
@@ -83,14 +85,14 @@ impl FrozenDownload {
         self.after_us = now_us.saturating_add(1_000 * self.wait_ms);
     }
 
-    /// Returns the bytes present, and the total.
+    /// Returns the number of bytes present, and the total.
     pub(super) fn progress(&self) -> (u64, u64) {
         (self.bytes.len() as u64, self.frozen.bytes)
     }
 }
 
 impl Weights {
-    /// Returns the total bytes.
+    /// Returns the number of bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.frozen.bytes
     }
@@ -102,20 +104,20 @@ where
     B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
-    /// Returns the frozen weights of the run of `spec`, if they are present.
+    /// Returns the frozen weights of the run `spec`, if they are complete.
     pub(super) fn frozen_weights(&self, spec: &RunSpec) -> Option<Arc<FrozenWeights>> {
         let frozen = spec.frozen.as_ref()?;
         let held = self.weights.as_ref().filter(|held| held.frozen == *frozen);
         held.map(|held| Arc::clone(&held.weights))
     }
 
-    /// Returns true if everything is present that an engine for the run of `welcome` builds on. If not, gathering
-    /// begins.
+    /// Returns true if the frozen weights for an engine of the run in `welcome` are complete or not needed. Otherwise
+    /// their download begins or continues.
     ///
     /// # Errors
-    /// - [`RunError::Frozen`]: the weights cannot be gathered here.
-    /// - [`RunError::Build`]: this learner cannot use them.
-    pub(super) fn has_basis(&mut self, welcome: &Welcome) -> Result<bool, RunError> {
+    /// - [`RunError::Frozen`]: the description of the weights is invalid, or memory is too small.
+    /// - [`RunError::Build`]: this learner does not support frozen weights.
+    pub(super) fn has_frozen_weights(&mut self, welcome: &Welcome) -> Result<bool, RunError> {
         let Some(frozen) = welcome.spec.frozen.as_ref() else { return Ok(true) };
         if !self.config.takes_adapters {
             let why = "the run trains adapters on frozen weights (LoRA), which this learner does not support: take \
@@ -125,18 +127,18 @@ where
         if self.frozen_weights(&welcome.spec).is_some() {
             return Ok(true);
         }
-        match self.gathering.as_mut().filter(|gathering| gathering.frozen == *frozen) {
-            Some(gathering) => {
-                // The source of the parts is back.
-                *gathering.welcome = welcome.clone();
-                gathering.after_us = 0;
+        match self.frozen_download.as_mut().filter(|download| download.frozen == *frozen) {
+            Some(download) => {
+                // The syncer can be reached again, so the next part is requested at once.
+                *download.welcome = welcome.clone();
+                download.after_us = 0;
             }
             None => {
                 self.weights = None;
                 self.downloads.clear_frozen();
-                let gathering =
+                let download =
                     FrozenDownload::new(welcome, frozen).map_err(|reason| RunError::Frozen { reason })?;
-                self.gathering = Some(gathering);
+                self.frozen_download = Some(download);
                 if self.config.shelf.take_if(|shelf| !shelf.has_room(frozen.bytes)).is_some() {
                     let reason = format!(
                         "the run's {:.0} MB of frozen weights exceed the size of the cache, so they are fetched at \
@@ -150,55 +152,55 @@ where
         Ok(false)
     }
 
-    /// Takes the next part from the shelf, or requests it; the last part leads to an engine. Returns true if there was
-    /// anything to do.
+    /// Takes the next part from the cache or requests it. After the last part it builds the engine. Returns true if
+    /// there was progress.
     ///
     /// # Errors
-    /// - [`RunError::Frozen`]: the gathered bytes do not fit a model.
-    /// - [`RunError::Build`]: no engine can be built on them here.
-    pub(super) async fn gather(&mut self) -> Result<bool, RunError> {
+    /// - [`RunError::Frozen`]: the bytes do not fit the model.
+    /// - [`RunError::Build`]: no engine can be built with them here.
+    pub(super) async fn fetch_frozen(&mut self) -> Result<bool, RunError> {
         let may = self.is_here() && !self.control.is_paused();
         let now_us = self.clock.now_us();
-        let is_due = |gathering: &&mut FrozenDownload| !gathering.is_fetching && gathering.after_us <= now_us;
-        let Some(gathering) = self.gathering.as_mut().filter(is_due).filter(|_| may) else {
+        let is_due = |download: &&mut FrozenDownload| !download.is_fetching && download.after_us <= now_us;
+        let Some(download) = self.frozen_download.as_mut().filter(is_due).filter(|_| may) else {
             return Ok(false);
         };
-        let Some((name, bytes)) = gathering.wanted() else { return self.gathered().await.map(|()| true) };
+        let Some((name, bytes)) = download.wanted() else { return self.finish_frozen().await.map(|()| true) };
         if let Some(shelf) = &self.config.shelf {
             let reason = match shelf.take(&name).await {
-                Ok(Some(part)) if gathering.add(&part) => return Ok(true),
+                Ok(Some(part)) if download.add(&part) => return Ok(true),
                 Ok(Some(_)) => Some("the cached frozen weights are damaged: they are fetched again".into()),
                 Ok(None) => None,
                 Err(error) => Some(format!("the cached frozen weights are fetched again: {error}")),
             };
             reason.into_iter().for_each(|reason| (self.observe)(&Event::Trouble { reason }));
         }
-        gathering.is_fetching = true;
-        self.downloads.frozen(gathering.welcome.run, gathering.next, bytes);
+        download.is_fetching = true;
+        self.downloads.frozen(download.welcome.run, download.next, bytes);
         Ok(false)
     }
 
     /// Handles the result of the requested part.
-    pub(super) async fn came_frozen(&mut self, came: Result<Vec<u8>, String>) {
+    pub(super) async fn on_frozen_part(&mut self, result: Result<Vec<u8>, String>) {
         let now_us = self.clock.now_us();
-        let Some(gathering) = &mut self.gathering else { return };
-        gathering.is_fetching = false;
-        let wanted = gathering.wanted();
-        let reason = match came {
-            Ok(part) if gathering.add(&part) => {
+        let Some(download) = &mut self.frozen_download else { return };
+        download.is_fetching = false;
+        let wanted = download.wanted();
+        let reason = match result {
+            Ok(part) if download.add(&part) => {
                 let (Some(shelf), Some((name, _))) = (&self.config.shelf, wanted) else { return };
                 let Err(error) = shelf.keep(&name, &part).await else { return };
-                // The next part would fail too.
+                // Storing the next part would fail too.
                 self.config.shelf = None;
                 format!("the frozen weights are not cached, and are fetched at the next start: {error}")
             }
             Ok(_) => {
-                gathering.postpone(now_us);
-                let part = gathering.next;
+                download.postpone(now_us);
+                let part = download.next;
                 format!("part {part} of the frozen weights has a wrong checksum: it is fetched again")
             }
             Err(reason) => {
-                gathering.postpone(now_us);
+                download.postpone(now_us);
                 self.member.handle(now_us, Input::Unfed { reason: reason.clone() });
                 format!("the frozen weights could not be fetched: {reason}")
             }
@@ -207,8 +209,8 @@ where
     }
 
     /// Builds the engine once all parts are present.
-    async fn gathered(&mut self) -> Result<(), RunError> {
-        let Some(FrozenDownload { welcome, frozen, bytes, .. }) = self.gathering.take() else {
+    async fn finish_frozen(&mut self) -> Result<(), RunError> {
+        let Some(FrozenDownload { welcome, frozen, bytes, .. }) = self.frozen_download.take() else {
             return Ok(());
         };
         let no_model = |error: ModelError| RunError::Frozen { reason: error.to_string() };
@@ -216,23 +218,22 @@ where
         let weights = FrozenWeights::from_bytes(&model, frozen.form, bytes);
         let weights = Arc::new(weights.map_err(|error| RunError::Frozen { reason: error.to_string() })?);
         self.weights = Some(Weights { frozen, weights });
-        self.raise(&welcome).await
+        self.build_engine(&welcome).await
     }
 }
 
-/// File extension in a [`Folder`].
+/// File extension of parts in a [`Folder`].
 const ENDING: &str = "part";
 
-/// Stores bytes under their checksums. It is only a cache: all data taken from it is checked, and fetched again if
-/// missing or damaged.
+/// Cache of bytes under their checksums. All data from it is verified, and fetched again if it is missing or damaged.
 pub trait WeightCache: fmt::Debug {
-    /// Returns true if the shelf has room for `bytes`. Nothing is kept of weights that do not fit.
+    /// Returns true if the cache may store `bytes` bytes in total. Weights that do not fit are not cached at all.
     fn has_room(&self, bytes: u64) -> bool;
 
     /// Returns the bytes stored under `name`, 64 hex digits, or `None`.
     ///
     /// # Errors
-    /// [`ShelfError`]: the shelf cannot be read.
+    /// [`ShelfError`]: the cache cannot be read.
     fn take<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<Vec<u8>>, ShelfError>>;
 
     /// Stores `bytes` under `name`, 64 hex digits, replacing earlier ones.
@@ -242,7 +243,7 @@ pub trait WeightCache: fmt::Debug {
     fn keep<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> LocalBoxFuture<'a, Result<(), ShelfError>>;
 }
 
-/// Reason why storing or reading failed.
+/// Failure of a cache.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct ShelfError {
@@ -250,7 +251,7 @@ pub struct ShelfError {
     pub reason: String,
 }
 
-/// A folder of limited size; the oldest files are removed first.
+/// Cache in a folder of limited size; the oldest files are removed first.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -258,7 +259,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Returns the folder `path` for at most `bytes_max` bytes. It is created with the first stored bytes.
+    /// Returns a cache in the folder `path` with at most `bytes_max` bytes. The folder is created when bytes are
+    /// first stored.
     #[must_use]
     pub fn new(path: PathBuf, bytes_max: u64) -> Self {
         Self { path, bytes_max }
@@ -280,18 +282,18 @@ impl Folder {
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), ShelfError> {
         fs::create_dir_all(&self.path).map_err(|error| failed("make", &self.path, &error))?;
         self.make_room(bytes.len() as u64)?;
-        // Written next to the target and renamed, so that another learner sees the whole file or none. A power failure
-        // may still leave a partial file, which the check on reading detects.
+        // The bytes are written to a temporary file that is then renamed, so that another learner sees the whole file
+        // or none. A power failure may still leave a partial file, which verification detects.
         let (path, draft) = (self.file(name), self.path.join(format!("{name}.{}.tmp", process::id())));
         let written = fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, &path));
         written.map_err(|error| {
-            // The file may have filled the disk.
+            // The disk may be full because of this file.
             let _ = fs::remove_file(&draft);
             failed("write", &path, &error)
         })
     }
 
-    /// Removes the oldest files until there is room for `bytes` more.
+    /// Removes the oldest files until `bytes` more bytes fit.
     fn make_room(&self, bytes: u64) -> Result<(), ShelfError> {
         let mut kept = self.kept()?;
         kept.sort_by_key(|(written, _, path)| (*written, path.clone()));
@@ -323,7 +325,7 @@ impl Folder {
         let mut kept = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(wrong)? {
             let entry = entry.map_err(wrong)?;
-            // Another learner may remove the file in the meantime.
+            // Another learner may have removed the file meanwhile.
             let Ok(metadata) = entry.metadata() else { continue };
             if entry.path().extension().is_some_and(|ending| ending == ENDING) {
                 let written = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -352,8 +354,8 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> ShelfError {
     ShelfError { reason: format!("cannot {what} {}: {error}", path.display()) }
 }
 
-/// Returns the default folder for frozen weights: `archipelago/frozen` in the cache folder of the environment `env`, or
-/// `None` without a home folder.
+/// Returns the default folder for frozen weights: `archipelago/frozen` in the XDG cache folder. `env` returns the
+/// value of an environment variable. Without a home folder, returns `None`.
 pub fn default_shelf(env: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let set = |name| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
@@ -376,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back() {
+    fn stored_bytes_are_read_back() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::new(place.path().join("made/for/it"), 100);
         assert_eq!(folder.read("a"), Ok(None));
@@ -387,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_no_further_than_it_may() {
+    fn folder_keeps_its_size_limit() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::new(place.path().to_owned(), 100);
         fs::write(place.path().join("notes.txt"), [0; 500]).unwrap();
@@ -396,7 +398,7 @@ mod tests {
             let written = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(year);
             File::options().write(true).open(folder.file(name)).unwrap().set_modified(written).unwrap();
         }
-        // The third file did not fit next to two others; the older one was removed.
+        // The third file did not fit next to the two others, so the oldest one was removed.
         assert_eq!(names(&folder), ["new.part", "notes.txt", "old.part"]);
         folder.write("all", &[0; 100]).unwrap();
         assert_eq!(names(&folder), ["all.part", "notes.txt"]);
@@ -406,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_used_is_said() {
+    fn unusable_folder_is_reported() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("file");
         fs::write(&file, "x").unwrap();

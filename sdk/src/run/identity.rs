@@ -1,4 +1,4 @@
-//! The learner's key on disk, used by one process at a time: 32 secret bytes and their checksum.
+//! Key of a learner on disk, used by one process at a time: 32 secret bytes and their checksum.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
@@ -9,19 +9,19 @@ use archipelago_runtime::platform::{RandomError, open_private};
 
 use super::{Address, Key};
 
-/// Maximum number of learners of one machine on one syncer.
+/// Maximum number of learners of one machine at one syncer.
 const INDEX_MAX: u32 = 1_024;
 /// Prefix of a key in text form.
 const TEXT_BEGINS: &str = "archipelago-key-1:";
 
-/// An identity reserved for this process while the value lives.
+/// Identity that is locked for this process until the value is dropped.
 #[derive(Debug)]
 pub struct IdentityLock {
     /// The key.
     pub key: Key,
     /// File with the key.
     pub path: PathBuf,
-    /// Index of this learner among those of this machine on this syncer, from 0. It is 0 if the user named the file.
+    /// Index of this learner among those of this machine at this syncer, from 0. It is 0 if the user named the file.
     pub index: u32,
     _file: File,
 }
@@ -40,16 +40,16 @@ pub enum IdentityError {
         /// Cause of the failure.
         error: io::Error,
     },
-    /// Another process holds the file.
+    /// Another process has locked the file.
     #[error("{} is in use by another learner: give each learner its own file", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// All files are in use.
+    /// All key files for the syncer are in use.
     #[error("{INDEX_MAX} learners of this machine are already connected to this syncer: stop some")]
     TooMany,
-    /// The file has the wrong number of bytes, or a wrong checksum.
+    /// The file has the wrong length or checksum.
     #[error(
         "{} holds no key, or a damaged one ({bytes} bytes): restore it from a copy, name another file, or delete it \
          to begin as a new learner",
@@ -61,13 +61,13 @@ pub enum IdentityError {
         /// Its length in bytes.
         bytes: u64,
     },
-    /// There is no key to show or to export.
+    /// The file with the key to show or to export does not exist.
     #[error("there is no key at {}: the first `join` creates one", path.display())]
     None {
         /// The file.
         path: PathBuf,
     },
-    /// A key exists already.
+    /// The file already has a key.
     #[error(
         "{} already holds a key, whose account would be lost: save it with `identity export`, then give --force",
         path.display()
@@ -85,7 +85,7 @@ pub enum IdentityError {
 }
 
 impl IdentityLock {
-    /// Opens the identity in `path`, and creates it if the file does not exist.
+    /// Opens the identity in `path`. If the file does not exist or is empty, a key is created.
     ///
     /// # Errors
     /// [`IdentityError::Io`], [`IdentityError::InUse`], [`IdentityError::Damaged`], [`IdentityError::Random`].
@@ -108,13 +108,14 @@ impl IdentityLock {
         Err(IdentityError::TooMany)
     }
 
-    /// Opens the identity in `path`, or returns `None` if another process holds it.
+    /// Opens the identity in `path`, or returns `None` if another process has locked the file.
     fn try_file(path: &Path, index: u32) -> Result<Option<Self>, IdentityError> {
         let wrong = |error| IdentityError::Io { path: path.to_owned(), error };
         let mut file = open_private(path).map_err(wrong)?;
         match file.try_lock() {
             Ok(()) => {}
-            // Network file systems may not support locks. Then two learners with the same key would replace each other.
+            // Network file systems may not support locks. Then two learners with the same key replace each other's
+            // connections.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(wrong(error)),
@@ -133,13 +134,13 @@ impl IdentityLock {
     }
 }
 
-/// Returns the file of this machine's first learner for `address` in `folder`.
+/// Returns the key file in `folder` of this machine's first learner at `address`.
 #[must_use]
 pub fn first_file(folder: &Path, address: &Address) -> PathBuf {
     folder.join(format!("{}.0.key", file_name(address)))
 }
 
-/// Reads the key in `path`, even if another process uses it.
+/// Reads the key in `path`, even if another process has locked the file.
 ///
 /// # Errors
 /// [`IdentityError::None`], [`IdentityError::Io`], [`IdentityError::Damaged`].
@@ -167,7 +168,7 @@ fn of_bytes(path: &Path, bytes: &[u8]) -> Result<Key, IdentityError> {
     Ok(Key::from_secret(secret))
 }
 
-/// Writes `key` to `path`; overwrites an existing key only with `force`.
+/// Writes `key` to `path`. An existing key is overwritten only with `force`.
 ///
 /// # Errors
 /// [`IdentityError::Taken`], [`IdentityError::InUse`], [`IdentityError::Io`].
@@ -189,7 +190,7 @@ pub fn write(path: &Path, key: &Key, force: bool) -> Result<(), IdentityError> {
     file.write_all(&to_bytes(key)).and_then(|()| file.sync_all()).map_err(wrong)
 }
 
-/// Returns the text form of `key`. It is secret: its holder can act as the learner.
+/// Returns the text form of `key`. It is secret: anybody who has it can act as the learner.
 #[must_use]
 pub fn to_text(key: &Key) -> String {
     key.secret().iter().fold(TEXT_BEGINS.to_owned(), |text, byte| text + &format!("{byte:02x}"))
@@ -211,14 +212,14 @@ pub fn of_text(text: &str) -> Result<Key, IdentityError> {
     Ok(Key::from_secret(&secret))
 }
 
-/// Returns `address` as a file name.
+/// Returns `address` with all characters replaced that are unusual in file names.
 fn file_name(address: &Address) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '_' };
     address.to_string().chars().map(plain).collect()
 }
 
-/// Returns the default folder for identities, by the XDG base directory specification. `env` returns the values of
-/// environment variables.
+/// Returns the default folder for identities, according to the XDG base directory specification. `env` returns the
+/// value of an environment variable.
 ///
 /// # Errors
 /// [`IdentityError::NoHome`].
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_goes_along_as_a_line_of_text() {
+    fn key_survives_export_and_import() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("a.key"), folder.path().join("sub/b.key"));
         assert!(matches!(read(&from), Err(IdentityError::None { .. })));

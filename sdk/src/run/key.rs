@@ -1,4 +1,4 @@
-//! Identity of a learner: a key that signs for it.
+//! Key of a learner, which is its identity.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use futures::future::{LocalBoxFuture, ready};
 use archipelago_core::wire::{Identity, Signature};
 use archipelago_runtime::platform::{RandomError, random_bytes};
 
-/// Signs for a learner. The secret may be out of reach of this program, as with keys of browsers.
+/// Signs with the key of a learner. The secret may be inaccessible to this program, as with keys in browsers.
 pub trait Signer: fmt::Debug {
     /// Returns the public key, which identifies the learner.
     fn identity(&self) -> Identity;
@@ -16,11 +16,11 @@ pub trait Signer: fmt::Debug {
     /// Returns the Ed25519 signature of `text`.
     ///
     /// # Errors
-    /// [`SignError`]: the holder of the key did not sign.
+    /// [`SignError`]: the key did not sign.
     fn sign<'a>(&'a self, text: &'a [u8]) -> LocalBoxFuture<'a, Result<Signature, SignError>>;
 }
 
-/// The holder of the learner's key did not sign.
+/// Failure to sign with the learner's key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the learner's key could not sign: {reason}; reload, or begin with a new one")]
 pub struct SignError {
@@ -28,15 +28,15 @@ pub struct SignError {
     pub reason: String,
 }
 
-/// A key in the memory of this program. `Debug` shows its public half.
+/// Key in the memory of this program. Its `Debug` form shows only the public key.
 #[derive(Clone)]
 pub struct Key(SigningKey);
 
 impl Key {
-    /// Bytes of a secret.
+    /// Length of the secret, in bytes.
     pub const SECRET_BYTES: usize = 32;
 
-    /// Returns the key of `secret`, the 32 bytes of RFC 8032. All such bytes form a key.
+    /// Returns the key with `secret`, the 32 bytes of RFC 8032. All values are valid.
     #[must_use]
     pub fn from_secret(secret: &[u8; Self::SECRET_BYTES]) -> Self {
         Self(SigningKey::from_bytes(secret))

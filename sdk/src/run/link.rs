@@ -1,4 +1,4 @@
-//! Link to the syncer: whole messages in both directions, over successive sockets.
+//! Connection to the syncer: whole messages in both directions, over successive sockets.
 
 use archipelago_core::driver::Input;
 use archipelago_core::text::plain;
@@ -9,19 +9,19 @@ use archipelago_runtime::platform::{SendError, Socket, SocketBytes, SocketEvent,
 
 use super::Address;
 
-/// Maximum number of queued bytes to send: two of the largest messages.
+/// Maximum number of bytes in the send queue: two of the largest messages.
 const QUEUE_BYTES_MAX: usize = 2 * BODY_BYTES_MAX as usize;
 
-/// Successive connections to one syncer. The member decides when to open and when to drop one.
+/// Successive connections to one syncer. The driver decides when to open and when to drop one.
 #[derive(Debug)]
 pub(super) struct SyncerLink {
     address: Address,
-    line: Option<OpenConnection>,
+    connection: Option<OpenConnection>,
     /// Number of the next chunked message.
     number: u32,
-    /// Bytes of past connections.
+    /// Bytes sent and received on past connections.
     bytes: SocketBytes,
-    /// Answer at the address, if it has no socket.
+    /// Answer of a server at the address that has no run there.
     absent: Option<String>,
 }
 
@@ -34,46 +34,46 @@ struct OpenConnection {
 impl SyncerLink {
     /// Returns a link without a connection.
     pub(super) fn new(address: Address) -> Self {
-        Self { address, line: None, number: 0, bytes: SocketBytes::default(), absent: None }
+        Self { address, connection: None, number: 0, bytes: SocketBytes::default(), absent: None }
     }
 
-    /// Begins to connect, and drops the previous connection.
+    /// Begins to connect. A previous connection is dropped.
     pub(super) fn connect(&mut self) {
         self.drop_connection();
         let limits = SocketLimits { frame_bytes_max: CHUNK_BYTES as usize, queue_bytes_max: QUEUE_BYTES_MAX };
         let socket = Socket::connect(&self.address.socket_url(), SUBPROTOCOL, limits);
-        self.line = Some(OpenConnection { socket, assembler: Assembler::new(BODY_BYTES_MAX) });
+        self.connection = Some(OpenConnection { socket, assembler: Assembler::new(BODY_BYTES_MAX) });
     }
 
     /// Returns the next input, if there is one.
     pub(super) fn try_next(&mut self) -> Option<Input> {
-        let line = self.line.as_mut()?;
-        let event = line.socket.try_recv()?;
-        Some(line.take(event, &mut self.absent))
+        let connection = self.connection.as_mut()?;
+        let event = connection.socket.try_recv()?;
+        Some(connection.take(event, &mut self.absent))
     }
 
-    /// Waits for the next input; without a connection it waits for ever. Dropping the future loses nothing.
+    /// Waits for the next input; without a connection it waits forever. It is safe to drop the future.
     pub(super) async fn next(&mut self) -> Input {
-        match &mut self.line {
-            Some(line) => {
-                let event = line.socket.recv().await;
-                line.take(event, &mut self.absent)
+        match &mut self.connection {
+            Some(connection) => {
+                let event = connection.socket.recv().await;
+                connection.take(event, &mut self.absent)
             }
             None => std::future::pending().await,
         }
     }
 
-    /// Queues a message, or drops it if there is no connection. A connection that has just ended may hold unread input,
-    /// such as the reason for its end; its events deliver that in order.
+    /// Queues a message, or drops it if there is no connection. If the connection has just ended, its remaining
+    /// events, such as the goodbye, are still delivered in order.
     ///
     /// # Errors
-    /// [`SendError::QueueFull`]: the network is too slow, and the connection must end.
+    /// [`SendError::QueueFull`]: the network is too slow, and the connection must be closed.
     pub(super) fn send(&mut self, message: &Message) -> Result<(), SendError> {
-        let Some(line) = &mut self.line else { return Ok(()) };
+        let Some(connection) = &mut self.connection else { return Ok(()) };
         self.number = self.number.wrapping_add(1);
         let bulk = message.is_bulk();
         for frame in frames(encode(message), self.number) {
-            match line.socket.send(frame, bulk) {
+            match connection.socket.send(frame, bulk) {
                 Err(SendError::Closed) => return Ok(()),
                 sent => sent?,
             }
@@ -83,37 +83,38 @@ impl SyncerLink {
 
     /// Closes the connection with a code and reason; [`Input::Closed`] follows.
     pub(super) fn close(&mut self, code: CloseCode, reason: &str) {
-        if let Some(line) = &mut self.line {
-            line.socket.close(code.into(), reason);
+        if let Some(connection) = &mut self.connection {
+            connection.socket.close(code.into(), reason);
         }
     }
 
     /// Drops the connection, if there is one. No further input comes from it.
     pub(super) fn drop_connection(&mut self) {
         self.bytes = self.bytes();
-        self.line = None;
+        self.connection = None;
     }
 
-    /// Returns the answer at the address, if a server without a socket answered there. Returns it only once.
+    /// Returns the answer of a server at the address without a run, once.
     pub(super) fn take_absent(&mut self) -> Option<String> {
         self.absent.take()
     }
 
-    /// Returns the queued bytes.
+    /// Returns the number of bytes in the send queue.
     pub(super) fn queued_bytes(&self) -> usize {
-        self.line.as_ref().map_or(0, |line| line.socket.queued_bytes())
+        self.connection.as_ref().map_or(0, |connection| connection.socket.queued_bytes())
     }
 
-    /// Returns the bytes of all connections so far.
+    /// Returns the bytes sent and received on all connections so far.
     pub(super) fn bytes(&self) -> SocketBytes {
-        let live = self.line.as_ref().map_or(SocketBytes::default(), |line| line.socket.bytes());
+        let live =
+            self.connection.as_ref().map_or(SocketBytes::default(), |connection| connection.socket.bytes());
         SocketBytes { sent: self.bytes.sent + live.sent, received: self.bytes.received + live.received }
     }
 }
 
 impl OpenConnection {
-    /// Converts a socket event to an input of the member: a message, if the event completes one. Also records a missing
-    /// socket.
+    /// Converts a socket event to an input of the driver, which is a message if the event completes one. If the
+    /// server has no run at the address, its answer is stored in `absent`.
     fn take(&mut self, event: SocketEvent, absent: &mut Option<String>) -> Input {
         match event {
             SocketEvent::Opened => Input::Opened,
@@ -125,7 +126,7 @@ impl OpenConnection {
             }
             SocketEvent::Closed { code, reason } => Input::Closed { code, reason: plain(&reason) },
             SocketEvent::Frame(frame) => match self.assembler.push(&frame) {
-                // The reason is shown to users.
+                // Users see the reason.
                 Ok(Some(Message::Bye(bye))) => {
                     Input::Message(Message::Bye(Bye { reason: plain(&bye.reason), ..bye }))
                 }

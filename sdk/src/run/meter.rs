@@ -1,4 +1,4 @@
-//! Accounting of time and of the token rate.
+//! Measurement of a learner's time and token rate.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -6,12 +6,12 @@ use std::mem;
 /// Span over which the token rate is averaged, in microseconds.
 const RATE_US: u64 = 10_000_000;
 
-/// Use of a learner's time.
+/// Purpose of a span of a learner's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimeUse {
     /// Training steps.
     Training,
-    /// Messages, and coding and applying parameters.
+    /// Messages, and encoding and applying parameters.
     Exchange,
     /// Waiting without training data.
     Starved,
@@ -30,56 +30,56 @@ pub(super) struct Meter {
     pub(super) step_us: u64,
     loss_sum: f64,
     loss_tokens: u64,
-    /// End of recent steps in microseconds, and the tokens of each.
+    /// End time of each recent step in microseconds, and its tokens.
     recent: VecDeque<(u64, u64)>,
     first_step_us: Option<u64>,
-    /// End of the booked time.
-    booked_us: u64,
-    /// Steps whose calls returned since the last wait for the device.
-    unsettled_steps: u64,
-    /// Time of steps beyond their calls that no step counts yet.
-    settled_us: u64,
+    /// Time up to which all time is accounted for, in microseconds.
+    accounted_us: u64,
+    /// Steps whose calls have returned since the last wait for the device.
+    pending_steps: u64,
+    /// Device time after the calls of steps that is not part of a step time yet, in microseconds.
+    carried_us: u64,
 }
 
 impl Meter {
-    /// Books the time since the last booking and returns it.
-    pub(super) fn book(&mut self, now_us: u64, on: TimeUse) -> u64 {
-        let us = now_us - mem::replace(&mut self.booked_us, now_us);
+    /// Accounts the time since the last call to `on` and returns it in microseconds.
+    pub(super) fn account(&mut self, now_us: u64, on: TimeUse) -> u64 {
+        let us = now_us - mem::replace(&mut self.accounted_us, now_us);
         self.spend(on, us);
         us
     }
 
-    /// Returns the time of a step's call and the excess time of earlier steps, in microseconds. [`Self::step`] books
-    /// the rest.
+    /// Returns the duration of a step's call and the additional device time of earlier steps, in microseconds. The
+    /// caller passes their sum to [`Self::step`].
     pub(super) fn returned(&mut self, now_us: u64) -> (u64, u64) {
-        self.unsettled_steps += 1;
-        let call_us = now_us - mem::replace(&mut self.booked_us, now_us);
-        (call_us, mem::take(&mut self.settled_us))
+        self.pending_steps += 1;
+        let call_us = now_us - mem::replace(&mut self.accounted_us, now_us);
+        (call_us, mem::take(&mut self.carried_us))
     }
 
-    /// Returns the excess time of steps whose calls returned early, in microseconds, after a wait for the device. It
-    /// counts towards the next step.
+    /// Handles the end of a wait for the device. Returns the wait in microseconds if steps were pending; it becomes
+    /// part of the next step's time. Otherwise returns 0.
     pub(super) fn settled(&mut self, now_us: u64) -> u64 {
-        if mem::take(&mut self.unsettled_steps) == 0 {
-            self.book(now_us, TimeUse::Other);
+        if mem::take(&mut self.pending_steps) == 0 {
+            self.account(now_us, TimeUse::Other);
             return 0;
         }
-        let us = now_us - mem::replace(&mut self.booked_us, now_us);
-        self.settled_us += us;
+        let us = now_us - mem::replace(&mut self.accounted_us, now_us);
+        self.carried_us += us;
         us
     }
 
-    /// Drops the pending steps of an engine that is gone.
+    /// Forgets pending steps, because their engine was dropped.
     pub(super) fn forget_steps(&mut self) {
-        self.unsettled_steps = 0;
+        self.pending_steps = 0;
     }
 
-    /// Returns the end of the booked time, in microseconds.
-    pub(super) fn booked_us(&self) -> u64 {
-        self.booked_us
+    /// Returns the time up to which all time is accounted for, in microseconds.
+    pub(super) fn accounted_us(&self) -> u64 {
+        self.accounted_us
     }
 
-    /// Books a span of time. Before the first step only training counts.
+    /// Adds a span of time to a sum. Before the first step, only training time is added.
     fn spend(&mut self, on: TimeUse, us: u64) {
         match on {
             TimeUse::Training => self.train_us += us,
@@ -89,7 +89,7 @@ impl Meter {
         }
     }
 
-    /// Books a step of `step_us` that ended at `now_us`.
+    /// Accounts for a step of `step_us` microseconds that ended at `now_us`.
     pub(super) fn step(&mut self, now_us: u64, step_us: u64, tokens: u64, loss: f32) {
         self.spend(TimeUse::Training, step_us);
         self.first_step_us.get_or_insert(now_us.saturating_sub(step_us));
@@ -105,14 +105,14 @@ impl Meter {
         self.forget(now_us);
     }
 
-    /// Returns the mean loss of the tokens since the last call, or `None` without tokens.
+    /// Returns the mean loss over the tokens since the last call, or `None` without tokens.
     pub(super) fn take_loss(&mut self) -> Option<f32> {
         let mean = (self.loss_tokens > 0).then(|| (self.loss_sum / self.loss_tokens as f64) as f32);
         (self.loss_sum, self.loss_tokens) = (0.0, 0);
         mean
     }
 
-    /// Returns tokens per second over the last 10 s, or since the beginning of the first step.
+    /// Returns the tokens per second over the last 10 s, or since the start of the first step if that is less.
     pub(super) fn tokens_per_s(&mut self, now_us: u64) -> f64 {
         self.forget(now_us);
         let Some(first_us) = self.first_step_us else { return 0.0 };
@@ -121,7 +121,8 @@ impl Meter {
         tokens as f64 * 1e6 / span_us as f64
     }
 
-    /// Returns exchange and starvation as a share of these and training, 0 before the first step.
+    /// Returns the time for exchange and without data as a fraction of that time plus training; 0 before the first
+    /// step.
     pub(super) fn sync_ratio(&self) -> f64 {
         let lost_us = self.exchange_us + self.starved_us;
         let all_us = lost_us + self.train_us;
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_counts_as_often_as_it_was_of_a_token() {
+    fn mean_loss_is_weighted_by_tokens() {
         let mut meter = Meter::default();
         for (tokens, loss) in [(64, 3.0), (0, 3.0), (192, 2.0)] {
             meter.step(1_000, 1_000, tokens, loss);

@@ -1,8 +1,9 @@
-//! The learner's loop: platform → [`archipelago_core::driver`] → engine, as one future on one thread.
+//! The learner's loop as one future on one thread: it connects the platform, the [`archipelago_core::driver`] and an
+//! engine.
 //!
-//! The learner trains whenever it has parameters and data, and then never waits for the network. Sockets and transfers
-//! run on their own threads, and their input is handled between two steps. Training continues while the connection is
-//! down, and the learner returns with the same identity.
+//! The learner trains whenever it has parameters and data, and never waits for the network meanwhile. Sockets and
+//! transfers run on their own threads, and their input is handled between two steps. Training continues while the
+//! connection is down, and the learner reconnects with the same identity.
 
 mod address;
 mod batch;
@@ -42,42 +43,42 @@ pub use key::{Key, SignError, Signer};
 pub struct RunConfig {
     /// Address of the syncer.
     pub address: Address,
-    /// Signer for the learner, with the same key at each start.
+    /// Key that signs for the learner, the same at each start.
     pub signer: Rc<dyn Signer>,
-    /// Display name; cut to 64 bytes.
+    /// Display name; shortened to 64 bytes.
     pub name: String,
-    /// Device, for display; cut to 64 bytes.
+    /// Device, for display; shortened to 64 bytes.
     pub device: String,
     /// Time limit for the first admission, in milliseconds.
     pub contact_ms_max: u64,
-    /// Time limit for later admissions, in milliseconds; `None` sets no limit.
+    /// Time limit for a readmission, in milliseconds; `None` sets no limit.
     pub reconnect_ms_max: Option<u64>,
     /// Time after which the learner leaves, in milliseconds; `None` sets no limit.
     pub run_ms_max: Option<u64>,
-    /// Windows in one training step.
+    /// Choice of the number of windows in one training step.
     pub batch: BatchChoice,
-    /// Storage for frozen weights across starts. Without it they are fetched at each start.
+    /// Cache of frozen weights across starts. Without it they are fetched at each start.
     pub shelf: Option<Rc<dyn WeightCache>>,
-    /// Whether the engines can build on frozen weights. If not, the learner leaves a run that has some before fetching
-    /// them.
+    /// Whether the engines support frozen weights. If not, the learner leaves a run with frozen weights before it
+    /// fetches them.
     pub takes_adapters: bool,
 }
 
-/// Inputs of an engine other than the run's description.
+/// Inputs of a new engine besides the run's description.
 #[derive(Debug, Default)]
 pub struct Basis {
-    /// Moments of the previous engine, if its device was lost in this same run.
+    /// Optimiser state of the previous engine, if its device was lost in this same run.
     pub moments: Option<OptimiserState>,
-    /// Frozen weights, if the run has some.
+    /// Frozen weights, if the run has them.
     pub frozen: Option<Arc<FrozenWeights>>,
 }
 
 impl RunConfig {
-    /// Time limit of [`Self::new`] for the first admission, in milliseconds.
+    /// Time limit for the first admission in settings from [`Self::new`], in milliseconds.
     pub const CONTACT_MS_MAX: u64 = 30_000;
 
-    /// Returns settings for an unnamed learner that reconnects as long as the run lasts and trains all weights of its
-    /// model. Set the other fields as needed.
+    /// Returns settings for a learner with the default name that reconnects without a time limit and trains all
+    /// weights of its model. Set the other fields as needed.
     #[must_use]
     pub fn new(address: Address, signer: impl Signer + 'static) -> Self {
         Self {
@@ -95,23 +96,23 @@ impl RunConfig {
     }
 }
 
-/// Reason for the end of a run, other than the owner's decision or the completion of the run.
+/// Reason why a learner ended, other than its owner's decision or the completion of the run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The syncer did not admit this learner, or gave it no parameters, within the time limit.
+    /// The syncer did not admit this learner, or delivered no parameters, within the time limit.
     #[error(
         "{address} did not admit this learner within {waited_s} s: {reason}; check that the syncer runs and the \
          address is right"
     )]
     Unreachable {
-        /// Address of the syncer.
+        /// Address of the run.
         address: Address,
         /// Waiting time in seconds.
         waited_s: u64,
         /// Result of the last attempt.
         reason: String,
     },
-    /// The server at the address knows no run there, and this learner was never admitted.
+    /// A server answered without a run at the address, and this learner was never admitted.
     #[error(
         "there is no run at {address}, which {reason}; open that address in a browser and give the link to the run's \
          own page, such as http://HOST:PORT/ or http://HOST:PORT/runs/NAME/"
@@ -130,37 +131,38 @@ pub enum RunError {
         /// Reason in words.
         reason: String,
     },
-    /// The run cannot be trained here.
+    /// No engine for the run can be built here.
     #[error("this machine cannot take part in the run: {0}")]
     Build(#[source] EngineError),
     /// The frozen weights of the run cannot be used.
     #[error("the frozen weights of the run cannot be used: {reason}")]
     Frozen {
-        /// Fault of the weights.
+        /// Fault of the weights, in words.
         reason: String,
     },
-    /// The engine failed, or its device was lost too many times.
+    /// The engine failed during training, or its device was lost too many times.
     #[error("training failed: {0}")]
     Engine(#[from] EngineError),
-    /// There are no random bytes for the retries.
+    /// The system provides no random bytes for the retries.
     #[error(transparent)]
     Random(#[from] RandomError),
 }
 
 /// Takes part in the run at `config.address` until `control` stops it, its time is up, or the run ends.
 ///
-/// `build` makes the engine of a run; its initial parameters are overwritten. Its arguments are the run's description
-/// with this learner's batch, and the other inputs of the engine. With [`BatchChoice::AUTO`] it may be called again at
-/// once for a smaller batch; the previous engine is gone by then, and its moments are unchanged. `observe` receives all
-/// events worth showing and should return at once. A native caller must poll the future within a Tokio runtime with an
+/// `build` returns the engine of a run, whose initial parameters are then overwritten. Its arguments are the run's
+/// description with this learner's batch, and the other inputs of the engine. With [`BatchChoice::AUTO`] it may be
+/// called again at once for a smaller batch; the previous engine has been dropped before. `observe` receives all
+/// events worth showing and should return at once. A native caller must poll the future in a Tokio runtime with an
 /// enabled timer. A step on the CPU blocks the thread.
 ///
 /// # Errors
 /// - [`RunError::Unreachable`]: no admission within `contact_ms_max`, or within `reconnect_ms_max` later.
-/// - [`RunError::NoRun`]: the learner was never admitted, and no syncer is at the address; browsers cannot detect this.
+/// - [`RunError::NoRun`]: the learner was never admitted, and the address has no run; browsers cannot detect this.
 /// - [`RunError::Refused`]: the syncer permanently refuses this learner.
-/// - [`RunError::Build`], [`RunError::Frozen`], [`RunError::Engine`]: the run cannot be trained here.
-/// - [`RunError::Random`]: the operating system provides no random bytes.
+/// - [`RunError::Build`], [`RunError::Frozen`]: no engine for the run can be built here.
+/// - [`RunError::Engine`]: training failed, or the device was lost too many times.
+/// - [`RunError::Random`]: the system provides no random bytes.
 pub async fn run<E, B, O>(
     config: RunConfig,
     control: &Control,

@@ -1,4 +1,4 @@
-//! The shell around a [`LearnerDriver`]: it carries out the member's actions, passes inputs to it, and trains in
+//! Shell around a [`LearnerDriver`]: it passes inputs to the driver, carries out the driver's outputs, and trains in
 //! between.
 
 use std::num::NonZeroU32;
@@ -22,12 +22,12 @@ use super::link::SyncerLink;
 use super::meter::{Meter, TimeUse};
 use super::{Basis, Control, RunConfig, RunError};
 
-/// Maximum sleep in microseconds; the owner's settings are checked this often.
+/// Maximum sleep in microseconds. The owner's settings are checked at least this often.
 const WAIT_US_MAX: u64 = 100_000;
 /// Time between two reports, in microseconds.
 const REPORT_US: u64 = 500_000;
 
-/// A member and the resources of this machine.
+/// Driver of a learner, and the resources of this machine.
 pub(super) struct LearnerSession<'a, E, B, O> {
     pub(super) config: RunConfig,
     pub(super) control: &'a Control,
@@ -38,27 +38,27 @@ pub(super) struct LearnerSession<'a, E, B, O> {
     pub(super) part: Option<ActiveRun<E>>,
     pub(super) link: SyncerLink,
     pub(super) downloads: Downloads,
-    pub(super) salvaged: Option<SalvagedMoments>,
+    pub(super) saved_state: Option<SavedState>,
     /// Frozen weights of the run, complete or during their download.
     pub(super) weights: Option<Weights>,
-    pub(super) gathering: Option<FrozenDownload>,
-    /// Batch chosen for this device, and its run.
+    pub(super) frozen_download: Option<FrozenDownload>,
+    /// Batch chosen for this device, with the run that it was chosen for.
     pub(super) fitted: Option<(RunId, NonZeroU32)>,
-    /// Maximum step time of a chosen batch, in microseconds.
+    /// Maximum step time of an automatically chosen batch, in microseconds.
     pub(super) step_us_max: u64,
     /// Error of the last lost device.
     pub(super) lost: Option<EngineError>,
     pub(super) meter: Meter,
     pub(super) receipts: ReceiptCounts,
-    /// Owner's settings last passed to the member.
-    told: ControlState,
+    /// Settings of the owner that were last passed to the driver.
+    applied: ControlState,
     pub(super) end: Option<End>,
-    /// Downloaded bytes already reported to the member.
+    /// Downloaded bytes that were reported to the driver.
     fed_bytes: u64,
     report_us: u64,
 }
 
-/// Settings that the owner can change during the run.
+/// Settings that the learner's owner can change while it runs.
 #[derive(Clone, Copy, PartialEq)]
 struct ControlState {
     paused: bool,
@@ -66,7 +66,7 @@ struct ControlState {
     duty_permille: u16,
 }
 
-/// State of the current run.
+/// Engine of the current run.
 pub(super) struct ActiveRun<E> {
     pub(super) run: RunId,
     /// Description of the run.
@@ -91,7 +91,7 @@ where
         Self::with(config, Waits::default(), control, build, observe)
     }
 
-    /// Returns a session with other waits.
+    /// Returns a session with `waits` instead of the default waits.
     pub(super) fn with(
         config: RunConfig,
         waits: Waits,
@@ -122,15 +122,15 @@ where
             part: None,
             link: SyncerLink::new(config.address.clone()),
             downloads: Downloads::new(config.address.clone()),
-            salvaged: None,
+            saved_state: None,
             weights: None,
-            gathering: None,
+            frozen_download: None,
             fitted: None,
             step_us_max: STEP_US_MAX,
             lost: None,
             meter: Meter::default(),
             receipts: ReceiptCounts::default(),
-            told: ControlState { paused: false, hidden: false, duty_permille: 1_000 },
+            applied: ControlState { paused: false, hidden: false, duty_permille: 1_000 },
             end: None,
             fed_bytes: 0,
             report_us: 0,
@@ -138,23 +138,23 @@ where
         })
     }
 
-    /// Trains, and handles input between two steps, until the end.
+    /// Trains, and handles input between two steps, until the learner ends.
     pub(super) async fn run(mut self) -> Result<Report, RunError> {
         loop {
-            self.turn().await?;
+            self.handle_pending().await?;
             if let Some(end) = self.end.take() {
-                return self.part_from(end);
+                return self.into_result(end);
             }
             if let Some(reason) = self.link.take_absent().filter(|_| self.member.phase() == Phase::Greeting) {
                 return Err(RunError::NoRun { address: self.config.address, reason });
             }
-            let gathered = self.gather().await?;
+            let fetched = self.fetch_frozen().await?;
             match self.next_batch().await? {
                 Some(batch) => {
                     self.step(&batch).await?;
                     yield_now().await;
                 }
-                None if gathered => {
+                None if fetched => {
                     self.drain().await?;
                     yield_now().await;
                 }
@@ -164,8 +164,8 @@ where
     }
 
     /// Handles all pending input and the owner's settings, without waiting.
-    async fn turn(&mut self) -> Result<(), RunError> {
-        self.tell_wishes().await?;
+    async fn handle_pending(&mut self) -> Result<(), RunError> {
+        self.apply_settings().await?;
         while let Some(input) = self.link.try_next() {
             self.handle(input).await?;
         }
@@ -173,8 +173,8 @@ where
         if std::mem::replace(&mut self.fed_bytes, fed_bytes) < fed_bytes {
             self.handle(Input::Fed).await?;
         }
-        while let Some(came) = self.downloads.try_next() {
-            self.take(came).await?;
+        while let Some(result) = self.downloads.try_next() {
+            self.take(result).await?;
         }
         if self.control.take_reconnect() {
             self.handle(Input::DrainNow).await?;
@@ -183,7 +183,7 @@ where
         if !busy && self.link.queued_bytes() == 0 && matches!(self.member.phase(), Phase::Flushing { .. }) {
             self.handle(Input::Flushed).await?;
         }
-        // All input is handled by now, so that the remaining silence is real.
+        // All input is handled before, so that measured silence is real.
         self.handle(Input::Timeout).await?;
         let now_us = self.clock.now_us();
         if now_us >= self.report_us && self.is_here() {
@@ -194,7 +194,7 @@ where
         Ok(())
     }
 
-    /// Fails if the time is up and nothing was trained because the syncer was unreachable.
+    /// Fails if the syncer is unreachable. The caller has found that the time is up and nothing was trained.
     fn check_hindrance(&self, now_us: u64) -> Result<(), RunError> {
         let reason = match self.member.hindrance(now_us) {
             Some(reason) => reason.to_owned(),
@@ -205,7 +205,7 @@ where
         Err(RunError::Unreachable { address, waited_s, reason })
     }
 
-    async fn tell_wishes(&mut self) -> Result<(), RunError> {
+    async fn apply_settings(&mut self) -> Result<(), RunError> {
         let now_us = self.clock.now_us();
         let over = self.config.run_ms_max.is_some_and(|run_ms| now_us >= run_ms.saturating_mul(1_000));
         if over && !self.control.is_stopped() && self.meter.steps == 0 && self.is_here() {
@@ -214,20 +214,20 @@ where
         if (over || self.control.is_stopped()) && self.is_here() {
             self.handle(Input::Leave).await?;
         }
-        let wishes = ControlState {
+        let settings = ControlState {
             paused: self.control.is_paused(),
             hidden: self.control.is_hidden(),
             duty_permille: self.control.duty_permille(),
         };
-        let told = std::mem::replace(&mut self.told, wishes);
-        if wishes.paused != told.paused {
-            self.handle(Input::Paused(wishes.paused)).await?;
+        let applied = std::mem::replace(&mut self.applied, settings);
+        if settings.paused != applied.paused {
+            self.handle(Input::Paused(settings.paused)).await?;
         }
-        if wishes.hidden != told.hidden {
-            self.handle(Input::Hidden(wishes.hidden)).await?;
+        if settings.hidden != applied.hidden {
+            self.handle(Input::Hidden(settings.hidden)).await?;
         }
-        if wishes.duty_permille != told.duty_permille {
-            self.handle(Input::Duty { permille: wishes.duty_permille }).await?;
+        if settings.duty_permille != applied.duty_permille {
+            self.handle(Input::Duty { permille: settings.duty_permille }).await?;
         }
         Ok(())
     }
@@ -252,7 +252,7 @@ where
 
     /// Runs one inner step.
     async fn step(&mut self, batch: &Batch) -> Result<(), RunError> {
-        self.book(TimeUse::Exchange);
+        self.account(TimeUse::Exchange);
         let Some(part) = &mut self.part else { return Ok(()) };
         let stepped = part.engine.step(&batch.tokens, batch.learning_rate).await;
         let now_us = self.clock.now_us();
@@ -278,38 +278,38 @@ where
         self.handle(Input::Stepped(Step { tokens, loss, busy_us, earlier_us })).await
     }
 
-    /// Waits for the device, then briefly for input, and handles it.
+    /// Waits for the device, then for input for at most [`WAIT_US_MAX`], and handles the input.
     async fn wait(&mut self) -> Result<(), RunError> {
-        self.settle().await?;
-        self.book(TimeUse::Exchange);
+        self.wait_for_device().await?;
+        self.account(TimeUse::Exchange);
         let spent = if self.member.is_starved() { TimeUse::Starved } else { TimeUse::Other };
-        let from_us = self.meter.booked_us();
+        let from_us = self.meter.accounted_us();
         let wait_us = self.member.deadline(from_us).map_or(WAIT_US_MAX, |at| at.saturating_sub(from_us));
         let wait_ms = wait_us.min(WAIT_US_MAX).div_ceil(1_000).max(1);
-        let came = comes(&mut self.link, &mut self.downloads, wait_ms).await;
-        let us = self.book(spent);
+        let result = next_result(&mut self.link, &mut self.downloads, wait_ms).await;
+        let us = self.account(spent);
         self.handle(Input::Waited { us }).await?;
-        match came {
-            Some(came) => self.take(came).await,
+        match result {
+            Some(result) => self.take(result).await,
             None => Ok(()),
         }
     }
 
-    /// Handles input from a transfer or the connection.
-    async fn take(&mut self, came: TransferResult) -> Result<(), RunError> {
-        match came {
+    /// Handles the result of a transfer, or an input from the connection.
+    async fn take(&mut self, result: TransferResult) -> Result<(), RunError> {
+        match result {
             TransferResult::Input(input) => self.handle(input).await,
             TransferResult::Frozen(part) => {
-                self.came_frozen(part).await;
+                self.on_frozen_part(part).await;
                 Ok(())
             }
         }
     }
 
-    /// Waits until the device has finished its work. Without a further step, nothing else delivers the bodies that it
-    /// codes.
-    async fn settle(&mut self) -> Result<(), RunError> {
-        self.book(TimeUse::Exchange);
+    /// Waits until the device has finished its work. Without a further step, only this wait delivers the update
+    /// bodies that the device encodes.
+    async fn wait_for_device(&mut self) -> Result<(), RunError> {
+        self.account(TimeUse::Exchange);
         let Some(part) = self.part.as_mut().filter(|part| part.engine.is_busy()) else { return Ok(()) };
         let settled = part.engine.settle().await;
         let us = self.meter.settled(self.clock.now_us());
@@ -318,13 +318,13 @@ where
         self.drain().await
     }
 
-    /// Books the time since the last booking and returns it in microseconds.
-    pub(super) fn book(&mut self, spent: TimeUse) -> u64 {
-        self.meter.book(self.clock.now_us(), spent)
+    /// Accounts the time since the last call to `spent`, and returns it in microseconds.
+    pub(super) fn account(&mut self, spent: TimeUse) -> u64 {
+        self.meter.account(self.clock.now_us(), spent)
     }
 
-    /// Returns the last report, unless the end is an error.
-    fn part_from(mut self, end: End) -> Result<Report, RunError> {
+    /// Returns the last report, or the error that `end` stands for.
+    fn into_result(mut self, end: End) -> Result<Report, RunError> {
         match end {
             End::Left | End::Complete(_) => {
                 let report = self.report(Some(Doing::Leaving));
@@ -345,28 +345,32 @@ where
 }
 
 impl<E: Engine> ActiveRun<E> {
-    /// Returns the share of the parameters in `fragment`, 0 to 1.
+    /// Returns the fraction of the parameters that are in `fragment`, 0 to 1.
     pub(super) fn share(&self, fragment: FragmentId) -> f64 {
         self.engine.fragments().len(fragment) as f64 / self.engine.layout().len() as f64
     }
 
-    /// Returns the state of a lost device; consumes the engine.
-    pub(super) fn salvage(mut self) -> Option<SalvagedMoments> {
+    /// Returns the optimiser state of an engine whose device was lost.
+    pub(super) fn salvage(mut self) -> Option<SavedState> {
         let moments = self.engine.salvage()?;
-        Some(SalvagedMoments { run: self.run, spec: self.spec, moments })
+        Some(SavedState { run: self.run, spec: self.spec, moments })
     }
 }
 
-/// Returns the next input from the network, if one comes within `wait_ms`.
-async fn comes(link: &mut SyncerLink, downloads: &mut Downloads, wait_ms: u64) -> Option<TransferResult> {
+/// Returns the next input or transfer result, or `None` after `wait_ms` milliseconds without one.
+async fn next_result(
+    link: &mut SyncerLink,
+    downloads: &mut Downloads,
+    wait_ms: u64,
+) -> Option<TransferResult> {
     let network = async {
         match select(pin!(link.next()), pin!(downloads.next())).await {
             Either::Left((input, _)) => TransferResult::Input(input),
-            Either::Right((came, _)) => came,
+            Either::Right((result, _)) => result,
         }
     };
     match select(pin!(network), pin!(sleep(wait_ms))).await {
-        Either::Left((came, _)) => Some(came),
+        Either::Left((result, _)) => Some(result),
         Either::Right(_) => None,
     }
 }
@@ -377,39 +381,39 @@ where
     B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
-    /// Passes an input to the member and carries out its actions.
+    /// Passes an input to the driver and carries out the driver's outputs.
     pub(super) async fn handle(&mut self, input: Input) -> Result<(), RunError> {
         if let Input::Message(message) = &input {
-            self.show(message);
+            self.report_message(message);
         }
-        self.tell(input);
+        self.pass_to_driver(input);
         self.drain().await
     }
 
-    fn tell(&mut self, input: Input) {
+    fn pass_to_driver(&mut self, input: Input) {
         self.member.handle(self.clock.now_us(), input);
     }
 
-    /// Carries out the member's actions in order, and passes finished bodies to it.
+    /// Carries out the driver's outputs in order, and passes finished update bodies to the driver.
     pub(super) async fn drain(&mut self) -> Result<(), RunError> {
         loop {
             if let Some(output) = self.member.poll() {
-                self.act(output).await?;
+                self.carry_out(output).await?;
                 continue;
             }
             let Some(part) = &mut self.part else { return Ok(()) };
             match part.engine.encoded() {
                 Ok(Some(Encoded { serial, fragment, body, digest })) => {
-                    self.tell(Input::Encoded { serial, fragment, body, digest })
+                    self.pass_to_driver(Input::Encoded { serial, fragment, body, digest })
                 }
                 Ok(None) => return Ok(()),
-                // The member may react to the failure.
+                // The driver may react to the failure with outputs.
                 Err(error) => self.fail(error)?,
             }
         }
     }
 
-    async fn act(&mut self, output: Output) -> Result<(), RunError> {
+    async fn carry_out(&mut self, output: Output) -> Result<(), RunError> {
         match output {
             Output::Connect => {
                 (self.observe)(&Event::Connecting { address: self.config.address.to_string() });
@@ -456,25 +460,25 @@ where
         Ok(())
     }
 
-    /// Introduces this learner in answer to the syncer's challenge.
+    /// Sends the signed `Hello` in answer to the syncer's challenge.
     async fn greet(&mut self, hello: Hello, challenge: &Challenge) -> Result<(), RunError> {
         match self.config.signer.sign(&challenge.text()).await {
             Ok(signature) => {
                 self.downloads.set_pass(&challenge.nonce);
                 self.send(&Message::Hello(Hello { signature, ..hello }));
             }
-            Err(error) => self.tell(Input::Closed { code: None, reason: error.to_string() }),
+            Err(error) => self.pass_to_driver(Input::Closed { code: None, reason: error.to_string() }),
         }
         Ok(())
     }
 
     fn send(&mut self, message: &Message) {
         if let Err(error) = self.link.send(message) {
-            self.tell(Input::Closed { code: None, reason: error.to_string() });
+            self.pass_to_driver(Input::Closed { code: None, reason: error.to_string() });
         }
     }
 
-    /// Carries out an action on the engine.
+    /// Carries out an output that concerns the engine.
     fn work(&mut self, output: Output) -> Result<(), RunError> {
         let Some(ActiveRun { engine, .. }) = &mut self.part else { return Ok(()) };
         let worked = match output {
@@ -487,13 +491,13 @@ where
         worked.or_else(|error| self.fail(error))
     }
 
-    /// Measures the held-out loss for the syncer, if the engine can.
+    /// Measures the held-out loss for the syncer, if the engine supports it.
     async fn measure(&mut self, number: u32, windows: &[u32]) -> Result<(), RunError> {
-        self.book(TimeUse::Exchange);
+        self.account(TimeUse::Exchange);
         let Some(part) = &mut self.part else { return Ok(()) };
         let measured = part.engine.held_out_loss(windows).await;
-        let us = self.book(TimeUse::Other);
-        self.tell(Input::Worked { us });
+        let us = self.account(TimeUse::Other);
+        self.pass_to_driver(Input::Worked { us });
         let loss = match measured {
             Ok(loss) => loss,
             Err(error @ EngineError::Lost { .. }) => return self.fail(error),
@@ -503,7 +507,7 @@ where
                 None
             }
         };
-        self.tell(Input::Measured { number, loss });
+        self.pass_to_driver(Input::Measured { number, loss });
         Ok(())
     }
 
@@ -514,27 +518,27 @@ where
         }
     }
 
-    /// Builds the engine of a run once all its frozen weights are present, or keeps the previous engine.
+    /// Reports the previous engine as ready, or builds an engine once the frozen weights are complete.
     async fn build(&mut self, welcome: &Welcome, anew: bool) -> Result<(), RunError> {
         if anew {
-            // The old engine is dropped first: both together may not fit into memory.
+            // The old engine is dropped first, because both together may not fit into memory.
             self.part = None;
             self.downloads.clear_shard();
             (self.observe)(&Event::Preparing { run: welcome.run.to_string() });
         }
         if self.part.is_some() {
             self.built(welcome);
-        } else if self.has_basis(welcome)? {
-            self.raise(welcome).await?;
+        } else if self.has_frozen_weights(welcome)? {
+            self.build_engine(welcome).await?;
         }
         Ok(())
     }
 
-    /// Builds the engine of a run.
-    pub(super) async fn raise(&mut self, welcome: &Welcome) -> Result<(), RunError> {
-        self.book(TimeUse::Exchange);
+    /// Builds the engine of a run and reports it as ready.
+    pub(super) async fn build_engine(&mut self, welcome: &Welcome) -> Result<(), RunError> {
+        self.account(TimeUse::Exchange);
         let opened = self.open(welcome).await;
-        self.book(TimeUse::Other);
+        self.account(TimeUse::Other);
         match opened {
             Ok(part) => self.part = Some(part),
             Err(error @ EngineError::Lost { .. }) => return self.fail(error),
@@ -544,7 +548,7 @@ where
         Ok(())
     }
 
-    /// Reports that the engine is ready.
+    /// Reports to the observer and the driver that the engine is ready.
     fn built(&mut self, welcome: &Welcome) {
         let Some(part) = &self.part else { return };
         (self.observe)(&Event::Welcomed {
@@ -557,11 +561,11 @@ where
             tokens_merged: welcome.tokens_merged.saturating_sub(self.receipts.tokens_merged.round() as u64),
         });
         let (fragments, batch) = (part.engine.fragments().clone(), part.batch);
-        self.tell(Input::Built { fragments, batch });
+        self.pass_to_driver(Input::Built { fragments, batch });
     }
 
-    /// Shows a message on its way to the member.
-    fn show(&mut self, message: &Message) {
+    /// Reports a received message to the observer, and counts receipts.
+    fn report_message(&mut self, message: &Message) {
         match message {
             Message::Receipt { fragment, fate, .. } => {
                 match fate {
@@ -582,40 +586,41 @@ where
         }
     }
 
-    /// Passes a recoverable error of the engine to the member; [`Self::drain`] follows. Returns other errors.
+    /// Passes a recoverable error of the engine to the driver and returns other errors. The caller then calls
+    /// [`Self::drain`].
     pub(super) fn fail(&mut self, error: EngineError) -> Result<(), RunError> {
         let device_lost = matches!(error, EngineError::Lost { .. });
         if !device_lost && !matches!(error, EngineError::NotFinite { .. } | EngineError::Exchange(_)) {
             return Err(error.into());
         }
         if device_lost {
-            self.salvaged = self.part.take().and_then(ActiveRun::salvage);
+            self.saved_state = self.part.take().and_then(ActiveRun::salvage);
         }
-        self.tell(Input::Failed { device_lost, reason: error.to_string() });
+        self.pass_to_driver(Input::Failed { device_lost, reason: error.to_string() });
         self.lost = Some(error).filter(|_| device_lost);
         Ok(())
     }
 }
 
-/// Moments of a run's inner optimiser.
-pub(super) struct SalvagedMoments {
+/// State of a run's inner optimiser, from an engine whose device was lost.
+pub(super) struct SavedState {
     pub(super) run: RunId,
     pub(super) spec: RunSpec,
     pub(super) moments: OptimiserState,
 }
 
-/// Returns the salvaged moments if they belong to this same run, and drops any others.
-pub(super) fn take_moments(
-    held: &mut Option<SalvagedMoments>,
+/// Returns the saved optimiser state if it belongs to this same run. Any other state is dropped.
+pub(super) fn take_saved_state(
+    held: &mut Option<SavedState>,
     run: RunId,
     spec: &RunSpec,
 ) -> Option<OptimiserState> {
-    let salvaged = held.take()?;
-    (salvaged.run == run && salvaged.spec == *spec).then_some(salvaged.moments)
+    let saved_state = held.take()?;
+    (saved_state.run == run && saved_state.spec == *spec).then_some(saved_state.moments)
 }
 
 impl<E: Engine, B, O> LearnerSession<'_, E, B, O> {
-    /// Returns a report; `doing` replaces the activity known to the core.
+    /// Returns a report. `doing`, if present, replaces the activity from the driver.
     pub(super) fn report(&mut self, doing: Option<Doing>) -> Report {
         let now_us = self.clock.now_us();
         let bytes = self.link.bytes();
@@ -632,8 +637,8 @@ impl<E: Engine, B, O> LearnerSession<'_, E, B, O> {
             code: offline.code.map(u16::from),
             retry_ms: offline.retry_ms,
         });
-        let (frozen_bytes, frozen_bytes_total) = match (&self.gathering, &self.weights) {
-            (Some(gathering), _) => gathering.progress(),
+        let (frozen_bytes, frozen_bytes_total) = match (&self.frozen_download, &self.weights) {
+            (Some(download), _) => download.progress(),
             (None, Some(weights)) => (weights.bytes(), weights.bytes()),
             (None, None) => (0, 0),
         };
@@ -675,22 +680,22 @@ impl<E: Engine, B, O> LearnerSession<'_, E, B, O> {
 mod tests {
     use super::*;
 
-    fn salvaged(run: u64) -> Option<SalvagedMoments> {
+    fn saved_state(run: u64) -> Option<SavedState> {
         let shard = archipelago_core::data::encode_shard(&[0; 10], 2).unwrap();
         let moments = OptimiserState::of_adamw(9, vec![1.0], vec![2.0]);
-        Some(SalvagedMoments { run: RunId(run), spec: super::super::fake::spec(&shard), moments })
+        Some(SavedState { run: RunId(run), spec: super::super::fake::spec(&shard), moments })
     }
 
     #[test]
     fn moments_go_to_the_run_they_came_from() {
-        let SalvagedMoments { run, spec, moments } = salvaged(7).unwrap();
+        let SavedState { run, spec, moments } = saved_state(7).unwrap();
         let other_spec = RunSpec { seed: spec.seed + 1, ..spec.clone() };
-        let mut held = salvaged(7);
-        assert_eq!(take_moments(&mut held, run, &spec), Some(moments));
-        assert_eq!(take_moments(&mut held, run, &spec), None);
+        let mut held = saved_state(7);
+        assert_eq!(take_saved_state(&mut held, run, &spec), Some(moments));
+        assert_eq!(take_saved_state(&mut held, run, &spec), None);
         for (run, spec) in [(run, &other_spec), (RunId(8), &spec)] {
-            let mut held = salvaged(7);
-            assert_eq!(take_moments(&mut held, run, spec), None);
+            let mut held = saved_state(7);
+            assert_eq!(take_saved_state(&mut held, run, spec), None);
             assert!(held.is_none());
         }
     }

@@ -13,54 +13,54 @@ use crate::status::StatusTracker;
 pub struct EvalSnapshot {
     /// The fragments without Θ̂, `[P]`, shared with the syncer.
     pub states: Vec<FragmentState>,
-    /// The newest decision at that moment.
+    /// Number of the newest decision in these parameters.
     pub seq: u64,
     /// Codec of update bodies.
     pub codec: Codec,
-    /// Position of the fragments in the flat vector.
+    /// Positions of the fragments in the flat parameter vector.
     pub fragments: Arc<Fragments>,
-    /// Progress of the run, for people.
+    /// Progress of the run, for a model card.
     pub course: Course,
-    /// Tokens merged into it.
+    /// Tokens merged into the parameters.
     pub tokens_merged: u64,
-    /// Rounds merged into it.
+    /// Rounds merged into the parameters.
     pub rounds: u64,
-    /// Whether the run is complete, so that no further merge follows.
+    /// True if the run is complete, so that no further merge follows.
     pub is_final: bool,
 }
 
-/// Findings about a held-out loss.
+/// Result of a check of the held-out loss for harm.
 #[derive(Debug)]
 pub enum Judgement {
     /// The loss is normal or cannot be judged; decisions after `seq` may still be rolled back later.
     Well {
-        /// The newest decision at the last good moment.
+        /// Number of the newest decision at the last measurement with a normal loss.
         seq: u64,
     },
-    /// The loss rose because of updates that the culprits sent since the last good moment.
+    /// The loss rose because of updates that the culprits sent since the last measurement with a normal loss.
     Harm {
-        /// The fragments at the last good moment, `[P]`.
+        /// Fragments at that measurement, `[P]`.
         from: Vec<FragmentState>,
-        /// The newest decision at that moment.
+        /// Number of the newest decision at that measurement.
         after: u64,
         /// The learners whose updates raised the loss.
         culprits: Vec<LearnerId>,
-        /// The loss at the last good moment and now, in nats per token.
+        /// Losses at that measurement and now, in nats per token.
         losses: (f32, f32),
-        /// The loss without their updates.
+        /// Loss without the culprits' updates, in nats per token.
         without: f32,
     },
     /// The loss rose, and attribution found no single learner; decisions after `seq` may still be rolled back later.
     Unexplained {
-        /// As above.
+        /// Losses at the last measurement with a normal loss and now, in nats per token.
         losses: (f32, f32),
-        /// The newest decision now.
+        /// Number of the newest decision now.
         seq: u64,
     },
 }
 
 impl EvalSnapshot {
-    /// Returns the run after the decision `seq`; `None` while a merge or a rollback is pending.
+    /// Returns the state of the run after the decision `seq`; `None` while a merge or a rollback is pending.
     pub(super) fn of(syncer: &Syncer, board: &StatusTracker, seq: u64) -> Option<Self> {
         syncer.thetas().filter(|_| !syncer.is_undoing())?;
         Some(Self {
@@ -75,7 +75,7 @@ impl EvalSnapshot {
         })
     }
 
-    /// Returns Θ, flat, `[layout.len()]`.
+    /// Returns Θ as one flat vector, `[layout.len()]`.
     #[must_use]
     pub fn theta(&self) -> Vec<f32> {
         let mut flat = vec![0.0; self.params()];

@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::eval_snapshot::{EvalSnapshot, Judgement};
 use super::handle::{Command, Mailbox, Obeyed, View};
 use super::host::{Done, HostAdapter, json};
-use super::measuring::Exams;
+use super::measuring::LossCheckCapture;
 use super::measuring::{Measuring, Trusted};
 use super::record::Record;
 use super::save::{Saves, Written};
@@ -39,10 +39,10 @@ const ROUNDS_EVERY: Duration = Duration::from_millis(250);
 /// Maximum number of commands handled as one batch. A larger batch would delay the outputs of its first command.
 const TOGETHER: usize = 32;
 
-/// Time for the tape to write the last decisions.
-const SETTLE_WITHIN: Duration = Duration::from_secs(5);
+/// Longest wait for the tape to write the last decisions.
+const TAPE_WITHIN: Duration = Duration::from_secs(5);
 
-/// The owner of the syncer.
+/// The task that owns the core, before it runs.
 pub struct Actor {
     /// The core.
     pub syncer: Syncer,
@@ -60,24 +60,24 @@ pub struct Actor {
     pub mailbox: Mailbox,
     /// The writer of the tape.
     pub tape: Writer,
-    /// The last tape row in the snapshot that the syncer resumed from.
+    /// Number of the last tape row in the snapshot that the syncer resumed from.
     pub snapshot_seq: Option<u64>,
-    /// The log event for this start of the run.
+    /// The log event for this start of the server.
     pub started: LogEvent,
     /// The webhook for alerts, in addition to the log.
     pub webhook: Option<Webhook>,
     /// The channel to the leaders of the rounds, if other processes lead them.
     pub leader_requests: Option<mpsc::UnboundedSender<LeaderRequest>>,
-    /// Whether single updates get loss checks.
+    /// True if single updates get loss checks.
     pub checks: bool,
     /// The learner that measures the held-out loss, if this program cannot.
     pub trusted: Option<Trusted>,
 }
 
 impl Actor {
-    /// Runs until `shutdown` resolves with the goodbye for all peers. Sends it to them, then returns the last state, to
-    /// be saved. After the run is complete, the actor still answers: it launches and merges nothing, turns newcomers
-    /// away, and refuses orders.
+    /// Runs until `shutdown` resolves with the goodbye for all peers, sends it to them, and returns the last state to
+    /// save. After the run is complete, the actor still answers: it launches and merges nothing, turns newcomers away,
+    /// and refuses orders.
     ///
     /// # Errors
     /// - `Internal`: a merge panicked.
@@ -95,7 +95,7 @@ impl Actor {
     }
 }
 
-/// The final state of the actor.
+/// Final state of the actor.
 pub struct Final {
     /// The snapshot to save.
     pub snapshot: Snapshot,
@@ -118,7 +118,7 @@ struct State {
     /// Outcomes of orders, each with the tape row that must be on disk before the reply.
     orders: Vec<(u64, Obeyed, oneshot::Sender<Obeyed>)>,
     subjects: Vec<oneshot::Sender<EvalSnapshot>>,
-    exams: Exams,
+    loss_checks: LossCheckCapture,
     measuring: Measuring,
     finished: bool,
 }
@@ -143,7 +143,7 @@ impl State {
             hats: Vec::new(),
             orders: Vec::new(),
             subjects: Vec::new(),
-            exams: Exams::new(syncer, is_tried),
+            loss_checks: LossCheckCapture::new(syncer, is_tried),
             measuring,
             finished: false,
         }
@@ -178,7 +178,7 @@ impl EventLoop {
         save_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         save_tick.tick().await;
         if self.syncer.is_over() {
-            // An earlier start completed the run, and the run's clock has stood still since.
+            // The run was completed before this start, and its clock has stood still since.
             self.end(Millis(0));
         }
         let bye = loop {
@@ -225,7 +225,7 @@ impl EventLoop {
         self.wind_up(state, &bye).await
     }
 
-    /// Marks the run as complete, at this start or at an earlier one.
+    /// Marks the run as complete since `now` on the run's clock.
     fn end(&mut self, now: Millis) {
         self.board.end(now);
         self.mailbox.over.send_replace(true);
@@ -302,7 +302,7 @@ impl EventLoop {
             }
             Command::Happened(what) => self.log(&state.record, what),
             Command::Served(fault) => self.served(state, fault),
-            Command::LossCheck(sampling, reply) => state.exams.want(*sampling, reply),
+            Command::LossCheck(sampling, reply) => state.loss_checks.want(*sampling, reply),
             Command::Judged(judgement) => self.judged(state, *judgement),
             Command::Evaluated(evaluation, text, reply) => {
                 self.evaluated(evaluation, text);
@@ -317,9 +317,9 @@ impl EventLoop {
         tracing::info!(loss, tokens_merged, "held-out loss");
         let written = text.is_some();
         let evaluation = self.board.evaluated(self.clock.now(), evaluation, text);
-        self.tell("evaluation", &evaluation);
+        self.publish_news("evaluation", &evaluation);
         if let Some(sample) = self.board.newest_sample().filter(|_| written) {
-            self.tell("sample", &sample);
+            self.publish_news("sample", &sample);
         }
     }
 
@@ -343,7 +343,7 @@ impl EventLoop {
 
     /// Carries out the core's outputs until there are no more.
     fn drain(&mut self, state: &mut State) {
-        let State { encoder, outboxes, merges, remakes, record, exams, .. } = state;
+        let State { encoder, outboxes, merges, remakes, record, loss_checks, .. } = state;
         let (board, mailbox) = (&mut self.board, &self.mailbox);
         let mut host = HostAdapter {
             now: self.clock.now(),
@@ -355,7 +355,7 @@ impl EventLoop {
             remakes,
             leader_requests: self.leader_requests.as_ref(),
             record,
-            exams,
+            loss_checks,
             slow: Vec::new(),
             is_finished: false,
         };
@@ -372,7 +372,7 @@ impl EventLoop {
         self.remake(state);
     }
 
-    /// Sends the answers and starts the snapshots that waited for a merge or for the disk.
+    /// Answers requests and advances snapshots that waited for a merge or for the disk.
     fn answer(&mut self, state: &mut State) {
         let syncer = &self.syncer;
         for (fragment, reply) in std::mem::take(&mut state.hats) {
@@ -385,7 +385,7 @@ impl EventLoop {
             // Fails only if the requester has hung up.
             let _ = reply.send(obeyed);
         }
-        state.exams.answer(&self.syncer);
+        state.loss_checks.answer(&self.syncer);
         if !state.subjects.is_empty()
             && let Some(subject) = EvalSnapshot::of(&self.syncer, &self.board, state.record.gate.decided())
         {
@@ -422,11 +422,11 @@ impl EventLoop {
 
     /// Measures and publishes the status; called once a second.
     fn publish(&mut self, state: &State) {
-        self.look(state);
+        self.check_alerts(state);
         let (now, traffic) = (self.clock.now(), self.meters.read());
         let point = self.board.tick(now, &self.syncer, traffic);
         if let Some(point) = point {
-            self.tell("point", &point);
+            self.publish_news("point", &point);
         }
         if let Some(figures) = self.board.due_figures(now, &self.syncer, traffic) {
             state.record.keep_figures(&figures);
@@ -437,12 +437,12 @@ impl EventLoop {
     fn publish_rounds(&mut self) {
         let changed = self.board.take_changed_rounds(self.clock.now());
         if let Some(rounds) = changed {
-            self.tell("rounds", &rounds);
+            self.publish_news("rounds", &rounds);
         }
     }
 
     /// Sends `news` to the watchers, if there are any.
-    fn tell(&self, name: &'static str, news: &impl Serialize) {
+    fn publish_news(&self, name: &'static str, news: &impl Serialize) {
         if self.mailbox.news.receiver_count() > 0 {
             // Fails only if the last watcher has left.
             let _ = self.mailbox.news.send((name, json(news)));
@@ -456,7 +456,7 @@ impl EventLoop {
         status
     }
 
-    /// Returns the outcome that an order would have, for `learner` if it concerns one.
+    /// Returns the outcome that an order would have. `learner` is set if the order concerns one.
     fn may_order(&self, learner: Option<LearnerId>) -> Obeyed {
         match learner {
             _ if self.syncer.is_over() => Obeyed::RunOver,
@@ -465,7 +465,8 @@ impl EventLoop {
         }
     }
 
-    /// Carries out an order, for `learner` if it concerns one; `reply` gets the outcome once the order is on disk.
+    /// Carries out an order. `learner` is set if the order concerns one. `reply` gets the outcome once the order is on
+    /// disk.
     fn order(
         &mut self,
         state: &mut State,
@@ -519,9 +520,9 @@ impl EventLoop {
     /// Asks the trusted learner for the held-out loss, if a request is due.
     fn ask(&self, state: &mut State) {
         let State { measuring, outboxes, encoder, .. } = state;
-        let question =
-            measuring.question(self.clock.now(), &self.syncer, |conn| outboxes.contains_key(&conn));
-        let Some((conn, message)) = question else { return };
+        let request =
+            measuring.next_request(self.clock.now(), &self.syncer, |conn| outboxes.contains_key(&conn));
+        let Some((conn, message)) = request else { return };
         // If its queue is full, the core's next message closes the connection.
         if let Some(outbox) = outboxes.get(&conn) {
             let _ = outbox.send(encoder.encode(&message));
@@ -546,7 +547,7 @@ impl EventLoop {
         true
     }
 
-    /// Handles the findings about a held-out loss.
+    /// Handles the result of a check of the held-out loss.
     fn judged(&mut self, state: &mut State, judgement: Judgement) {
         match judgement {
             Judgement::Well { seq } => state.record.need(seq),
@@ -588,7 +589,7 @@ impl EventLoop {
         record.log(&mut self.board, self.clock.now(), what);
     }
 
-    /// Records a fault of the services that the run's processes share, or its end.
+    /// Records a fault of the services that the processes of a cluster share, or its end (`None`).
     fn served(&mut self, state: &State, fault: Option<Arc<str>>) {
         if let Some(news) = self.board.disk().served(fault) {
             self.log(&state.record, news);
@@ -609,12 +610,12 @@ impl EventLoop {
         if count > 0 {
             let newest = LogQuery { name: String::new(), limit: count };
             let view = self.board.log_view(unix_ms(), &newest);
-            self.tell("log", &view);
+            self.publish_news("log", &view);
         }
     }
 
     /// Checks for alerts and reports the changes.
-    fn look(&mut self, state: &State) {
+    fn check_alerts(&mut self, state: &State) {
         for AlertChange { kind, is_raised, text } in self.board.look(self.clock.now(), &self.syncer) {
             if is_raised {
                 tracing::warn!(?kind, text, "alert");
@@ -623,7 +624,7 @@ impl EventLoop {
             }
             if let Some(webhook) = &self.webhook {
                 let (run, at_ms) = (self.syncer.run().to_string(), unix_ms());
-                webhook.tell(Notice { text: text.clone(), run, alert: kind, raised: is_raised, at_ms });
+                webhook.enqueue(Notice { text: text.clone(), run, alert: kind, raised: is_raised, at_ms });
             }
             // Disk faults have log lines of their own.
             if kind != AlertKind::DiskFault {
@@ -644,14 +645,14 @@ impl EventLoop {
     async fn wind_up(mut self, mut state: State, bye: &Bye) -> Result<Final, ServerError> {
         self.log(&state.record, LogEvent::Stopped);
         // Notices of completion and receipts go out before the goodbye.
-        self.settle(&mut state).await?;
+        self.wait_for_tape(&mut state).await?;
         self.answer(&mut state);
         for (_, outbox) in std::mem::take(&mut state.outboxes) {
             outbox.close(bye.clone());
         }
         // Rollbacks wait for the tape, and their results must be on it.
         loop {
-            self.settle(&mut state).await?;
+            self.wait_for_tape(&mut state).await?;
             let Some(merged) = state.merges.join_next().await else { break };
             self.merged(&state, merged)?;
             self.drain(&mut state);
@@ -667,8 +668,8 @@ impl EventLoop {
     }
 
     /// Waits until all decisions are on the tape, and sends the messages that waited for them.
-    async fn settle(&mut self, state: &mut State) -> Result<(), ServerError> {
-        let deadline = tokio::time::Instant::now() + SETTLE_WITHIN;
+    async fn wait_for_tape(&mut self, state: &mut State) -> Result<(), ServerError> {
+        let deadline = tokio::time::Instant::now() + TAPE_WITHIN;
         loop {
             self.taped(state)?;
             self.drain(state);
@@ -676,7 +677,7 @@ impl EventLoop {
                 return Ok(());
             }
             if tokio::time::timeout_at(deadline, state.record.state.changed()).await.is_err() {
-                let fault = state.record.look().fault.unwrap_or_else(|| "the disk is too slow".into());
+                let fault = state.record.refresh().fault.unwrap_or_else(|| "the disk is too slow".into());
                 let source = std::io::Error::other(fault.to_string());
                 let path = self.store.tape_path();
                 return Err(ServerError::Disk { what: "write", path, source });

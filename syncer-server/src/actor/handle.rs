@@ -1,4 +1,4 @@
-//! Messages to the actor.
+//! Commands to the actor, and the handle that sends them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::outbox::Outbox;
 use crate::report::RunReport;
 use crate::status::{Evaluation, LearnersQuery, LogEvent, LogQuery, ServerStatus};
 
-/// Maximum number of queued commands; a reader that finds the queue full stops reading its socket.
+/// Maximum number of queued commands. If the queue is full, connections stop reading their sockets.
 const COMMANDS_MAX: usize = 1_024;
 
 /// Maximum number of raw core events that a subscriber may lag behind.
@@ -36,11 +36,11 @@ pub enum Command {
     TurnedAway(Bye),
     /// An event outside the core, for the log.
     Happened(LogEvent),
-    /// Reports why the services between the run's processes fail; `None` if they work.
+    /// A fault of the services that the processes of a cluster share; `None` if they work again.
     Served(Option<Arc<str>>),
     /// An order of the owner, and the learner that it concerns, if any.
     Order(Option<LearnerId>, Input, oneshot::Sender<Obeyed>),
-    /// Asks whether an order would now be accepted, for this learner if given.
+    /// Asks whether an order, for this learner if given, would be accepted now.
     MayOrder(Option<LearnerId>, oneshot::Sender<Obeyed>),
     /// Asks for the outcome of an order to stop at this many merged tokens (0 is never), without giving the order.
     MayStopAt(u64, oneshot::Sender<Obeyed>),
@@ -48,7 +48,7 @@ pub enum Command {
     Retune(Box<SyncerConfig>, Vec<LogEvent>, oneshot::Sender<Obeyed>),
     /// Asks for Θ̂ of this fragment.
     Hat(FragmentId, oneshot::Sender<(Version, Arc<Vec<f32>>)>),
-    /// Asks for Θ.
+    /// Asks for Θ with the progress of the run.
     EvalSnapshot(oneshot::Sender<EvalSnapshot>),
     /// Asks for the status.
     Status(oneshot::Sender<Box<ServerStatus>>),
@@ -58,9 +58,9 @@ pub enum Command {
     View(View, oneshot::Sender<Arc<str>>),
     /// Asks for the next merge that matches this sampling, for loss checks.
     LossCheck(Box<Sampling>, oneshot::Sender<LossCheck>),
-    /// The findings about a held-out loss.
+    /// The result of a check of the held-out loss.
     Judged(Box<Judgement>),
-    /// A measurement of the held-out loss, with a text if one was written; answered when it is recorded.
+    /// A measurement of the held-out loss, with a text sample if there is one; answered when it is recorded.
     Evaluated(Evaluation, Option<String>, oneshot::Sender<()>),
 }
 
@@ -73,7 +73,7 @@ pub enum Obeyed {
     NoSuchLearner,
     /// The run is complete; there is nothing to steer.
     RunOver,
-    /// The run would end at once, because its schedule has already counted this many tokens.
+    /// The run would end at once, because its schedule has already reached this many tokens.
     PastStop(u64),
 }
 
@@ -82,7 +82,7 @@ pub enum Obeyed {
 pub enum View {
     /// One page of learners.
     Learners(LearnersQuery),
-    /// The course of the run.
+    /// Curves of the run.
     Series,
     /// The last rounds.
     Rounds,
@@ -125,7 +125,7 @@ impl ActorHandle {
     }
 
     /// Sends a command; returns false if the actor has ended.
-    pub async fn tell(&self, command: Command) -> bool {
+    pub async fn send(&self, command: Command) -> bool {
         self.commands.send(command).await.is_ok()
     }
 
@@ -134,12 +134,13 @@ impl ActorHandle {
         self.ask(|reply| Command::Hat(fragment, reply)).await
     }
 
-    /// Gives an order, for `learner` if it concerns one; returns `None` if the actor has ended.
+    /// Gives an order; `learner` is set if the order concerns one. Returns `None` if the actor has ended.
     pub async fn order(&self, learner: Option<LearnerId>, order: Input) -> Option<Obeyed> {
         self.ask(|reply| Command::Order(learner, order, reply)).await
     }
 
-    /// Returns the outcome that an order would have, for `learner` if it concerns one; `None` if the actor has ended.
+    /// Returns the outcome that an order would have; `learner` is set if it concerns one. `None` if the actor has
+    /// ended.
     pub async fn may_order(&self, learner: Option<LearnerId>) -> Option<Obeyed> {
         self.ask(|reply| Command::MayOrder(learner, reply)).await
     }
@@ -175,27 +176,27 @@ impl ActorHandle {
         self.ask(|reply| Command::View(view, reply)).await
     }
 
-    /// Hands in a measurement, and waits until it is recorded.
+    /// Reports a held-out loss and perhaps a text sample, and waits until they are recorded.
     pub async fn evaluated(&self, evaluation: Evaluation, sample: Option<String>) {
         self.ask(|reply| Command::Evaluated(evaluation, sample, reply)).await;
     }
 
     /// Returns the next merge that matches `sampling`, to check single updates in it; `None` if the actor has ended.
-    pub async fn exam(&self, sampling: Sampling) -> Option<LossCheck> {
+    pub async fn next_loss_check(&self, sampling: Sampling) -> Option<LossCheck> {
         self.ask(|reply| Command::LossCheck(Box::new(sampling), reply)).await
     }
 
     /// Reports the evidence from loss checks on whether `learner` trains.
-    pub async fn judge(&self, learner: LearnerId, verdict: ContributionVerdict) {
-        self.tell(Command::Input(Input::ContributionVerdict { learner, verdict })).await;
+    pub async fn report_verdict(&self, learner: LearnerId, verdict: ContributionVerdict) {
+        self.send(Command::Input(Input::ContributionVerdict { learner, verdict })).await;
     }
 
-    /// Reports the findings about a held-out loss.
-    pub async fn judged(&self, judgement: Judgement) {
-        self.tell(Command::Judged(Box::new(judgement))).await;
+    /// Reports the result of a check of the held-out loss.
+    pub async fn report_judgement(&self, judgement: Judgement) {
+        self.send(Command::Judged(Box::new(judgement))).await;
     }
 
-    /// Subscribes to news.
+    /// Subscribes to published events.
     #[must_use]
     pub fn news(&self) -> broadcast::Receiver<News> {
         self.news.subscribe()

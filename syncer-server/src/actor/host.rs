@@ -1,4 +1,4 @@
-//! The server's host for the core: queues, merge jobs, the board and the logs.
+//! The server's implementation of the core's `Host`: carries out outputs with queues, merge jobs, status and logs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::handle::Mailbox;
-use super::measuring::Exams;
-use super::record::{Record, Said};
+use super::measuring::LossCheckCapture;
+use super::record::{DeferredOutput, Record};
 use crate::outbox::{Encoder, Outbox};
 use crate::status::{LogEvent, StatusTracker};
 
-/// The result of a merge job.
+/// The result of a merge or of a rollback.
 pub(super) struct Done {
     pub(super) result: Result<MergeOutcome, Box<MergeFailure>>,
     /// The rolled-back state of the fragment, to be written to the tape before the row that refers to it.
@@ -35,7 +35,7 @@ pub(super) struct HostAdapter<'a> {
     /// The channel to the leaders of the rounds, if other processes lead them.
     pub(super) leader_requests: Option<&'a mpsc::UnboundedSender<LeaderRequest>>,
     pub(super) record: &'a mut Record,
-    pub(super) exams: &'a mut Exams,
+    pub(super) loss_checks: &'a mut LossCheckCapture,
     /// Connections whose queue is full.
     pub(super) slow: Vec<ConnId>,
     pub(super) is_finished: bool,
@@ -43,15 +43,15 @@ pub(super) struct HostAdapter<'a> {
 
 impl Host for HostAdapter<'_> {
     fn send(&mut self, conns: &[ConnId], message: Message) {
-        let said = Said::Send(conns.to_vec(), self.encoder.encode(&message));
-        if let Some(said) = self.record.gate.pass_message(conns, &message, said) {
-            self.say(said);
+        let output = DeferredOutput::Send(conns.to_vec(), self.encoder.encode(&message));
+        if let Some(output) = self.record.gate.pass_message(conns, &message, output) {
+            self.emit(output);
         }
     }
 
     fn close(&mut self, conn: ConnId, bye: Bye) {
-        if let Some(said) = self.record.gate.pass(Said::Close(conn, bye)) {
-            self.say(said);
+        if let Some(output) = self.record.gate.pass(DeferredOutput::Close(conn, bye)) {
+            self.emit(output);
         }
     }
 
@@ -61,7 +61,7 @@ impl Host for HostAdapter<'_> {
             Entry::Finished => Some(LogEvent::Finished),
             _ => None,
         };
-        self.exams.note(&entry);
+        self.loss_checks.note(&entry);
         self.record.keep(self.now, entry);
         if let Some(what) = what {
             self.record.log(self.board, self.now, what);
@@ -70,7 +70,7 @@ impl Host for HostAdapter<'_> {
 
     fn merge(&mut self, job: MergeJob) {
         self.record.keep_bodies(&job);
-        self.exams.keep(&job);
+        self.loss_checks.keep(&job);
         self.merges.spawn_blocking(move || Done { result: job.run(), kept: None });
     }
 
@@ -110,8 +110,8 @@ impl Host for HostAdapter<'_> {
             _ => tracing::debug!(?event),
         }
         // Watchers must not see an event that a crash could undo.
-        if let Some(said) = self.record.gate.pass(Said::Event(self.now, Box::new(event))) {
-            self.say(said);
+        if let Some(output) = self.record.gate.pass(DeferredOutput::Event(self.now, Box::new(event))) {
+            self.emit(output);
         }
     }
 
@@ -123,14 +123,14 @@ impl Host for HostAdapter<'_> {
 impl HostAdapter<'_> {
     /// Sends the messages whose decisions are now on disk.
     pub(super) fn release(&mut self) {
-        while let Some(said) = self.record.gate.release() {
-            self.say(said);
+        while let Some(output) = self.record.gate.release() {
+            self.emit(output);
         }
     }
 
-    fn say(&mut self, said: Said) {
-        match said {
-            Said::Send(conns, outgoing) => {
+    fn emit(&mut self, output: DeferredOutput) {
+        match output {
+            DeferredOutput::Send(conns, outgoing) => {
                 for conn in conns {
                     let outbox = self.outboxes.get(&conn);
                     if outbox.is_some_and(|outbox| outbox.send(outgoing.clone()).is_err()) {
@@ -138,12 +138,12 @@ impl HostAdapter<'_> {
                     }
                 }
             }
-            Said::Close(conn, bye) => {
+            DeferredOutput::Close(conn, bye) => {
                 if let Some(outbox) = self.outboxes.remove(&conn) {
                     outbox.close(bye);
                 }
             }
-            Said::Event(at, event) => {
+            DeferredOutput::Event(at, event) => {
                 self.board.note(at, &event);
                 if self.mailbox.events.receiver_count() > 0 {
                     // Fails only if the last subscriber has left.

@@ -1,4 +1,5 @@
-//! Requests to the learner that the owner trusts to measure the held-out loss. Its answers are accepted within bounds.
+//! Requests for the held-out loss to the learner that the owner trusts, whose answers are accepted within bounds; and
+//! capture of merges for loss checks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +27,8 @@ pub struct Trusted {
 }
 
 impl Trusted {
-    /// Trusts the learner called `who`, and asks it at most once in each period of `every`. `last` is the learner that
-    /// measured last, in an earlier start of the run. If it has this name, the name is bound to its key.
+    /// Trusts the learner `who`, a name or a fingerprint, and asks it at most once in each period of `every`. `last`
+    /// is the learner that measured last, before a restart. If it has this name, the name is bound to its key.
     #[must_use]
     pub fn new(who: String, every: Duration, last: Option<LearnerId>, syncer: &Syncer) -> Self {
         let given: Option<Fingerprint> = who.parse().ok();
@@ -44,8 +45,8 @@ impl Trusted {
         Self { who, every, key: given.or(bound) }
     }
 
-    /// Returns the learner, if it takes part now. If no key is known yet, the name is bound to the first learner that
-    /// has it.
+    /// Returns the trusted learner, if it takes part now. If no key is known yet, the name is bound to the first
+    /// learner that has it.
     fn find(&mut self, syncer: &Syncer) -> Option<(ConnId, LearnerId)> {
         let mut live = syncer.learners().filter(|learner| learner.live);
         let found = live.find(|learner| match self.key {
@@ -71,7 +72,7 @@ pub(super) struct Measuring {
     next_at: Millis,
     /// The versions in the last request.
     versions: Vec<Version>,
-    /// The connection of a learner that reported that it cannot measure.
+    /// Connection whose learner reported that it cannot measure.
     unable: Option<ConnId>,
 }
 
@@ -91,7 +92,7 @@ impl Measuring {
     }
 
     /// Returns the next request, if one is due and the trusted learner is connected.
-    pub(super) fn question(
+    pub(super) fn next_request(
         &mut self,
         now: Millis,
         syncer: &Syncer,
@@ -149,19 +150,19 @@ impl Measuring {
     }
 }
 
-/// Merges for loss checks.
+/// Captures one merge for loss checks.
 ///
-/// The learners' windows are tracked from the start, because they cannot be reconstructed later.
+/// The windows that learners trained are tracked from the start, because they cannot be reconstructed later.
 #[derive(Debug)]
-pub(super) struct Exams {
+pub(super) struct LossCheckCapture {
     trained: Option<Trained>,
     wanted: Option<(Sampling, oneshot::Sender<LossCheck>)>,
     kept: Option<MergeJob>,
     ready: Option<(MergeJob, Vec<TrainedWindows>)>,
 }
 
-impl Exams {
-    /// Creates an empty state; it stays empty unless loss checks are on (`is_tried`).
+impl LossCheckCapture {
+    /// Creates an empty capture. It stays empty unless loss checks are on (`is_tried`).
     pub(super) fn new(syncer: &Syncer, is_tried: bool) -> Self {
         let trained = || Trained::new(syncer.spec().model.context, syncer.fragments().count());
         Self { trained: is_tried.then(trained), wanted: None, kept: None, ready: None }
@@ -173,14 +174,15 @@ impl Exams {
         (self.kept, self.ready) = (None, None);
     }
 
-    /// Records a decision.
+    /// Records a decision. If it is the merge of the kept job, the job is ready to be sent.
     pub(super) fn note(&mut self, entry: &Entry) {
-        let Some(fruit) = self.trained.as_mut().and_then(|trained| trained.follow(entry, WINDOWS_MAX)) else {
+        let Some(windows) = self.trained.as_mut().and_then(|trained| trained.follow(entry, WINDOWS_MAX))
+        else {
             return;
         };
         let Entry::Merged(merge) = entry else { return };
         if let Some(job) = self.kept.take_if(|job| job.round == merge.round) {
-            self.ready = Some((job, fruit));
+            self.ready = Some((job, windows));
         }
     }
 
@@ -199,9 +201,9 @@ impl Exams {
         }
         let hats = syncer.rests().map(|state| Some(Arc::clone(&state?.hat))).collect();
         let Some(hats) = hats else { return };
-        if let (Some((job, fruit)), Some((_, reply))) = (self.ready.take(), self.wanted.take()) {
+        if let (Some((job, windows)), Some((_, reply))) = (self.ready.take(), self.wanted.take()) {
             // Fails only if the requester has hung up.
-            let _ = reply.send(LossCheck { hats, job, fruit });
+            let _ = reply.send(LossCheck { hats, job, fruit: windows });
         }
     }
 }

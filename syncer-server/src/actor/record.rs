@@ -14,12 +14,12 @@ use crate::outbox::Outgoing;
 use crate::status::{Carried, LogEvent, StatusTracker, Taped};
 use crate::tape::{State, Writer};
 
-/// A message or event that may leave once the decisions before it are on disk.
+/// A message or event that leaves once the decisions before it are on disk.
 #[derive(Debug)]
-pub(super) enum Said {
-    /// A message.
+pub(super) enum DeferredOutput {
+    /// A message to these connections.
     Send(Vec<ConnId>, Outgoing),
-    /// A goodbye.
+    /// A goodbye, which closes this connection.
     Close(ConnId, Bye),
     /// An event at this time, for watchers.
     Event(Millis, Box<Event>),
@@ -29,16 +29,17 @@ pub(super) enum Said {
 #[derive(Debug)]
 pub(super) struct Record {
     writer: Writer,
-    /// The state of the tape.
+    /// Progress and faults of the tape.
     pub(super) state: watch::Receiver<State>,
-    pub(super) gate: Gate<Said>,
-    /// Times of decisions that are not on disk yet; of decisions close together only the first.
+    pub(super) gate: Gate<DeferredOutput>,
+    /// Numbers and times of decisions that are not on disk yet. One entry stands for all decisions within
+    /// [`MOMENT_MS`].
     waiting: VecDeque<(u64, Millis)>,
-    /// The rows after this one are needed for a rollback.
+    /// Number of a row. A rollback needs the rows after it.
     needed: Option<u64>,
 }
 
-/// Decisions that are closer together than this share one time, in milliseconds.
+/// Time span of the decisions that share one entry of [`Record::waiting`], in milliseconds.
 const MOMENT_MS: u64 = 100;
 
 impl Record {
@@ -53,7 +54,7 @@ impl Record {
         Self { writer, state, gate, waiting: VecDeque::new(), needed: None }
     }
 
-    /// Writes a decision, made at `now`.
+    /// Writes a decision that was made at `now`.
     pub(super) fn keep(&mut self, now: Millis, entry: Entry) {
         let seq = self.gate.decide(&entry);
         if self.waiting.back().is_none_or(|(_, at)| now.since(*at) >= MOMENT_MS) && self.writer.keeps() {
@@ -68,7 +69,7 @@ impl Record {
         self.writer.bodies(job.round, bodies);
     }
 
-    /// Writes the rolled-back state of a fragment, before the row that refers to it.
+    /// Writes the rolled-back state of a fragment. The row that refers to it follows later.
     pub(super) fn keep_remade(&self, round: Round, kept: Vec<u8>) {
         self.writer.bodies(round, vec![Arc::new(kept)]);
     }
@@ -95,11 +96,11 @@ impl Record {
         self.state.borrow().logged
     }
 
-    /// Reads the current state of the tape.
-    pub(super) fn look(&mut self) -> State {
+    /// Reads the current state of the tape, and marks decisions that are on disk.
+    pub(super) fn refresh(&mut self) -> State {
         let state = self.state.borrow_and_update().clone();
         self.gate.reach(state.safe);
-        // The first decision of an entry may be on disk while its last one is not.
+        // The first decision of an entry may be on disk while a later one is not.
         while self.waiting.get(1).is_some_and(|(seq, _)| self.gate.is_safe(*seq)) {
             self.waiting.pop_front();
         }
@@ -111,7 +112,7 @@ impl Record {
 
     /// Returns the state of the tape for the status; `None` if another program now leads the run.
     pub(super) fn taped(&mut self, now: Millis) -> Option<Taped> {
-        let State { is_fenced, safe, body_bytes, fault, .. } = self.look();
+        let State { is_fenced, safe, body_bytes, fault, .. } = self.refresh();
         let taped = Taped { decisions: safe, update_bytes: body_bytes, fault, waits_ms: self.waits_ms(now) };
         (!is_fenced).then_some(taped)
     }
@@ -122,8 +123,8 @@ impl Record {
         (self.gate.unsaved(), waits_ms.map(|ms| ms as f64 / 1e3))
     }
 
-    /// Returns the wait of the oldest decision that is not on disk yet, in milliseconds. It may be the wait of a
-    /// slightly older decision that shares its time.
+    /// Returns the wait of the oldest decision that is not on disk yet, in milliseconds. If an older decision shares
+    /// its entry in `waiting`, the result is the wait of that one.
     fn waits_ms(&self, now: Millis) -> Option<u64> {
         self.waiting.front().map(|(_, at)| now.since(*at))
     }

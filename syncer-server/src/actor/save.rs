@@ -19,14 +19,14 @@ use crate::store::{Snapshot, Store, free_bytes};
 /// of the tape.
 const FREE_BYTES_MIN: u64 = 64 << 20;
 
-/// A snapshot on its way to the disk.
+/// State of the snapshot that is being taken or written.
 pub(super) struct Saves {
-    /// Whether a snapshot is due.
+    /// True if a snapshot is due.
     pub(super) is_due: bool,
     taking: Option<(Taking, Carried)>,
     writing: JoinSet<Result<Saved, ServerError>>,
     cancellation: Cancellation,
-    /// The last tape row in the newest written snapshot.
+    /// Number of the last tape row in the newest written snapshot.
     last: Option<u64>,
     /// Warning that the disk was nearly full after that snapshot, as a sentence.
     pub(super) shortage: Option<Arc<str>>,
@@ -34,7 +34,7 @@ pub(super) struct Saves {
 
 /// A written snapshot.
 pub(super) struct Saved {
-    /// The last tape row in the snapshot.
+    /// Number of the last tape row in the snapshot.
     seq: u64,
     shortage: Option<Arc<str>>,
 }
@@ -44,7 +44,7 @@ pub(super) type Written = Result<Result<Saved, ServerError>, JoinError>;
 
 impl Saves {
     /// Creates the state for a run that resumed from a snapshot with the rows up to `snapshot_seq` and has replayed
-    /// those up to `decided`. Replayed rows go into a new snapshot at once. Otherwise a program that is killed
+    /// the rows up to `decided`. Replayed rows go into a new snapshot at once. Otherwise a program that is killed
     /// repeatedly before the next snapshot would replay more and more rows.
     pub(super) fn after(snapshot_seq: Option<u64>, decided: u64) -> Self {
         let is_due = decided > snapshot_seq.unwrap_or(0);
@@ -64,7 +64,7 @@ impl Saves {
         self.cancellation.cancel();
     }
 
-    /// Advances the current snapshot. `carried` returns the server's figures.
+    /// Takes the next step of the current snapshot, or begins a due one. `carried` returns the server's figures.
     pub(super) fn step(
         &mut self,
         syncer: &Syncer,
@@ -73,7 +73,7 @@ impl Saves {
         carried: impl FnOnce() -> Carried,
     ) {
         if syncer.is_led() {
-            // Runs led by other processes are stored in their shared storage.
+            // A cluster stores its run in the shared storage instead.
             return;
         }
         let decided = record.gate.decided();

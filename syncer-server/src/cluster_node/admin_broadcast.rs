@@ -1,4 +1,4 @@
-//! Commands that the owner gives at any process of a run, carried out at this one.
+//! Commands of the owner in a cluster: sent at any process, and applied at this one.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -12,116 +12,116 @@ use tokio::time::timeout;
 use crate::config::{Changed, ServeConfig, changed, given, syncer_config};
 use crate::errors::ServerError;
 
-/// Longest wait for an order given here to take effect here; the answer does not wait longer.
-const SEEN_WITHIN: Duration = Duration::from_secs(5);
+/// Longest wait for a command sent at this process to be applied here. The answer to the owner waits no longer.
+const APPLIED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Handle for orders to all processes of a run.
+/// Handle for sending commands to all processes of a run.
 #[derive(Clone)]
 pub struct AdminBroadcast {
-    decrees: AdminCommandLog,
-    /// Number of the newest decree that holds here.
-    obeyed: watch::Receiver<u64>,
+    log: AdminCommandLog,
+    /// Number of the newest command that is applied here.
+    applied: watch::Receiver<u64>,
 }
 
 impl AdminBroadcast {
-    /// Stores `decree` for all processes; usually returns once it holds at this one.
+    /// Stores `command` for all processes. Usually returns once it is applied at this one.
     ///
     /// # Errors
     /// Those of [`AdminCommandLog::give`].
-    pub(crate) async fn proclaim(&self, decree: AdminCommand) -> Result<(), ServiceError> {
-        let seq = self.decrees.give(decree).await?;
-        let mut obeyed = self.obeyed.clone();
-        // The decree holds in any case; the owner may only see it a little later.
-        drop(timeout(SEEN_WITHIN, obeyed.wait_for(|newest| *newest >= seq)).await);
+    pub(crate) async fn proclaim(&self, command: AdminCommand) -> Result<(), ServiceError> {
+        let seq = self.log.give(command).await?;
+        let mut applied = self.applied.clone();
+        // The command takes effect in any case; the owner may only see it a little later.
+        drop(timeout(APPLIED_WITHIN, applied.wait_for(|newest| *newest >= seq)).await);
         Ok(())
     }
 }
 
-/// Past and future decrees of a run.
-pub(crate) struct Hearing {
-    decrees: AdminCommandLog,
-    /// Decrees from before this process started, which the leaders already know.
+/// Reader of a run's past and future commands, which applies them.
+pub(crate) struct CommandReader {
+    log: AdminCommandLog,
+    /// Commands from before this process started, which are already applied to the leaders.
     past: VecDeque<AdminCommand>,
     reader: Reader,
-    /// The current settings.
+    /// Settings of the run after the commands so far.
     config: ServeConfig,
     orders: watch::Sender<AdminCommands>,
-    obeyed: watch::Sender<u64>,
+    applied: watch::Sender<u64>,
 }
 
-impl Hearing {
-    /// Reads the decrees of a run that started with the settings of `config` and these `orders`.
+impl CommandReader {
+    /// Reads the past commands of a run that started with the settings of `config` and with `orders` for its leaders.
     ///
     /// # Errors
-    /// - `Cluster`: they cannot be read.
-    /// - `Config`: a decree makes no sense to this program.
+    /// - `Cluster`: the commands cannot be read.
+    /// - `Config`: a command is not valid for this program.
     pub(crate) async fn begin(
-        decrees: AdminCommandLog,
+        log: AdminCommandLog,
         config: &ServeConfig,
         orders: AdminCommands,
     ) -> Result<Self, ServerError> {
-        let past = decrees.past().await;
+        let past = log.past().await;
         let past = past.map_err(|error| ServerError::Cluster { why: error.to_string() })?;
         let last = past.len() as u64;
-        let mut hearing = Self {
-            reader: decrees.after(last),
-            decrees,
+        let mut commands = Self {
+            reader: log.after(last),
+            log,
             past: VecDeque::new(),
             config: config.clone(),
             orders: watch::channel(orders).0,
-            obeyed: watch::channel(0).0,
+            applied: watch::channel(0).0,
         };
-        for decree in &past {
-            hearing.lead_by(decree).map_err(|why| ServerError::Config { why })?;
+        for command in &past {
+            commands.apply_to_leaders(command).map_err(|why| ServerError::Config { why })?;
         }
-        hearing.past = past.into();
-        Ok(hearing)
+        commands.past = past.into();
+        Ok(commands)
     }
 
-    /// Returns the settings of the run after all past decrees. A process must start with them: with older ones, it
+    /// Returns the settings of the run after all past commands. A process must start with them: with older ones, it
     /// might take the run for complete.
     pub(crate) fn config(&self) -> &ServeConfig {
         &self.config
     }
 
-    /// Returns the current orders for the leaders of rounds at this process.
+    /// Returns the commands in effect for the leaders of rounds at this process.
     pub(crate) fn orders(&self) -> watch::Receiver<AdminCommands> {
         self.orders.subscribe()
     }
 
-    /// Returns the handle to all processes.
-    pub(crate) fn herald(&self) -> AdminBroadcast {
-        AdminBroadcast { decrees: self.decrees.clone(), obeyed: self.obeyed.subscribe() }
+    /// Returns a handle for sending commands to all processes.
+    pub(crate) fn broadcast(&self) -> AdminBroadcast {
+        AdminBroadcast { log: self.log.clone(), applied: self.applied.subscribe() }
     }
 
-    /// Applies each decree to the leaders, and then calls `obey` for the learners of this process, if it serves any.
+    /// Applies each command to the leaders, and then calls `apply` for the learners of this process, if it serves any.
     /// Never ends.
-    pub(crate) async fn run<F: Future<Output = ()>>(mut self, obey: impl Fn(AdminCommand) -> F) {
+    pub(crate) async fn run<F: Future<Output = ()>>(mut self, apply: impl Fn(AdminCommand) -> F) {
         let mut seq = 0;
-        while let Some(decree) = self.past.pop_front() {
+        while let Some(command) = self.past.pop_front() {
             seq += 1;
-            // The settings hold already, in their newest form: see [`Self::config`].
-            if !matches!(decree, AdminCommand::Settings(_)) {
-                obey(decree).await;
+            // The settings are already applied, in their newest form: see [`Self::config`].
+            if !matches!(command, AdminCommand::Settings(_)) {
+                apply(command).await;
             }
-            self.obeyed.send_replace(seq);
+            self.applied.send_replace(seq);
         }
         loop {
-            let (seq, decree) = self.reader.next().await;
-            if let Err(why) = self.lead_by(&decree) {
+            let (seq, command) = self.reader.next().await;
+            if let Err(why) = self.apply_to_leaders(&command) {
                 tracing::error!("an order of the owner is not valid here: {why}");
             }
-            obey(decree).await;
-            self.obeyed.send_replace(seq);
+            apply(command).await;
+            self.applied.send_replace(seq);
         }
     }
 
-    /// Applies `decree` to the leaders.
+    /// Applies `command` to the leaders.
     ///
     /// # Errors
-    /// A sentence: this program knows no such setting.
-    fn lead_by(&mut self, decree: &AdminCommand) -> Result<(), String> {
-        match decree {
+    /// A sentence: a setting is unknown to this program or has an invalid value.
+    fn apply_to_leaders(&mut self, command: &AdminCommand) -> Result<(), String> {
+        match command {
             AdminCommand::Settings(words) => {
                 let Changed { config, .. } = changed(&self.config, &given(words))?;
                 let core = syncer_config(&config).map_err(|error| error.to_string())?;

@@ -5,9 +5,10 @@ use serde_json::Value;
 use crate::config::{CHANGEABLE, ServeConfig};
 use crate::errors::ServerError;
 
-/// Settings that affect merges and admission, and are not part of the run's identity. Bus and storage compare the
-/// identity by a number.
-const BESIDE: [&str; 5] = ["outer-lr", "outer-momentum", "momentum-warmup", "learners-start", "hide-names"];
+/// Settings that affect merges and admission but are not part of the run's identity. Bus and storage compare that
+/// identity by itself, as a number.
+const ALSO_AGREED: [&str; 5] =
+    ["outer-lr", "outer-momentum", "momentum-warmup", "learners-start", "hide-names"];
 
 /// Returns the settings of `config` on which the processes must agree, by key.
 pub(super) fn agreed(config: &ServeConfig) -> Vec<(String, String)> {
@@ -16,14 +17,14 @@ pub(super) fn agreed(config: &ServeConfig) -> Vec<(String, String)> {
         Value::String(text) => text.clone(),
         value => value.to_string(),
     };
-    let keys = CHANGEABLE.iter().chain(&BESIDE);
+    let keys = CHANGEABLE.iter().chain(&ALSO_AGREED);
     keys.filter_map(|key| Some(((*key).to_owned(), text(values.get(key)?)))).collect()
 }
 
 /// Checks that `ours` equal the settings of the other processes.
 ///
 /// # Errors
-/// `Config`: they differ; names the difference.
+/// `Config`: they differ; the error names the first difference.
 pub(super) fn compare(ours: &[(String, String)], theirs: &[(String, String)]) -> Result<(), ServerError> {
     let of = |all: &[(String, String)], key: &str| {
         all.iter().find(|(other, _)| other == key).map(|(_, value)| value.clone())
@@ -50,10 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_named() {
+    fn differing_setting_is_named() {
         let config = ServeConfig::default();
         let ours = agreed(&config);
-        assert_eq!(ours.len(), CHANGEABLE.len() + BESIDE.len(), "each of them is a setting: {ours:?}");
+        assert_eq!(ours.len(), CHANGEABLE.len() + ALSO_AGREED.len(), "each of them is a setting: {ours:?}");
         assert!(compare(&ours, &ours).is_ok());
         let other = ServeConfig { cohort_max: 7, ..config };
         let error = compare(&ours, &agreed(&other)).unwrap_err().to_string();

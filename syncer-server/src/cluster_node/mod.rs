@@ -24,17 +24,17 @@ use crate::errors::ServerError;
 use crate::invites::InviteStore;
 use crate::prepare::Shared;
 pub use admin_broadcast::AdminBroadcast;
-pub(crate) use admin_broadcast::Hearing;
+pub(crate) use admin_broadcast::CommandReader;
 pub(crate) use owner_command::OwnerCommand;
 
-/// Time of silence after which a process loses its leadership, in milliseconds.
+/// Lease of a leader: time without contact after which a process loses its leadership, in milliseconds.
 const LEASE_MS: u64 = 3_000;
 /// Interval at which owner processes check their timers, in milliseconds.
 const OWNER_TICK_MS: u64 = 20;
-/// Interval at which gateways read the tape without a notice, in milliseconds.
+/// Interval at which gateways read the tape if no notice arrives, in milliseconds.
 const GATEWAY_TICK_MS: u64 = 500;
-/// Interval between health checks of the services between the processes.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval between checks of the health of the services that the processes share.
+const HEALTH_EVERY: Duration = Duration::from_secs(1);
 
 /// Membership of this process in the cluster.
 pub(crate) struct Membership {
@@ -47,48 +47,49 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Joins the other processes of the run, checks that they agree on `shared` and the settings of `config`, and reads
-    /// the owner's decrees.
+    /// Joins the other processes of the run, checks that they agree on `shared` and the settings of `config`, and
+    /// reads the owner's past commands.
     ///
     /// # Errors
     /// - `Cluster`: a service cannot be used.
-    /// - `Config`: the others started with other settings, or the codec of the run cannot be used.
+    /// - `Config`: the others started with other settings.
+    /// - `Init`, `Internal`: the initial parameters cannot be read, or the codec of the run cannot be used.
     pub(crate) async fn join(
         part: Part,
         config: &ServeConfig,
         shared: Shared,
-    ) -> Result<(Self, Hearing), ServerError> {
+    ) -> Result<(Self, CommandReader), ServerError> {
         let Part { role, place, lead_max } = part;
         let services = match place {
             Place::Here(within) => within.0,
             Place::There { bus, blobs, prefix } => connect(bus, blobs, prefix, &shared).await?,
         };
         let (process, (services, health)) = (new_process(), watched(services));
-        let decrees = AdminCommandLog::of(&services);
+        let log = AdminCommandLog::of(&services);
         let mut ours = agreed::agreed(config);
         let first = shared.clone();
         let read = tokio::task::spawn_blocking(move || first.first()).await;
         ours.extend(read.map_err(|error| ServerError::Internal { what: error.to_string() })??);
-        let theirs = decrees.agree(&ours).await;
+        let theirs = log.agree(&ours).await;
         agreed::compare(&ours, &theirs.map_err(|error| ServerError::Cluster { why: error.to_string() })?)?;
         let terms = shared.owner_terms(process).and_then(|terms| terms.into_iter().next());
         let terms = terms.ok_or_else(no_code)?;
-        let hearing =
-            Hearing::begin(decrees, config, AdminCommands::none(&terms.rounds, terms.cohort_max)).await?;
+        let commands =
+            CommandReader::begin(log, config, AdminCommands::none(&terms.rounds, terms.cohort_max)).await?;
         tracing::info!(?role, process = process.0, run = %shared.run, "joined the cluster");
-        Ok((Self { role, lead_max, process, shared, services, health }, hearing))
+        Ok((Self { role, lead_max, process, shared, services, health }, commands))
     }
 
-    /// Leads rounds until `stop` is ready, if that is this process's role, under the decrees in `hearing`. In
-    /// memory, it holds only the fragments that it leads.
+    /// Leads rounds under the owner's `commands` until `stop` resolves, if that is this process's role. Only the
+    /// fragments that it leads are in memory.
     pub(crate) fn lead(
         &self,
-        hearing: &Hearing,
+        commands: &CommandReader,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
         let fragments = self.shared.owner_terms(self.process).filter(|_| self.role.leads());
         let initial_states = self.shared.initial_states();
-        let (process, services, orders) = (self.process, self.services.clone(), hearing.orders());
+        let (process, services, orders) = (self.process, self.services.clone(), commands.orders());
         let lead_max = self.lead_max;
         async move {
             if let Some(fragments) = fragments {
@@ -112,13 +113,14 @@ impl Membership {
         finished(self.services.clone(), self.shared.fragments.ids().collect())
     }
 
-    /// Makes `syncer` serve learners for the leaders, and passes the leaders' messages to `actor`. Keys that are banned
-    /// in `invite_store` are removed. Returns the syncer, the channel to the leaders, and a receiver that resolves when
-    /// contact with the leaders is lost. Dropping the channel ends the exchange.
+    /// Makes `syncer` a gateway, which serves learners for the leaders of rounds, and passes the leaders' messages to
+    /// `actor`. Learners whose keys are banned in `invite_store` are removed. Returns the syncer, the channel to the
+    /// leaders, and a receiver that resolves when contact with the leaders is lost. Dropping the channel ends the
+    /// exchange.
     ///
     /// # Errors
     /// `Internal`: the codec of the run cannot be used.
-    pub(crate) fn face(
+    pub(crate) fn connect_gateway(
         &self,
         syncer: Syncer,
         actor: ActorHandle,
@@ -134,24 +136,24 @@ impl Membership {
         tokio::spawn(front.run(std::future::pending()));
         // Every run has a fragment 0.
         let asks = self.health.clone().attend(self.services.clone(), FragmentId(0));
-        let (tells, told) = (tell(self.health.clone(), actor.clone()), actor.clone());
+        let (reports, ending) = (report_health(self.health.clone(), actor.clone()), actor.clone());
         // The tasks end with the actor, since others may use the shared services afterwards.
         tokio::spawn(async move {
             tokio::select! {
                 () = asks => {}
-                () = tells => {}
-                () = told.closed() => {}
+                () = reports => {}
+                () = ending.closed() => {}
             }
         });
         let (lost, is_lost) = oneshot::channel();
         tokio::spawn(async move {
             while let Some(input) = inputs.recv().await {
                 let banned = banned(&invite_store, &input).await;
-                if !actor.tell(Command::Input(input)).await {
+                if !actor.send(Command::Input(input)).await {
                     return;
                 }
                 if let Some(fingerprint) = banned {
-                    actor.tell(Command::Input(Input::Ban(fingerprint))).await;
+                    actor.send(Command::Input(Input::Ban(fingerprint))).await;
                 }
             }
             // Fails only if the actor has ended too.
@@ -161,24 +163,24 @@ impl Membership {
     }
 }
 
-/// Reports the health of the services between the processes to the actor, whenever it changes.
-async fn tell(health: Health, actor: ActorHandle) {
-    let mut told = None;
+/// Reports the health of the shared services to the actor whenever it changes.
+async fn report_health(health: Health, actor: ActorHandle) {
+    let mut reported = None;
     loop {
         let trouble = health.trouble();
-        if trouble != told {
+        if trouble != reported {
             let fault = trouble.map(|trouble| trouble.to_string().into());
-            if !actor.tell(Command::Served(fault)).await {
+            if !actor.send(Command::Served(fault)).await {
                 return;
             }
-            told = trouble;
+            reported = trouble;
         }
-        sleep(LOOK_EVERY).await;
+        sleep(HEALTH_EVERY).await;
     }
 }
 
-/// Returns the key that `input` admits, if it was banned while `input` waited. The check of connected learners may have
-/// run before.
+/// Returns the key of the learner that `input` introduces, if the key is banned or the bans cannot be read. It may
+/// have been banned while `input` waited, after the check of connected learners.
 async fn banned(invite_store: &Arc<InviteStore>, input: &Input) -> Option<Fingerprint> {
     let Input::Introduced { hello, .. } = input else { return None };
     let (invite_store, fingerprint) = (Arc::clone(invite_store), hello.identity.fingerprint());
@@ -214,12 +216,12 @@ async fn connect(
     opened.map_err(|error| ServerError::Cluster { why: error.to_string() })
 }
 
-/// Checks the services between the processes of a run with these fragments, without changing them.
+/// Checks the services that the processes of a run with these fragments would share, without changing them.
 ///
 /// # Errors
 /// `Config`: this program cannot be part of a cluster.
 #[cfg(feature = "cluster")]
-pub(crate) async fn look(
+pub(crate) async fn check_services(
     bus: Vec<String>,
     blobs: String,
     prefix: String,
@@ -235,7 +237,7 @@ async fn connect(_: Vec<String>, _: String, _: String, _: &Shared) -> Result<Ser
 
 #[cfg(not(feature = "cluster"))]
 #[expect(clippy::unused_async, reason = "the same as with the feature")]
-pub(crate) async fn look(
+pub(crate) async fn check_services(
     _: Vec<String>,
     _: String,
     _: String,

@@ -1,25 +1,25 @@
-//! Commands of the owner to a run or to one learner, for one process, and as a decree for several.
+//! Commands of the owner to a run or to one learner, for one process or for all processes of a cluster.
 
 use archipelago_core::cluster::AdminCommand;
 use archipelago_core::diloco::LearnerId;
 use archipelago_core::diloco::syncer::{DROP_MS_MAX, Input};
 use archipelago_core::wire::Share;
 
-/// An order of the owner.
+/// A command of the owner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum OwnerCommand {
     /// Collect the last progress of all learners, then end the run.
     Finish,
     /// Pause the run, or resume it.
     Hold(bool),
-    /// Set the share of its pace that a learner trains.
+    /// Limit a learner to a share of its pace.
     Pace(LearnerId, Share),
-    /// Drop a learner for this time, in milliseconds; 0 lets it come back.
+    /// Drop a learner for this time, in milliseconds; 0 lets it return at once.
     Drop(LearnerId, u32),
 }
 
 impl OwnerCommand {
-    /// Returns the learner that the order concerns, if any.
+    /// Returns the learner that the command concerns, if any.
     pub(crate) fn learner(self) -> Option<LearnerId> {
         match self {
             Self::Finish | Self::Hold(_) => None,
@@ -37,7 +37,7 @@ impl OwnerCommand {
         }
     }
 
-    /// Returns the decree for all processes of a run, given at this time, in milliseconds since 1970.
+    /// Returns the command for all processes of a cluster. `now_ms` is the time in milliseconds since 1970.
     pub(crate) fn decree(self, now_ms: u64) -> AdminCommand {
         match self {
             Self::Finish => AdminCommand::Finish,
@@ -50,10 +50,10 @@ impl OwnerCommand {
         }
     }
 
-    /// Returns the order in a decree at this time, in milliseconds since 1970; `None` if it has expired or is of
-    /// another kind.
-    pub(crate) fn of(decree: &AdminCommand, now_ms: u64) -> Option<Self> {
-        Some(match *decree {
+    /// Returns the command of the owner in a cluster's `command` at the time `now_ms`, in milliseconds since 1970;
+    /// `None` if it has expired or is of another kind.
+    pub(crate) fn of(command: &AdminCommand, now_ms: u64) -> Option<Self> {
+        Some(match *command {
             AdminCommand::Finish => Self::Finish,
             AdminCommand::Hold(held) => Self::Hold(held),
             AdminCommand::Pace(learner, share) => Self::Pace(learner, share),
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_decree_asks_for_what_is_left_of_it() {
+    fn cluster_command_keeps_the_remaining_time() {
         let learner = LearnerId(3);
         for order in [
             OwnerCommand::Finish,

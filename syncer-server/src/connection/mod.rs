@@ -1,4 +1,4 @@
-//! One WebSocket ⇄ messages: limits, timeouts, send order, typed goodbyes.
+//! One WebSocket connection: limits, timeouts, order of messages, typed goodbyes.
 
 mod peer;
 mod writer;
@@ -26,16 +26,16 @@ use crate::outbox::Outbox;
 
 pub use peer::Peer;
 
-/// Time for a peer to introduce itself.
+/// Time limit for a peer's `Hello`.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// Shortest time between two reports to the core that a peer is alive.
 const HEARD_EVERY: Duration = Duration::from_secs(1);
-/// Time for a goodbye to get through, and then for the peer to close its side.
+/// Time limit for sending a goodbye, and then for the peer to close its side.
 const BYE_WITHIN: Duration = Duration::from_secs(2);
 /// Largest update body that is verified on a thread that serves sockets, in bytes; this takes a fraction of a
 /// millisecond.
 const INLINE_BYTES_MAX: usize = 64 << 10;
-/// Read buffer of each socket; small, because thousands of sockets may be idle.
+/// Size of the read buffer of each socket; small, because thousands of sockets may be idle.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 
 /// State shared by all connections.
@@ -51,7 +51,7 @@ pub struct Context {
     pub fragment_lens: Arc<[u64]>,
     /// Admission of learners.
     pub admission: Admission,
-    /// Largest body that a learner of this run may send.
+    /// Size limit of an update's body in this run, in bytes.
     pub body_bytes_max: u32,
 }
 
@@ -65,28 +65,28 @@ pub fn limit(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
         .max_write_buffer_size(4 * CHUNK_BYTES as usize)
 }
 
-/// Sends a peer of another version a goodbye that it can read as far as the version, and closes.
+/// Sends a goodbye to a peer that speaks another version of the protocol, and closes.
 pub async fn turn_away(mut socket: WebSocket, asked: &str, peer: &Peer) {
     let reason = format!("this server speaks {SUBPROTOCOL}, not {asked}: update the older side");
     let code = CloseCode::Version;
     let bye = encode(&Message::Bye(Bye::new(code, reason.clone())));
     let reason = clip(&reason, CLOSE_REASON_BYTES_MAX).to_owned();
     let close = ws::Message::Close(Some(CloseFrame { code: code.into(), reason: reason.into() }));
-    let telling = async {
+    let sending = async {
         socket.send(ws::Message::Binary(bye.into())).await?;
         socket.send(close).await?;
-        // Read on, so that the goodbye is not lost with what the peer has sent meanwhile.
+        // Keep reading, because a socket that closes with unread bytes may lose the goodbye.
         while let Some(Ok(_)) = socket.recv().await {}
         Ok::<_, axum::Error>(())
     };
     tokio::select! {
         // A peer that reads nothing cannot get a goodbye.
-        _ = timeout(BYE_WITHIN, telling) => {}
+        _ = timeout(BYE_WITHIN, sending) => {}
         () = peer.displaced() => {}
     }
 }
 
-/// Serves one open socket until either side ends it. While it belongs to no learner, a newer socket may displace it.
+/// Serves one open socket until either side ends it. While the socket has no learner, a newer socket may displace it.
 pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer) {
     let peer = Arc::new(peer);
     let (sink, mut stream) = socket.split();
@@ -98,7 +98,7 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer
     };
     let fragments = u16::try_from(context.fragment_lens.len()).unwrap_or(u16::MAX);
     let (outbox, queues, bye) = Outbox::new(fragments, context.body_bytes_max);
-    if !context.actor.tell(Command::Open(conn, outbox)).await {
+    if !context.actor.send(Command::Open(conn, outbox)).await {
         return;
     }
     let probes = Arc::new(AtomicU32::new(0));
@@ -122,9 +122,9 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer
         // The goodbye is queued before the actor is informed. The actor then drops its end of the queues, and a writer
         // whose queues have ended leaves without a goodbye. A full queue means that the actor's goodbye came first.
         let _ = bye.try_send(fault.clone());
-        context.actor.tell(Command::TurnedAway(fault)).await;
+        context.actor.send(Command::TurnedAway(fault)).await;
     }
-    context.actor.tell(Command::Input(Input::Disconnected(conn))).await;
+    context.actor.send(Command::Input(Input::Disconnected(conn))).await;
     if is_displaced {
         return writing.abort();
     }
@@ -169,11 +169,11 @@ struct Reader {
     peer: Arc<Peer>,
     /// The challenge that the learner has not answered yet.
     challenge: Option<Challenge>,
-    /// Number of probes that were sent and not returned.
+    /// Number of probes that were sent and not answered.
     probes: Arc<AtomicU32>,
     /// The pass of the admitted learner, while the connection is open.
     pass: Option<AdmissionPermit>,
-    /// Whether the learner trains; its bytes then count towards the run.
+    /// True if the learner trains. Its bytes then belong to training, not to joining.
     ready: bool,
 }
 
@@ -211,7 +211,7 @@ impl Reader {
                 }
                 Some(Ok(ws::Message::Pong(payload))) => {
                     self.count(payload.len());
-                    number = self.came_back(&payload);
+                    number = self.answered_probe(&payload);
                     None
                 }
                 Some(Ok(ws::Message::Binary(payload))) => match self.take(&mut assembler, &payload) {
@@ -235,27 +235,27 @@ impl Reader {
             // The first message is Hello, or the core refuses it.
             assembler.set_body_bytes_max(self.context.body_bytes_max);
             heard = Some(Instant::now());
-            if !self.context.actor.tell(Command::Input(input)).await {
+            if !self.context.actor.send(Command::Input(input)).await {
                 return Ended::Elsewhere;
             }
         }
     }
 
-    /// Says goodbye for a learner whose page was closed. Browsers close the socket without leaving the learner time for
-    /// it.
+    /// Sends the core a goodbye for a learner whose page was closed. Browsers close the socket without leaving the
+    /// learner time to send one.
     async fn goodbye(&self) {
         let bye = Message::Bye(Bye::new(CloseCode::Done, "its page was closed"));
-        self.context.actor.tell(Command::Input(Input::Message(self.conn, bye))).await;
+        self.context.actor.send(Command::Input(Input::Message(self.conn, bye))).await;
     }
 
-    /// Returns the number in a pong if one is awaited. Unsolicited pongs are ignored.
-    fn came_back(&self, payload: &[u8]) -> Option<u64> {
+    /// Returns the number in a pong if a probe is unanswered. Unsolicited pongs are ignored.
+    fn answered_probe(&self, payload: &[u8]) -> Option<u64> {
         let number = u64::from_be_bytes(payload.try_into().ok()?);
         let less = |awaited: u32| awaited.checked_sub(1);
         self.probes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok().map(|_| number)
     }
 
-    /// Decides whether the sender of `hello` is admitted, before the core sees it. A challenge can be answered once.
+    /// Decides on the admission of the sender of `hello`, before the core sees it. A challenge can be answered once.
     async fn admit(&mut self, hello: &Hello) -> Result<AdmissionPermit, Bye> {
         let challenge = self.challenge.take();
         let challenge =
@@ -302,7 +302,8 @@ impl Reader {
     }
 }
 
-/// Returns the refusal for invalid WebSocket bytes, or a plain end if the peer has left.
+/// Returns the reason why reading ended with `error`: a refusal for invalid WebSocket bytes, else
+/// [`Ended::Elsewhere`].
 fn broken(error: axum::Error) -> Ended {
     use tungstenite::error::{Error, ProtocolError};
 

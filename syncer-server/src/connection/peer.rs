@@ -1,4 +1,4 @@
-//! The peer of a socket, with the budgets of the listener.
+//! The peer of a socket, with the limits of the listener that apply to it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,34 +6,35 @@ use archipelago_core::wire::{Bye, CloseCode};
 
 use crate::listener::{ConnectionPermit, ConnectionShare, Place, Socket};
 
-/// Time after which a learner that found no free connection may come again, in milliseconds.
+/// Wait after which a learner that found no free connection may come again, in milliseconds.
 const FULL_WAIT_MS: u32 = 10_000;
 
-/// The peer of a socket: its place, and the budgets that its connection counts against.
+/// The peer of a socket: its connection as counted by the listener, and the limits that apply to it.
 pub struct Peer {
     place: Option<Arc<Place>>,
     socket: Option<Socket>,
-    /// The run's share of the connections, on a server of several runs.
+    /// Limit on the run's connections, on a server of several runs.
     share: Option<ConnectionShare>,
     permit: Mutex<Option<ConnectionPermit>>,
 }
 
 impl Peer {
-    /// Returns a peer at `place` that belongs to no learner yet. Its run may hold `share` of the server's connections.
+    /// Creates a peer without a learner, whose connection is counted as `place`. `share` limits the connections of its
+    /// run.
     pub fn new(place: Option<Arc<Place>>, share: Option<ConnectionShare>) -> Self {
         let socket = place.as_ref().map(|place| place.open_socket());
         Self { place, socket, share, permit: Mutex::new(None) }
     }
 
-    /// Returns the place that the peer comes from.
+    /// Returns the peer's connection as counted by the listener.
     pub(super) fn place(&self) -> Option<&Place> {
         self.place.as_deref()
     }
 
-    /// Counts the connection against the run's share, before the core receives its learner.
+    /// Takes one of the run's connections for the learner, before the core receives it.
     ///
     /// # Errors
-    /// The goodbye: other runs of the server need the connection.
+    /// The goodbye: the run has no connection left.
     pub(super) fn take_share(&self) -> Result<(), Bye> {
         let Some(share) = &self.share else { return Ok(()) };
         let permit = share.take().ok_or_else(|| {
@@ -47,14 +48,14 @@ impl Peer {
         Ok(())
     }
 
-    /// Ends the socket's time as a pending one: the core has admitted the learner.
+    /// Marks the socket as no longer pending: the core has admitted its learner.
     pub(super) fn admit(&self) {
         if let Some(socket) = &self.socket {
             socket.admit();
         }
     }
 
-    /// Makes the socket pending again until it is closed: the learner has left.
+    /// Marks the socket as pending again until it is closed: its learner has left.
     pub(super) fn dismiss(&self) {
         self.permit().take();
         if let Some(socket) = &self.socket {

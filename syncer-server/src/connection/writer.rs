@@ -16,14 +16,14 @@ use super::{BYE_WITHIN, Peer};
 use crate::meters::{Meters, Phase};
 use crate::outbox::{Bulk, Outgoing, Queues};
 
-/// Time between our pings.
+/// Interval between the server's pings.
 const PING_EVERY: Duration = Duration::from_secs(10);
 
 /// The writing half of a connection.
 pub(super) struct Writer {
     sink: SplitSink<WebSocket, ws::Message>,
     meters: Arc<Meters>,
-    /// Number of probes that were sent and not returned.
+    /// Number of probes that were sent and not answered.
     probes: Arc<AtomicU32>,
     peer: Arc<Peer>,
 }
@@ -37,7 +37,7 @@ enum Stop {
 }
 
 impl Writer {
-    /// Creates a writer to `sink` that counts open probes in `probes`.
+    /// Creates a writer to `sink` that counts unanswered probes in `probes`.
     pub(super) fn new(
         sink: SplitSink<WebSocket, ws::Message>,
         meters: Arc<Meters>,
@@ -58,8 +58,8 @@ impl Writer {
 
     async fn run(mut self, mut queues: Queues) {
         if let Stop::Bye(bye) = self.pump(&mut queues).await {
-            // A peer that does not read cannot get the goodbye; the time limit ends this.
-            let _ = timeout(BYE_WITHIN, self.part(bye, queues.control)).await;
+            // A peer that does not read cannot get the goodbye; the time limit ends the attempt.
+            let _ = timeout(BYE_WITHIN, self.finish(bye, queues.control)).await;
         }
     }
 
@@ -143,17 +143,17 @@ impl Writer {
 
     /// Sends the short messages queued before the goodbye, such as the receipts of the last round, and then the
     /// goodbye.
-    async fn part(&mut self, bye: Bye, mut control: mpsc::Receiver<Outgoing>) -> Result<(), axum::Error> {
+    async fn finish(&mut self, bye: Bye, mut control: mpsc::Receiver<Outgoing>) -> Result<(), axum::Error> {
         while let Ok(outgoing) = control.try_recv() {
             for frame in outgoing.frames.iter() {
                 self.sink.feed(ws::Message::Binary(frame.clone())).await?;
                 self.meters.down(outgoing.phase, frame.len());
             }
         }
-        self.say(bye).await
+        self.send_bye(bye).await
     }
 
-    async fn say(&mut self, bye: Bye) -> Result<(), axum::Error> {
+    async fn send_bye(&mut self, bye: Bye) -> Result<(), axum::Error> {
         let reason = clip(&bye.reason, CLOSE_REASON_BYTES_MAX).to_owned();
         let code = u16::from(bye.code);
         let reason_clipped = clip(&bye.reason, archipelago_core::wire::REASON_BYTES_MAX).to_owned();
@@ -164,7 +164,7 @@ impl Writer {
     }
 }
 
-/// Returns a goodbye that is already queued, or the end.
+/// Returns the goodbye that is already queued, or [`Stop::Broken`] if there is none.
 fn goodbye_or(queues: &mut Queues) -> Stop {
     match queues.bye.try_recv() {
         Ok(bye) => Stop::Bye(bye),

@@ -1,8 +1,8 @@
 //! Tokenization of long texts in parts, which bounds memory and gives the same tokens as the whole text.
 //!
-//! A tokenizer takes about 100 bytes for each byte of a text. Parts overlap. Two parts are joined where several tokens
-//! in a row agree. A tokenizer decides by nearby text only, so beyond that place the tokens of both parts are those of
-//! the whole text.
+//! A tokenizer takes about 100 bytes for each byte of a text. Parts overlap. Two parts are joined at a position where
+//! several tokens in a row agree. A tokenizer decides by nearby text only, so from that position on the tokens of both
+//! parts are those of the whole text.
 
 use std::ops::Range;
 
@@ -18,10 +18,10 @@ pub struct Piece {
 /// Size of a part in bytes.
 pub const PART_BYTES: usize = 128 << 10;
 
-/// Share of a part that overlaps with the next one.
+/// Ratio between the size of a part and its overlap with the next one.
 const OVERLAP: usize = 32;
 
-/// Number of tokens that have to agree on each side of the place where two parts are joined.
+/// Number of tokens that have to agree on each side of the position where two parts are joined.
 const AGREEMENT: usize = 8;
 
 /// Returns the parts of `text`: one range for a short text, otherwise overlapping ranges of up to `part_bytes` bytes.
@@ -38,9 +38,9 @@ pub fn parts(text: &str, part_bytes: usize) -> Vec<Range<usize>> {
     }
 }
 
-/// Returns the place where two neighbouring parts can be joined: the number of tokens of `before` to keep, and the
-/// number of tokens of `after` to drop. `overlap` is the byte range that both parts contain. `None` if their tokens do
-/// not agree.
+/// Returns where two neighbouring parts can be joined: the number of tokens of `before` to keep, and the number of
+/// tokens of `after` to drop. `overlap` is the byte range that both parts contain. `None` if their tokens do not
+/// agree.
 pub fn seam(before: &[Piece], after: &[Piece], overlap: &Range<usize>) -> Option<(usize, usize)> {
     let middle = overlap.start + overlap.len() / 2;
     let first = before.partition_point(|piece| piece.bytes.start < middle);

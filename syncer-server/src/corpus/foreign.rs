@@ -13,14 +13,14 @@ use crate::errors::ServerError;
 /// Largest ratio of unpacked to packed bytes. Text rarely exceeds 20; a decompression bomb reaches 1,000.
 const UNPACK_RATIO_MAX: u64 = 256;
 
-/// Unpacked bytes that are always allowed, since short files may be very repetitive.
+/// Unpacked bytes that are allowed at any ratio, since short files may be very repetitive.
 const UNPACK_BYTES_MIN: u64 = 1 << 20;
 
 /// Bytes at the start of a file that identify its format.
 const HEAD_BYTES: usize = 512;
 
-/// File extensions for which a web page in place of the file is an error. Other files, such as program code, may begin
-/// as a web page does.
+/// Extensions of downloaded data. A web page under such a name is an error; other files, such as program code, may
+/// begin like a web page.
 const DOWNLOADS: [&str; 8] = ["txt", "text", "json", "jsonl", "ndjson", "parquet", "gz", "zst"];
 
 /// Text of a file, and its compression.
@@ -86,7 +86,7 @@ pub fn without_packing(path: &Path) -> PathBuf {
 /// Extensions of zip archives that are documents.
 const WORD_PROCESSOR: [&str; 3] = ["docx", "odt", "epub"];
 
-/// Bytes after the header of bzip2 data that begin a block.
+/// Bytes that begin a block of bzip2 data, after the header.
 const BZIP2_BLOCK: [u8; 6] = [0x31, 0x41, 0x59, 0x26, 0x53, 0x59];
 
 /// Supported compressions.
@@ -142,14 +142,14 @@ impl Compression {
     }
 }
 
-/// Reads at most one byte more than `bytes_max`.
+/// Reads `reader` to its end, or until it has read one byte more than `bytes_max`.
 fn take(reader: impl Read, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     reader.take(bytes_max.saturating_add(1)).read_to_end(&mut unpacked)?;
     Ok(unpacked)
 }
 
-/// Returns the content of all frames in `bytes`. Some programs write several frames.
+/// Returns the content of all zstd frames in `bytes`; some programs write several. Stops as [`take`] does.
 fn frames(mut bytes: &[u8], bytes_max: u64) -> std::io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     while !bytes.is_empty() && unpacked.len() as u64 <= bytes_max {
@@ -253,7 +253,7 @@ fn document(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
     Some(found)
 }
 
-/// Returns the form of a text that is not trained on as it is, and how to convert it.
+/// Returns the kind of a text that needs conversion before training, and how to convert it.
 fn text_form(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
     let found = match () {
         () if head.starts_with(b"version https://git-lfs.github.com/spec/") => (
@@ -289,8 +289,8 @@ fn text_form(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
     Some(found)
 }
 
-/// Returns a command that unpacks `path`. Programs refuse files whose extension is not one of their `ends`; they read
-/// those with `-c`.
+/// Returns a command that unpacks `path`. Programs refuse files whose extension is not one of their `ends`; for those,
+/// the command uses `-c`, which accepts any name.
 fn unpacked_by(program: &str, ends: &[&str], path: &Path) -> String {
     let (name, output) = (quoted(path), quoted(&renamed(path, "unpacked.txt")));
     match is_called(path, ends) {
@@ -305,7 +305,7 @@ fn recoded(encoding: &str, path: &Path) -> String {
     format!("convert it with `iconv -f {encoding} -t UTF-8 {} > {}`", quoted(path), quoted(&text))
 }
 
-/// Returns true if a text begins as a web page does, perhaps after comments.
+/// Returns true if a text begins like a web page, perhaps after comments.
 fn is_html(head: &[u8]) -> bool {
     let head = String::from_utf8_lossy(head).trim_start_matches('\u{feff}').to_ascii_lowercase();
     let mut head = head.trim_start();
@@ -315,7 +315,7 @@ fn is_html(head: &[u8]) -> bool {
     head.starts_with("<!doctype html") || head.starts_with("<html")
 }
 
-/// Returns true if the name of `path` ends with one of `ends`.
+/// Returns true if the extension of `path` is one of `ends`, in upper or lower case.
 pub fn is_called(path: &Path, ends: &[&str]) -> bool {
     path.extension().is_some_and(|end| ends.iter().any(|known| end.eq_ignore_ascii_case(known)))
 }
@@ -330,7 +330,8 @@ fn by_datasets(kind: &str, path: &Path) -> String {
     )
 }
 
-/// Returns the delimiter of a table whose first line has the name of a column that documents have, if `head` begins so.
+/// Returns the delimiter of the table that `head` begins with; `None` unless its first line names a column of
+/// [`KNOWN`].
 fn delimiter(head: &[u8]) -> Option<char> {
     let head = String::from_utf8_lossy(head);
     let first = head.trim_start_matches('\u{feff}').lines().next().filter(|line| line.len() < head.len())?;
@@ -344,11 +345,11 @@ fn delimiter(head: &[u8]) -> Option<char> {
     })
 }
 
-/// Returns true if all whole lines of `head` that are not blank are `wanted`, and there is one.
+/// Returns true if `wanted` holds for each line of `head` that is not blank, and there is such a line.
 fn all_lines(head: &[u8], wanted: impl Fn(&str) -> bool) -> bool {
     let head_text = String::from_utf8_lossy(head);
     let mut lines = head_text.trim_start_matches('\u{feff}').split('\n').map(str::trim_end).peekable();
-    // The last line may be cut off by the limit; its beginning is enough for those that are `wanted` by it.
+    // The limit may cut off the last line. It is then ignored, unless it is the only one.
     let mut found = 0;
     while let Some(line) = lines.next() {
         let is_cut = lines.peek().is_none() && head.len() == HEAD_BYTES && found > 0;
@@ -361,7 +362,7 @@ fn all_lines(head: &[u8], wanted: impl Fn(&str) -> bool) -> bool {
     found > 0
 }
 
-/// Returns true if `line` begins as the dictionary of a document that Python printed.
+/// Returns true if `line` begins like the dictionary of a document, as Python prints it.
 fn is_python_dict(line: &str) -> bool {
     let key = line.strip_prefix("{'").and_then(|rest| rest.split_once("': "));
     key.is_some_and(|(key, _)| !key.contains('\''))
@@ -381,12 +382,12 @@ fn table(path: &Path, delimiter: char) -> String {
     )
 }
 
-/// Returns `path` with another extension.
+/// Returns `path` with the extension `end`.
 fn renamed(path: &Path, end: &str) -> PathBuf {
     path.with_extension(end)
 }
 
-/// Returns `path` as the inside of a Python string, in a program that is a shell's argument in double quotes.
+/// Escapes `path` for a Python string literal inside `python -c "…"`. The literal's own quotes are not included.
 pub fn python(path: &Path) -> String {
     let escaped = |c: char| match c {
         '\'' | '"' | '\\' | '$' | '`' | '!' | '\n' => format!("\\x{:02x}", u32::from(c)),

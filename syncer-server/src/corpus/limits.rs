@@ -1,5 +1,5 @@
-//! Limits for tokenizer files, which come from strangers. A file is refused before use if its steps multiply the text,
-//! or if their time grows much faster than the text.
+//! Limits on tokenizer files, which are untrusted input. A file is refused before use if its stages could expand a
+//! text too much, or could take much more than linear time.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -9,27 +9,27 @@ use tokenizers::{NormalizedString, Normalizer, Tokenizer};
 /// Largest size of a `tokenizer.json` in bytes. The largest in use have some 35 MB.
 pub const FILE_BYTES_MAX: u64 = 128 << 20;
 
-/// Largest growth per byte of text in all steps before the model, computed from the file. Up to this limit, the growth
-/// of texts is not measured.
+/// Largest growth of a text in all normalizers, in bytes per byte, computed from the file. Up to this limit, the
+/// growth of texts is not measured.
 const GROWTH_UNMEASURED_MAX: u64 = 16;
 
-/// Largest growth per byte of text in one step, computed from the file. Unicode normalization forms reach 11, and
-/// tables of SentencePiece reach 33.
+/// Largest growth of a text in one normalizer, in bytes per byte, computed from the file. Unicode normalization forms
+/// reach 11, and tables of SentencePiece reach 33.
 const STEP_GROWTH_MAX: u64 = 64;
 
-/// Largest growth per byte of text in all normalizers, measured on the text.
+/// Largest growth of a text in all normalizers, in bytes per byte, measured on the text.
 const TEXT_GROWTH_MAX: usize = 16;
 
-/// Bytes by which any text may grow: short texts may get a prefix.
+/// Bytes by which any text may grow in addition, since short texts may get a prefix.
 const TEXT_GROWTH_BYTES: usize = 256;
 
-/// Largest growth per byte in all pre-tokenizers, computed from the file.
+/// Largest growth of a text in all pre-tokenizers, in bytes per byte, computed from the file.
 const SPLIT_GROWTH_MAX: u64 = 8;
 
-/// Largest growth per byte of a token in all decoders, computed from the file.
+/// Largest growth of a token in all decoders, in bytes per byte, computed from the file.
 const DECODE_GROWTH_MAX: u64 = 16;
 
-/// Largest number of steps of one kind in a file.
+/// Largest number of stages of one kind in a file.
 const STEPS_MAX: usize = 64;
 
 /// Largest size of one pattern in bytes.
@@ -44,14 +44,14 @@ const TOKEN_BYTES_MAX: usize = 1 << 10;
 /// Largest number of tokens that a template puts around a text.
 const TEMPLATE_TOKENS_MAX: usize = 64;
 
-/// Largest size of the affixes of a model's tokens, in bytes.
+/// Largest size of a prefix or suffix of a model's tokens, in bytes.
 const AFFIX_BYTES_MAX: usize = 64;
 
 /// Largest limit on the length of words that WordPiece splits, in characters. Its time grows with the cube of this
 /// length.
 const WORD_CHARS_MAX: u64 = 256;
 
-/// Parts of a `tokenizer.json` that may make text grow or take long.
+/// Parts of a `tokenizer.json` that may expand a text or take long.
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]
@@ -96,7 +96,7 @@ pub struct Growth {
 /// Checks the JSON of a tokenizer before it is used.
 ///
 /// # Errors
-/// A sentence: which part of it exceeds a limit.
+/// A sentence that names the part that exceeds a limit or is malformed.
 pub fn check(json: &[u8]) -> Result<Growth, String> {
     let file: File = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let normalized = growth("normalizer", &file.normalizer, STEP_GROWTH_MAX)?;
@@ -163,8 +163,8 @@ fn each_step(
     }
 }
 
-/// Returns the product of the growth of all steps in `part`, which is called `name`. Each step may grow by at most
-/// `most`.
+/// Returns the product of the growth of all stages in `part`, which is the file's entry `name`. Each stage may grow a
+/// text by a factor of at most `most`.
 fn growth(name: &str, part: &Value, most: u64) -> Result<u64, String> {
     let mut steps = Vec::new();
     objects(part, &mut steps);
@@ -191,7 +191,8 @@ fn objects<'a>(part: &'a Value, found: &mut Vec<&'a Map<String, Value>>) {
     }
 }
 
-/// Returns the growth per byte in a step, from its keys. A step without a type has the type that its keys imply.
+/// Returns the growth of a text in one stage, in bytes per byte. A stage without a type has the type that its keys
+/// imply.
 fn step_growth(step: &Map<String, Value>) -> Result<u64, String> {
     let length = |key: &str| step.get(key).and_then(Value::as_str).map(|text| text.len() as u64);
     let kind = step.get("type").and_then(Value::as_str).unwrap_or_default();
@@ -217,8 +218,8 @@ fn step_growth(step: &Map<String, Value>) -> Result<u64, String> {
     Ok(found.fold(by_kind, u64::max).max(1))
 }
 
-/// Returns the length in bytes of the longest replacement in a table of SentencePiece. The table is the length of a
-/// trie, the trie, and texts that end with zero.
+/// Returns the length in bytes of the longest replacement in a table of SentencePiece. The table has the length of a
+/// trie in 4 bytes, the trie, and texts that each end with a zero byte.
 fn longest_replacement(map: &str) -> Result<u64, String> {
     let damaged = || "its precompiled_charsmap is damaged".to_owned();
     let bytes = base64(map).ok_or_else(damaged)?;
@@ -375,7 +376,7 @@ fn skip_class(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     }
 }
 
-/// Reads counts of repetition up to their closing brace and returns the highest; `None` if there is no upper bound.
+/// Parses a repetition count after `{` and returns its upper bound; `None` if it has none, 1 if the brace is literal.
 fn counts(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Option<u64> {
     let mut text = String::new();
     while let Some(c) = rest.next_if(|c| c.is_ascii_digit() || *c == ',') {
@@ -434,7 +435,7 @@ mod tests {
         json!({ "type": "Sequence", "normalizers": steps })
     }
 
-    /// Goal: five steps that each replace a character with sixty are refused; they would take gigabytes.
+    /// Goal: a text that each of five stages would expand sixtyfold, to gigabytes, is refused.
     #[test]
     fn a_text_that_grows_in_each_step_is_refused() {
         let sixty = replace("\u{1234}", &"\u{1234}".repeat(60));
@@ -495,7 +496,7 @@ mod tests {
 
     /// Goal: a table whose stated length exceeds its content is refused. The library would allocate memory for it.
     #[test]
-    fn tables_of_sentencepiece_are_looked_into() {
+    fn damaged_sentencepiece_tables_are_refused() {
         let charsmap =
             |map: &str| json!({ "normalizer": { "type": "Precompiled", "precompiled_charsmap": map } });
         refused(charsmap("/////w=="), "its precompiled_charsmap is damaged");
@@ -504,9 +505,9 @@ mod tests {
         assert_eq!(base64("QUI="), Some(b"AB".to_vec()));
     }
 
-    /// Goal: patterns and steps of tokenizers in use are within all limits.
+    /// Goal: patterns and stages of common tokenizers are within all limits.
     #[test]
-    fn what_is_in_use_is_taken() {
+    fn common_tokenizers_are_accepted() {
         let patterns = [
             r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
             concat!(

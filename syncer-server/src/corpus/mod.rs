@@ -33,21 +33,22 @@ pub use read::{Source, read};
 pub use stops::Stops;
 pub use vocabulary::Vocabulary;
 
-/// Steps of one learner in a pass over the text. Below this, `validate` and `serve` warn that passes are short.
+/// Number of steps of one learner per pass over the text. Below it, `validate` and `serve` warn that passes are short.
 const STEPS_FEW: u64 = 100;
-/// Largest memory use for each byte of a text, in bytes, while it becomes documents, tokens of four bytes and shards.
+/// Largest memory use per byte of text, in bytes, while the text becomes documents, tokens of four bytes and shards.
 const MEMORY_BYTES: u64 = 10;
 /// Size of a shard in bytes, unless that gives too many shards. At 1 Mbit/s a joiner has its first text after 2
 /// seconds.
 const SHARD_BYTES: u32 = 256 << 10;
-/// Number of shards from which shards become larger. Each takes some 40 bytes of the greeting, which precedes any text.
+/// Number of shards from which shards become larger. Each shard takes about 40 bytes of the greeting, which precedes
+/// any text.
 const SHARDS_FEW: u64 = 256;
 
 /// Tokenised text of a run.
 pub struct Corpus {
-    /// Text ⇄ tokens.
+    /// Conversion between text and tokens.
     pub vocabulary: Vocabulary,
-    /// The vocabulary as a `tokenizer.json`. A given file is kept unchanged.
+    /// Content of the vocabulary's `tokenizer.json`. A file that the owner gives is kept unchanged.
     pub tokenizer: String,
     /// Description of the shards for learners.
     pub spec: DataSpec,
@@ -55,15 +56,15 @@ pub struct Corpus {
     pub shards: Vec<Bytes>,
     /// Tokens of the held-out text, which are never trained on.
     pub held_out: Vec<u32>,
-    /// Average bytes of text for each held-out token.
+    /// Average bytes of text per held-out token.
     pub bytes_per_token: f64,
     /// Lower bound of the loss in nats per byte, if the text's source is known.
     pub entropy_floor: Option<f64>,
     /// SHA-256 of the text and of its tokenisation, in hexadecimal.
     pub hash: String,
-    /// Number of training tokens that are learnt; the others are given.
+    /// Number of training tokens that are targets; the others are masked.
     pub learnt: u64,
-    /// Tokens of each document; empty for plain text.
+    /// Number of tokens in each document; empty for plain text.
     lengths: Vec<u32>,
     /// Readable description of how the files were read.
     pub read_as: String,
@@ -73,7 +74,7 @@ pub struct Corpus {
     pub token_max: u32,
     /// Tokens at which the model stops writing.
     pub stops: Stops,
-    /// Warning that the conversations do not teach the model to stop, if they do not.
+    /// Warning that the conversations do not teach the model to stop, if that is so.
     never_stops: Option<String>,
 }
 
@@ -181,7 +182,8 @@ impl Corpus {
         (!self.lengths.is_empty()).then_some(self.lengths.len() as u64)
     }
 
-    /// Returns the number of documents that are longer than a window of `context` tokens and are learnt in pieces.
+    /// Returns the number of documents that are longer than a window of `context` tokens, which are trained on in
+    /// pieces.
     #[must_use]
     pub fn documents_longer(&self, context: u32) -> u64 {
         self.lengths.iter().filter(|&&length| length > context).count() as u64
@@ -237,7 +239,7 @@ impl Corpus {
     }
 }
 
-/// Returns the name of the compression, as the end of a text's description.
+/// Returns the end of a text's description that names its compression; empty if there is none.
 fn unpacked(packed_by: Option<&str>) -> String {
     packed_by.map_or_else(String::new, |by| format!(", unpacked from {by}"))
 }
@@ -255,9 +257,9 @@ fn described(forms: &BTreeMap<Form, usize>) -> String {
 /// Text conventions of the model that a run begins with.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits<'a> {
-    /// The `tokenizer.json` to use, if any.
+    /// Path of the `tokenizer.json` to use, if any.
     pub given: Option<&'a Path>,
-    /// Tokenizer of an earlier start of the same run, used instead of training a new one.
+    /// Path of the tokenizer from an earlier start of the same run, used instead of training a new one.
     pub kept: Option<&'a Path>,
     /// Chat format of the model.
     pub chat: &'a Chat,
@@ -267,12 +269,12 @@ pub struct Habits<'a> {
     pub stops: &'a [u32],
 }
 
-/// Returns the highest token in `train` and `held_out`, including given tokens.
+/// Returns the highest token id in `train` and `held_out`, including masked tokens.
 fn token_max(train: &[u32], held_out: &[u32]) -> u32 {
     train.iter().chain(held_out).map(|&token| token::id(token)).max().unwrap_or_default()
 }
 
-/// Cuts `tokens`, of a vocabulary with `vocab` entries, into shards. Some tokens may be given.
+/// Cuts `tokens`, of a vocabulary with `vocab` entries, into shards. Some tokens may be masked.
 fn cut(tokens: &[u32], vocab: u32) -> Result<(DataSpec, Vec<Bytes>), ServerError> {
     let (token_bytes, masks) =
         (data::token_bytes(vocab), !tokens.iter().all(|&token| token::is_learnt(token)));
@@ -291,8 +293,8 @@ fn cut(tokens: &[u32], vocab: u32) -> Result<(DataSpec, Vec<Bytes>), ServerError
     Ok((spec, shards))
 }
 
-/// Returns the shard size for a text of `tokens` tokens. It is doubled up to [`SHARD_TOKENS_MAX`] while there would be
-/// too many shards.
+/// Returns the number of tokens per shard for a text of `tokens` tokens. It is doubled up to [`SHARD_TOKENS_MAX`]
+/// while there would be too many shards.
 fn shard_tokens(tokens: u64, token_bytes: u8) -> NonZeroU32 {
     let mut each = SHARD_BYTES / u32::from(token_bytes).max(1);
     while tokens / u64::from(each) >= SHARDS_FEW && each < SHARD_TOKENS_MAX.get() {

@@ -9,13 +9,13 @@ use archipelago_core::data::{grammar, pictures};
 
 use super::documents::Lines;
 use super::foreign::{self, Unpacked, is_called};
-use super::records::{Look, look};
+use super::records::{TextKind, detect_kind};
 use crate::config::{BuiltIn, DataSource, ServeConfig};
 use crate::errors::ServerError;
 
 /// Text of a run before tokenisation.
 pub enum Source {
-    /// Plain text, all of which is learnt.
+    /// Plain text; all its tokens are targets.
     Text(Text),
     /// Files of documents.
     Lines(Vec<Lines>),
@@ -44,7 +44,7 @@ impl Source {
 pub struct Text {
     /// The whole text.
     pub text: String,
-    /// Entropy of its source in nats per byte, if known.
+    /// Entropy of the text's source in nats per byte, if known.
     pub entropy_floor: Option<f64>,
     /// Name of its compression, if any.
     pub packed_by: Option<&'static str>,
@@ -58,12 +58,12 @@ const AUSTEN: &str = include_str!("../../assets/austen.txt");
 /// Extensions of files whose lines are documents.
 const LINES: [&str; 2] = ["jsonl", "ndjson"];
 
-/// Returns true if, by its name, the lines of `file` are documents.
+/// Returns true if the name of `file` says that its lines are documents.
 fn is_of_lines(file: &Path) -> bool {
     is_called(&foreign::without_packing(file), &LINES)
 }
 
-/// Returns the file `path`, or the files below the folder `path`, in order.
+/// Returns the file `path`, or the files below the folder `path`, sorted by path.
 fn files(path: &Path) -> Result<Vec<PathBuf>, ServerError> {
     let unreadable =
         |source| ServerError::DataUnreadable { path: path.to_owned(), source: explained(path, source) };
@@ -118,15 +118,15 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, why)
 }
 
-/// Returns the text that `config` names. Files whose lines are JSON objects, or with a list of them, are documents, and
+/// Returns the text that `config` names. Files with a JSON object per line, or with a list of them, are documents, and
 /// so are all files called `….jsonl`.
 ///
 /// # Errors
-/// - `DataUnreadable`: it is missing or cannot be read.
-/// - `DataEmpty`: it contains no text.
+/// - `DataUnreadable`: the data is missing or cannot be read.
+/// - `DataEmpty`: the data contains no text.
 /// - `DataBinary`, `DataForm`: a file is not UTF-8 text, or its format is not supported.
 /// - `DataMixed`: some files have documents, and others do not.
-/// - `Memory`: it is larger than the memory of this machine.
+/// - `Memory`: the data is larger than the memory of this machine.
 pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
     let corpus_bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
     if !matches!(config.data, Some(DataSource::BuiltIn(BuiltIn::Austen) | DataSource::Path(_))) {
@@ -152,16 +152,18 @@ fn read_path(path: &Path) -> Result<Source, ServerError> {
     super::check_memory(bytes, available_bytes())?;
     for path in files {
         let unpacked = read_file(&path)?;
-        let look = look(&unpacked.text);
-        read.push((path, unpacked, look));
+        let kind = detect_kind(&unpacked.text);
+        read.push((path, unpacked, kind));
     }
     if read.iter().all(|(_, Unpacked { text, .. }, _)| text.trim().is_empty()) {
         return Err(ServerError::DataEmpty { path: path.to_owned() });
     }
-    let is_known = |path: &Path, look: &Look| is_of_lines(path) || *look == Look::Records { is_known: true };
-    let is_record = |path: &Path, look: &Look| is_of_lines(path) || matches!(look, Look::Records { .. });
-    let first = read.iter().find(|(path, _, look)| is_known(path, look));
-    let other = read.iter().find(|(path, _, look)| !is_record(path, look));
+    let is_known =
+        |path: &Path, kind: &TextKind| is_of_lines(path) || *kind == TextKind::Records { is_known: true };
+    let is_record =
+        |path: &Path, kind: &TextKind| is_of_lines(path) || matches!(kind, TextKind::Records { .. });
+    let first = read.iter().find(|(path, _, kind)| is_known(path, kind));
+    let other = read.iter().find(|(path, _, kind)| !is_record(path, kind));
     match (first, other) {
         (Some((lines, ..)), Some((other, ..))) => {
             Err(ServerError::DataMixed { lines: lines.clone(), other: other.clone() })
@@ -174,9 +176,10 @@ fn read_path(path: &Path) -> Result<Source, ServerError> {
     }
 }
 
-/// Returns all of `files` as one text, with a warning if one of them is JSON.
-fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerError> {
-    if let [(path, _, Look::Object { holds: Some(holds) })] = &files[..] {
+/// Joins `files` to one text, with a warning if any are JSON or markup. A single JSON object around documents is
+/// refused.
+fn as_text(mut files: Vec<(PathBuf, Unpacked, TextKind)>) -> Result<Text, ServerError> {
+    if let [(path, _, TextKind::Object { holds: Some(holds) })] = &files[..] {
         let list = path.with_extension("jsonl");
         let remedy = format!(
             "write them in lines with `python -c \"import json; [print(json.dumps(row)) for row in \
@@ -189,15 +192,15 @@ fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerErro
         return Err(ServerError::DataForm { path: path.clone(), found, remedy });
     }
     let packed_by = files.iter().find_map(|(_, unpacked, _)| unpacked.packed_by);
-    let mut as_they_are = files.iter().filter(|(path, _, look)| *look != Look::Text || is_markup(path));
-    let warnings = as_they_are.next().map(|(path, _, look)| {
-        let (more, verb) = match as_they_are.count() {
+    let mut unconverted = files.iter().filter(|(path, _, kind)| *kind != TextKind::Text || is_markup(path));
+    let warnings = unconverted.next().map(|(path, _, kind)| {
+        let (more, verb) = match unconverted.count() {
             0 => (String::new(), "is"),
             more => (format!(" and {more} more"), "are"),
         };
-        let kind = match look {
-            Look::Text if is_called(path, &["json"]) => "no valid JSON",
-            Look::Text => "markup",
+        let kind = match kind {
+            TextKind::Text if is_called(path, &["json"]) => "no valid JSON",
+            TextKind::Text => "markup",
             _ => "JSON",
         };
         format!(
@@ -221,12 +224,12 @@ fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerErro
     Ok(Text { text, entropy_floor: None, packed_by, warnings: warnings.into_iter().collect() })
 }
 
-/// Returns true if, by its name, `file` is a web page or has data with marks around it.
+/// Returns true if the name of `file` says that it is a web page or other text with markup.
 fn is_markup(file: &Path) -> bool {
     is_called(file, &["html", "htm", "xhtml", "xml", "yaml", "yml", "json"])
 }
 
-/// Adds the files below `folder` except hidden ones.
+/// Appends the files below `folder` to `files`, except hidden ones.
 fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ServerError> {
     let unreadable = |source| ServerError::DataUnreadable { path: folder.to_owned(), source };
     for entry in fs::read_dir(folder).map_err(unreadable)? {
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_has_a_text_that_it_can_read() {
+    fn builtin_texts_are_readable() {
         let text = |data| text(read(&ServeConfig { data, ..ServeConfig::default() }).unwrap());
         let novel = text(Some(DataSource::BuiltIn(BuiltIn::Austen)));
         assert!(novel.text.is_ascii() && novel.entropy_floor.is_none());
@@ -294,7 +297,7 @@ mod tests {
         assert!(grammar.text == text(None).text && grammar.entropy_floor.is_some());
     }
 
-    /// Goal: nothing is read that may never end.
+    /// Goal: pipes and devices, which may never end, are not read.
     #[cfg(unix)]
     #[test]
     fn pipes_and_devices_are_refused() {
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_no_memory_holds_is_refused() {
+    fn text_beyond_memory_is_refused() {
         let config = ServeConfig { corpus_bytes: archipelago_cli::Bytes(u64::MAX), ..ServeConfig::default() };
         assert!(matches!(read(&config).map(|_| ()), Err(ServerError::Memory { .. })));
     }
@@ -346,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_text_stays_plain_and_json_in_it_is_warned_of() {
+    fn json_read_as_plain_text_is_warned_of() {
         let warnings = |name: &str, bytes: &str| text(read_named(name, bytes).unwrap()).warnings;
         assert_eq!(warnings("poem.txt", "[Verse 1]\nthe lamp\n"), [""; 0]);
         assert_eq!(warnings("prose.txt", "{\"messages\": []}\nsaid he\n"), [""; 0]);

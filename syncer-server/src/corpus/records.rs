@@ -3,10 +3,10 @@
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
 
-/// Maximum number of values to read when records are told apart from other text.
-const LOOKED_AT: usize = 4;
+/// Maximum number of values to read for detecting the kind of a text.
+const PROBED_MAX: usize = 4;
 
-/// Keys of all forms of a document.
+/// Keys of documents, in all supported forms.
 pub const KNOWN: [&str; 10] = [
     "text",
     "messages",
@@ -31,15 +31,15 @@ pub struct Record<'a> {
 
 /// Kind of a text, according to its first values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum TextKind {
     /// Not JSON.
     Text,
     /// JSON objects in sequence, or one list of JSON values with text.
     Records {
-        /// True if the first value has a key of any form of a document.
+        /// True if the first value has one of the keys [`KNOWN`].
         is_known: bool,
     },
-    /// A single JSON object, without a key of any form of a document.
+    /// A single JSON object without any of the keys [`KNOWN`].
     Object {
         /// Python expression for the path from the object to a list or table of objects in it, such as `['data']`.
         holds: Option<String>,
@@ -47,17 +47,17 @@ pub enum Look {
 }
 
 /// Returns the kind of `text`, according to its beginning. Prose and program code that begin with a bracket are text.
-pub fn look(text: &str) -> Look {
+pub fn detect_kind(text: &str) -> TextKind {
     match text.trim_start().as_bytes().first() {
-        Some(b'[') => look_at_list(text),
-        Some(b'{') => look_at_objects(text),
-        _ => Look::Text,
+        Some(b'[') => list_kind(text),
+        Some(b'{') => objects_kind(text),
+        _ => TextKind::Text,
     }
 }
 
-fn look_at_list(text: &str) -> Look {
+fn list_kind(text: &str) -> TextKind {
     let inside = &text[text.find('[').map_or(0, |at| at + 1)..];
-    let Some(Ok(first)) = values(inside).next() else { return Look::Text };
+    let Some(Ok(first)) = values(inside).next() else { return TextKind::Text };
     // Numbers are not text.
     let has_text = |value: &Value| value.is_string() || value.is_object();
     let holds_text = has_text(&first) || first.as_array().is_some_and(|list| list.iter().any(has_text));
@@ -67,8 +67,8 @@ fn look_at_list(text: &str) -> Look {
         None => first.is_object(),
     };
     match holds_text && is_list {
-        true => Look::Records { is_known: has_known(&first) },
-        false => Look::Text,
+        true => TextKind::Records { is_known: has_known(&first) },
+        false => TextKind::Text,
     }
 }
 
@@ -80,20 +80,20 @@ fn rest_after_list(text: &str) -> Option<&str> {
 
 /// Returns true if `text` is several lists, one after the other.
 fn is_lists(text: &str) -> bool {
-    let mut found = values(text).take(LOOKED_AT).peekable();
+    let mut found = values(text).take(PROBED_MAX).peekable();
     found.peek().is_some() && found.all(|value| value.is_ok_and(|value| value.is_array()))
 }
 
-fn look_at_objects(text: &str) -> Look {
-    let mut found = values(text).take(LOOKED_AT);
-    let Some(Ok(first)) = found.next() else { return Look::Text };
+fn objects_kind(text: &str) -> TextKind {
+    let mut found = values(text).take(PROBED_MAX);
+    let Some(Ok(first)) = found.next() else { return TextKind::Text };
     let rest: Vec<_> = found.collect();
     if !rest.iter().all(|value| value.as_ref().is_ok_and(Value::is_object)) {
-        return Look::Text;
+        return TextKind::Text;
     }
     match rest.is_empty() && !has_known(&first) {
-        true => Look::Object { holds: holds(&first) },
-        false => Look::Records { is_known: has_known(&first) },
+        true => TextKind::Object { holds: holds(&first) },
+        false => TextKind::Records { is_known: has_known(&first) },
     }
 }
 
@@ -129,13 +129,13 @@ fn values(text: &str) -> impl Iterator<Item = Result<Value, serde_json::Error>> 
 /// one line, or several if it is indented.
 ///
 /// # Errors
-/// The number of a line, the fault there and a remedy. The iterator ends with the error. A line that is not JSON by
-/// itself is returned unchanged, so that its reader can report the fault.
+/// An error has the number of a line, and a sentence with the fault and a remedy. The iterator ends with the error. A
+/// line that is not JSON by itself is returned unchanged, so that its reader can report the fault.
 pub fn records(text: &str) -> Records<'_> {
     let is_one = || rest_after_list(text).is_none_or(|rest| !rest.starts_with('['));
-    let is_list = text.trim_start().starts_with('[') && look(text) != Look::Text && is_one();
+    let is_list = text.trim_start().starts_with('[') && detect_kind(text) != TextKind::Text && is_one();
     let at = if is_list { text.find('[').map_or(0, |at| at + 1) } else { 0 };
-    Records { text, at, lines: Lines::default(), is_list, is_over: false }
+    Records { text, at, lines: LineCounter::default(), is_list, is_over: false }
 }
 
 /// Records of a text, one at a time.
@@ -143,20 +143,20 @@ pub fn records(text: &str) -> Records<'_> {
 pub struct Records<'a> {
     text: &'a str,
     at: usize,
-    lines: Lines,
+    lines: LineCounter,
     is_list: bool,
     is_over: bool,
 }
 
-/// Line numbers of positions in ascending order.
+/// Counter of line numbers, for ascending positions.
 #[derive(Debug, Default)]
-struct Lines {
+struct LineCounter {
     at: usize,
     passed: u64,
 }
 
-impl Lines {
-    /// Returns the number of the line of byte `at`. Each `at` must not be less than the one before.
+impl LineCounter {
+    /// Returns the number of the line that contains byte `at`, from 1. `at` must not be less than in the call before.
     fn number(&mut self, text: &str, at: usize) -> u64 {
         self.passed += text.as_bytes()[self.at..at].iter().filter(|&&byte| byte == b'\n').count() as u64;
         self.at = at;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_list_is_told_by_its_line() {
+    fn damaged_list_is_reported_with_its_line() {
         let error = |text: &str| records(text).find_map(Result::err).unwrap();
         let (line, why) = error("[\n{\"text\": \"a\"},\n{\"text\": \"b\"");
         assert!(line == 3 && why.contains("not valid JSON from here on"), "{line} {why}");
@@ -267,23 +267,29 @@ mod tests {
     }
 
     #[test]
-    fn json_is_told_from_text_by_its_beginning() {
-        let known = Look::Records { is_known: true };
-        let other = Look::Records { is_known: false };
-        assert_eq!(look("{\"text\": \"a\"}\n{\"text\": \"b\"}\n"), known);
-        assert_eq!(look("{\"messages\": []}"), known);
-        assert_eq!(look("[\n {\"instruction\": \"a\"},\n"), known, "a list that was cut off");
-        assert_eq!(look("{\"q\": 1}\n{\"q\": 2}"), other);
-        assert_eq!(look("[{\"q\": 1}]"), other);
-        assert_eq!(look("[\"a\", \"b\"]"), other);
-        assert_eq!(look("[[{\"role\": \"user\"}]]"), other);
-        assert_eq!(look("[{\"role\": \"user\"}]\n[{\"role\": \"user\"}]\n"), other);
-        assert_eq!(look("{\"name\": \"lamp\", \"keywords\": [\"a\"]}"), Look::Object { holds: None });
-        assert_eq!(look("{\"data\": [{\"q\": 1}]}"), Look::Object { holds: Some("['data']".into()) });
+    fn kind_is_detected_from_the_beginning() {
+        let known = TextKind::Records { is_known: true };
+        let other = TextKind::Records { is_known: false };
+        assert_eq!(detect_kind("{\"text\": \"a\"}\n{\"text\": \"b\"}\n"), known);
+        assert_eq!(detect_kind("{\"messages\": []}"), known);
+        assert_eq!(detect_kind("[\n {\"instruction\": \"a\"},\n"), known, "a list that was cut off");
+        assert_eq!(detect_kind("{\"q\": 1}\n{\"q\": 2}"), other);
+        assert_eq!(detect_kind("[{\"q\": 1}]"), other);
+        assert_eq!(detect_kind("[\"a\", \"b\"]"), other);
+        assert_eq!(detect_kind("[[{\"role\": \"user\"}]]"), other);
+        assert_eq!(detect_kind("[{\"role\": \"user\"}]\n[{\"role\": \"user\"}]\n"), other);
+        assert_eq!(
+            detect_kind("{\"name\": \"lamp\", \"keywords\": [\"a\"]}"),
+            TextKind::Object { holds: None }
+        );
+        assert_eq!(
+            detect_kind("{\"data\": [{\"q\": 1}]}"),
+            TextKind::Object { holds: Some("['data']".into()) }
+        );
         let table = "{\"1\": {\"text\": \"a\"}, \"2\": {\"text\": \"b\"}}";
-        assert_eq!(look(table), Look::Object { holds: Some(".values()".into()) });
-        let below = look(&format!("{{\"x\": {table}}}"));
-        assert_eq!(below, Look::Object { holds: Some("['x'].values()".into()) });
+        assert_eq!(detect_kind(table), TextKind::Object { holds: Some(".values()".into()) });
+        let below = detect_kind(&format!("{{\"x\": {table}}}"));
+        assert_eq!(below, TextKind::Object { holds: Some("['x'].values()".into()) });
     }
 
     /// Goal: poems, code and prose with JSON in them are text.
@@ -308,7 +314,7 @@ mod tests {
             "",
         ];
         for text in texts {
-            assert_eq!(look(text), Look::Text, "{text}");
+            assert_eq!(detect_kind(text), TextKind::Text, "{text}");
         }
     }
 }

@@ -9,7 +9,7 @@ use super::documents::Template;
 use super::vocabulary::Vocabulary;
 use crate::llama::Chat;
 
-/// Assistant's answer in the conversation that shows how turns end. No template contains this text itself.
+/// Assistant's answer in the sample conversation that shows how turns end. No template contains this text itself.
 const ANSWER: &str = "Yes, 4127.";
 
 /// Tokens at which a model stops writing.
@@ -19,13 +19,13 @@ pub struct Stops {
     pub tokens: Vec<u32>,
     /// The token that ends the assistant's turns, if the template ends them with a special token.
     turn_end: Option<u32>,
-    /// True if the folder names that token too.
+    /// True if the folder names `turn_end` too.
     is_known: bool,
 }
 
 impl Stops {
-    /// Returns the stops of a model whose folder names the tokens `of_folder`, and the end of turns in the template of
-    /// `chat`. A template that cannot be used adds no stop.
+    /// Creates the stops of a model: the tokens `of_folder` that its folder names, and the token that ends turns in
+    /// the template of `chat`. A template that cannot be used adds no stop.
     #[must_use]
     pub fn new(of_folder: Vec<u32>, chat: &Chat, vocabulary: &Vocabulary) -> Self {
         let turn_end = turn_end(chat, vocabulary);
@@ -35,8 +35,8 @@ impl Stops {
         Self { tokens, turn_end, is_known }
     }
 
-    /// Returns the warning that a model trained on the conversations in `train` will go on writing after its answer;
-    /// `None` if it learns to stop. Given tokens in `train` are marked.
+    /// Returns a warning if the conversations in `train` teach the model to stop at none of its stop tokens, or only
+    /// at one that its folder does not name. Masked tokens in `train` carry the mask bit.
     #[must_use]
     pub fn warning(&self, train: &[u32], vocabulary: &Vocabulary) -> Option<String> {
         let learns = |stop: &u32| train.iter().any(|token| is_learnt(*token) && token == stop);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn it_warns_where_nothing_teaches_to_stop() {
+    fn missing_stop_targets_are_warned_of() {
         let template = "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}";
         let said = |of_folder: &[u32], train: &[u32]| {
             stops(of_folder, template).warning(train, &vocabulary()).unwrap_or_default()

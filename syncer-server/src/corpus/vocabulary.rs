@@ -1,4 +1,4 @@
-//! Text ⇄ tokens: bytes, or byte-level BPE from the `tokenizers` crate.
+//! Conversion between text and tokens: bytes, or byte-level BPE from the `tokenizers` crate.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub enum Vocabulary {
     },
 }
 
-/// Largest input of a tokenizer in bytes; bounds its memory.
+/// Largest input of a tokenizer in bytes, which bounds its memory.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// Largest number of texts in one call of a tokenizer.
@@ -42,7 +42,7 @@ const BATCH_TEXTS: usize = 256;
 /// Largest growth of a text for which a batch has the full [`BATCH_BYTES`].
 const BATCH_GROWTH: u64 = 16;
 
-/// Largest number of byte tokens in one call of the consumer.
+/// Largest number of byte tokens that `take` gets in one call.
 const BYTES_AT_ONCE: usize = 64 << 10;
 
 /// Bytes of plain text that are tokenised as one text.
@@ -51,7 +51,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Time limit for a batch of texts, far more than the slowest machine needs.
 const BATCH_WITHIN: Duration = Duration::from_secs(30);
 
-/// Time limit for a short text from a stranger.
+/// Time limit for a short text from an untrusted client.
 const SHORT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Time limit for loading a tokenizer from its file.
@@ -61,7 +61,8 @@ const LOAD_WITHIN: Duration = Duration::from_secs(120);
 /// returns on others. In that case the thread is abandoned.
 ///
 /// # Errors
-/// `Tokenizer`: the work panicked or exceeded its time.
+/// - `Tokenizer`: the work panicked or exceeded its time.
+/// - `System`: the thread cannot be started.
 fn contained<T: Send + 'static>(
     within: Duration,
     work: impl FnOnce() -> T + Send + 'static,
@@ -92,11 +93,12 @@ fn contained<T: Send + 'static>(
 const VOCAB_MIN: u32 = BYTE_VOCAB;
 
 impl Vocabulary {
-    /// Returns the vocabulary that `config` names, and its `tokenizer.json`. It is the `given` one, the `kept` one of
-    /// an earlier start, one trained on the text of `train`, or bytes.
+    /// Returns the vocabulary of a run and the content of its `tokenizer.json`. It is read from the file `given`, or
+    /// else from the file `kept` from an earlier start if `config` sets a vocabulary size. Otherwise it is trained on
+    /// `train`, or consists of bytes if `config` sets no size.
     ///
     /// # Errors
-    /// `Tokenizer`: the file is not a tokenizer, or `--vocab` is out of range.
+    /// `Tokenizer`: the file is not a tokenizer or exceeds a limit of [`limits`], or `--vocab` is out of range.
     pub fn load<'a>(
         config: &ServeConfig,
         train: impl FnOnce() -> Cow<'a, str>,
@@ -135,7 +137,7 @@ impl Vocabulary {
     /// Reads the vocabulary in the file at `path`.
     ///
     /// # Errors
-    /// `Tokenizer`: the file cannot be read, or is not a tokenizer.
+    /// `Tokenizer`: the file cannot be read, is not a tokenizer, or exceeds a limit of [`limits`].
     pub fn read(path: &Path) -> Result<Self, ServerError> {
         Self::from_json(&read_tokenizer(path)?)
     }
@@ -250,7 +252,8 @@ impl Vocabulary {
         }
     }
 
-    /// Returns the first token from `rows` on that is not an added token, with its name.
+    /// Returns the lowest token that has no embedding row and is not an added token, with its name. `rows` is the
+    /// number of rows.
     #[must_use]
     pub fn without_row(&self, rows: u32) -> Option<(u32, String)> {
         let Self::Tokenizer { tokenizer, .. } = self else {
@@ -282,8 +285,8 @@ impl Vocabulary {
         name.unwrap_or_else(|| token.to_string())
     }
 
-    /// As [`Self::encode`], for a short text from a stranger. The tokenizer's cache lives only as long as the thread
-    /// that this starts, so that strangers cannot fill this program's memory.
+    /// Like [`Self::encode`], for a short text from an untrusted client. The tokenizer's cache lives only as long as
+    /// the thread that this call starts, so that clients cannot fill this program's memory.
     ///
     /// # Errors
     /// `Tokenizer`: the tokenizer rejects the text.
@@ -306,7 +309,7 @@ impl Vocabulary {
         }
     }
 
-    /// As [`Self::decode`], without special tokens.
+    /// Like [`Self::decode`], without special tokens.
     #[must_use]
     pub fn decode_plain(&self, tokens: &[u32]) -> String {
         match self {
@@ -315,7 +318,8 @@ impl Vocabulary {
         }
     }
 
-    /// Returns the vocabulary as a `tokenizer.json`. For a byte vocabulary, each id is the value of its byte.
+    /// Returns the content of the vocabulary's `tokenizer.json`. For a byte vocabulary, each id is the value of its
+    /// byte.
     #[must_use]
     pub fn to_json(&self) -> String {
         match self {
@@ -335,12 +339,12 @@ struct Part {
     range: Range<usize>,
 }
 
-/// Tokenizer of parts of texts, in order. It joins parts of the same text.
+/// Tokenizes parts of texts in order, and joins parts of the same text.
 struct Joiner<'a> {
     tokenizer: &'a Arc<Tokenizer>,
     growth: Growth,
     texts: &'a [&'a str],
-    /// Last part, whose tokens are not passed on yet.
+    /// Last part and its tokens, which are not passed on yet.
     last: Option<(Part, Vec<Piece>)>,
     take: &'a mut dyn FnMut(usize, &[Piece]),
 }
@@ -485,7 +489,7 @@ fn byte_tokenizer() -> String {
 }
 
 /// Returns the character that byte-level tokenizers write for a byte (GPT-2's table). Printable characters stand for
-/// themselves, and the rest are counted up from U+0100.
+/// themselves, and the other bytes are numbered from U+0100.
 fn byte_character(byte: u8) -> char {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     if printable(byte) {
@@ -538,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn bpe_learns_merges_and_comes_back() {
+    fn bpe_learns_merges_and_survives_json() {
         let text = format!("{}{TEXT}", "the cat sat on the mat. ".repeat(50));
         let config = ServeConfig { vocab: Some(300), ..ServeConfig::default() };
         let (vocabulary, json) = Vocabulary::load(&config, || Cow::from(&text), None, None).unwrap();
@@ -646,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_end_is_left_behind() {
+    fn endless_work_is_abandoned() {
         let (send, receive) = mpsc::channel::<()>();
         let late =
             contained(Duration::from_millis(1), move || receive.recv().is_ok()).unwrap_err().to_string();
@@ -655,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_refused_in_words() {
+    fn damaged_file_is_refused_with_a_message() {
         let json = byte_tokenizer();
         let damaged = (0..json.len())
             .step_by(7)

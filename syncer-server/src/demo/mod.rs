@@ -25,10 +25,10 @@ use programs::Programs;
 use report::{Report, Stop};
 use session::{Session, Since};
 
-/// Fraction of the benchmarked speed that remains next to a syncer.
+/// Fraction of the benchmarked speed that learners reach while the syncer runs.
 const SPEED_KEPT: f64 = 0.9;
 
-/// Duration of a headless run without another end, in seconds.
+/// Duration of a headless run without any other end, in seconds.
 const HEADLESS_S: f64 = 60.0;
 
 /// Reason why a demo failed. Each message is one sentence with the cause and a remedy.
@@ -120,7 +120,7 @@ impl From<String> for DemoError {
 /// The first goal that the run missed, or the reason why it failed.
 pub fn demo(args: &DemoSetup, start: Instant, stop: &AtomicBool) -> Result<(), DemoError> {
     let since = Since { start, build: Duration::try_from_secs_f64(args.build_s).unwrap_or_default() };
-    // Ctrl+C also ends a build or a measurement, which then fails through no fault of its own.
+    // Ctrl+C also ends a build or a measurement. Its failure is then an interruption.
     let failed = |error| if stop.load(Ordering::Relaxed) { DemoError::Interrupted } else { error };
     let ended = run(args, since, stop).map_err(failed);
     if args.run.json {
@@ -209,7 +209,7 @@ fn introduce(setup: &DemoSetup, programs: &Programs, session: &Session<'_>) -> R
     Ok(())
 }
 
-/// Returns the link to `dashboard` with the owner's token after `#`, which is sent to no server.
+/// Returns the link to `dashboard` with the owner's token after `#`. Browsers send that part to no server.
 fn owner_link(dashboard: &str, token: &str) -> String {
     let joint = if dashboard.contains('#') { '&' } else { '#' };
     format!("{dashboard}{joint}token={token}")

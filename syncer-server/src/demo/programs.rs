@@ -1,4 +1,4 @@
-//! Programs of a demo: discovery, start and end.
+//! Programs of a demo: their discovery, start and end.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -39,7 +39,7 @@ pub struct Syncer {
     pub classroom: Option<Classroom>,
 }
 
-/// First line of the syncer, as far as the demo reads it.
+/// The syncer's announcement, as far as the demo reads it.
 #[derive(Deserialize)]
 struct Listening {
     address: SocketAddr,
@@ -64,7 +64,7 @@ impl Syncer {
     }
 }
 
-/// The two programs, and the folder of this run.
+/// The two programs of a demo, and the folder of its run.
 pub struct Programs {
     syncer: PathBuf,
     learner: PathBuf,
@@ -136,7 +136,7 @@ impl Programs {
         }
     }
 
-    /// Starts the learner `name` for the run at `join`. The same name has the same identity.
+    /// Starts the learner `name` for the run at `join`. A learner that is started again has the same identity.
     ///
     /// # Errors
     /// [`DemoError::Failed`]: it could not be started.
@@ -224,7 +224,7 @@ impl Programs {
 /// Waits a moment for the syncer to start.
 ///
 /// # Errors
-/// It has ended, or `end` is over.
+/// The syncer has ended, or it is later than `end`.
 fn wait_for_syncer(process: &mut Process, end: Instant) -> Result<(), DemoError> {
     if let Some(code) = process.exit_code() {
         return Err(DemoError::Ended { name: "syncer".into(), code, words: process.last_words() });
@@ -249,13 +249,13 @@ fn learner(given: Option<&Path>, syncer: &Path) -> Result<PathBuf, String> {
 
 /// Returns the error for a program that has ended, with its last message.
 fn ended(name: &str, output: &Output) -> DemoError {
-    // The demo calls that flag by another name.
+    // In a demo, the flag `--listen` is called `--port`.
     let words = last_line(&String::from_utf8_lossy(&output.stderr)).replace("--listen", "--port");
     DemoError::Ended { name: name.to_owned(), code: output.status.code().unwrap_or(1), words }
 }
 
-/// Returns the same command at a lower priority, if the system supports that. Learners use all spare time, while page
-/// builds, the syncer and a visitor's browser come first.
+/// Returns the same command at a lower priority, if the system supports that. Page builds, the syncer and a visitor's
+/// browser then come before learners, which use all spare time.
 fn low_priority(program: &Path, line: Vec<OsString>) -> (PathBuf, Vec<OsString>) {
     if !cfg!(unix) {
         return (program.to_owned(), line);

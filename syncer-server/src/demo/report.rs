@@ -12,7 +12,7 @@ use crate::status::ServerStatus;
 /// Reason why training ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The user stopped it here.
+    /// The user stopped the demo in the terminal.
     Asked,
     /// The owner finished the run on the page.
     Finished,
@@ -25,7 +25,7 @@ pub enum Stop {
 /// First held-out loss below that of the initial parameters. Losses are in nats per token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fall {
-    /// Seconds since the command was given, including builds.
+    /// Seconds since the start of the command, including builds.
     after_s: f64,
     /// Seconds since the first trained token.
     trained_s: f64,
@@ -34,7 +34,7 @@ pub struct Fall {
 }
 
 impl Fall {
-    /// Returns the fall if the loss has fallen.
+    /// Returns the fall from `first` to `last`, if the loss has fallen.
     pub fn of(first: Option<f32>, last: Option<f32>, after_s: f64, trained_s: f64) -> Option<Self> {
         let (from, to) = first.zip(last)?;
         (to < from).then_some(Self { after_s, trained_s, from, to })
@@ -62,7 +62,7 @@ pub struct Outcome {
     pub tokens_trained: u64,
     /// Updates without an outcome whose round is over; 0 in a sound run.
     pub without_outcome: u64,
-    /// The killed learner, and whether it was merged after its restart.
+    /// Name of the killed learner, and true if it was merged after its restart.
     pub merged_again: Option<(String, bool)>,
 }
 
@@ -81,7 +81,7 @@ impl Outcome {
             return Err(DemoError::LossNotReached { goal, last });
         }
         if args.learners() == 0 && self.tokens_trained == 0 {
-            // No learner came; the run is not at fault.
+            // No learner came, which is no fault of the run.
             return Ok(());
         }
         if !first.zip(last).is_some_and(|(first, last)| last < first) {
@@ -106,7 +106,7 @@ pub struct Report {
     pub outcome: Outcome,
     /// Peak resident memory in bytes; 0 if the system does not report it.
     pub rss_syncer_bytes: u64,
-    /// Peak resident memory of the largest learner.
+    /// Peak resident memory of the largest learner in bytes; 0 if the system does not report it.
     pub rss_learner_bytes: u64,
     /// First fall of the loss.
     pub fall: Option<Fall>,
@@ -203,7 +203,7 @@ fn bytes(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Checks the exit code of a run with these flags and this end, whose outcome differs from a good one by `change`.
+    /// Checks the exit code of a run with `flags` that ended by `stop`. `change` alters the outcome of a good run.
     fn check(flags: &[&str], stop: Stop, change: impl Fn(&mut Outcome), code: u8) {
         let mut outcome =
             Outcome { first: Some(5.5), last: Some(2.0), tokens_trained: 9, ..Outcome::default() };
@@ -225,7 +225,7 @@ mod tests {
         check(&[], Stop::Time, |outcome| outcome.first = None, 24);
         check(&[], Stop::Time, |outcome| outcome.last = Some(f32::NAN), 24);
         check(&[], Stop::Time, |outcome| outcome.without_outcome = 1, 26);
-        // A class without learners, and one that learnt nothing.
+        // A class without learners, and one whose loss did not fall.
         let alone = |outcome: &mut Outcome| (outcome.tokens_trained, outcome.last) = (0, None);
         check(&["--classroom"], Stop::Asked, alone, 0);
         check(&["--classroom"], Stop::Asked, |outcome| outcome.last = Some(5.5), 24);

@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// Seconds between two lines about the state of the run.
 const LINE_S: f64 = 5.0;
 
-/// Longest silence of a running syncer.
+/// Longest time for which a running syncer may not answer.
 const SILENT: Duration = Duration::from_secs(30);
 
 /// Longest wait for learners to join and train their first step.
@@ -34,15 +34,15 @@ const FINISH_WAIT: Duration = Duration::from_secs(300);
 /// Longest wait for a learner to leave after its goodbye.
 const LEAVE_WAIT: Duration = Duration::from_secs(10);
 
-/// Length that the plan of a kill assumes for a run without one, in seconds.
+/// Duration of the run that the plan of a kill assumes if none is set, in seconds.
 const RUN_S: f64 = 60.0;
 
-/// Start time of the command.
+/// Start time of the demo.
 #[derive(Clone, Copy, Debug)]
 pub struct Since {
     /// Start time of this program.
     pub start: Instant,
-    /// Time spent on the build before that.
+    /// Time spent on the build before this program started.
     pub build: Duration,
 }
 
@@ -52,7 +52,7 @@ pub struct Session<'a> {
     programs: &'a Programs,
     syncer: Syncer,
     learners: Vec<(String, Process)>,
-    /// Build of the pages, while it runs.
+    /// Process that builds the pages, while it runs.
     page_builder: Option<Process>,
     pages_failed: Option<String>,
     run_s: Option<f64>,
@@ -147,7 +147,7 @@ impl<'a> Session<'a> {
                 Err(_) => {}
             }
             if let Err(ended) = self.check_processes() {
-                // Learners leave a complete run.
+                // Learners may leave a complete run.
                 if !self.is_finished() {
                     return Err(ended);
                 }
@@ -155,7 +155,7 @@ impl<'a> Session<'a> {
             if self.began.is_none() && self.status.core.tokens_trained > 0 {
                 self.began = Some(Instant::now());
             }
-            // A class may take its time.
+            // Without learners of its own, as in a class, the demo waits without limit.
             if self.began.is_none() && !self.learners.is_empty() && start.elapsed() > JOIN_WAIT {
                 return Err(DemoError::Silent("no learner trained a step; see their logs".to_owned()));
             }
@@ -235,7 +235,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Takes over a newer status. Without a training learner, the last known training loss stays.
+    /// Replaces the status by a newer one. If no learner trains, the last known training loss is kept.
     fn update(&mut self, mut status: ServerStatus) {
         status.core.train_loss = status.core.train_loss.or(self.status.core.train_loss);
         self.status = status;
@@ -247,8 +247,8 @@ impl<'a> Session<'a> {
         self.status.core.finished
     }
 
-    /// Requests the end of the run, and retries while a running syncer may be silent. A busy machine is no reason to
-    /// lose a run.
+    /// Requests the end of the run, and waits for it. A failed request is retried for up to [`SILENT`], because a busy
+    /// machine must not lose a run.
     fn order_finish(&mut self) -> Result<(), DemoError> {
         let (token, url, asked) = (self.programs.admin_token()?, self.syncer.url(), Instant::now());
         let syncer = Remote { url: &url, ca: None, token: Some(&token) };
@@ -369,7 +369,7 @@ enum KillPhase {
     Merged,
 }
 
-/// Action that is due, or news.
+/// Step of the plan: an action to carry out, or an event to report.
 #[derive(Debug, PartialEq)]
 enum KillStep {
     Kill,
@@ -389,12 +389,12 @@ impl Kill {
         Self { name: name.to_owned(), kill_s: run_s / 3.0, restart_s: run_s / 2.0, phase: KillPhase::Waiting }
     }
 
-    /// Returns true if the learner's process should be dead.
+    /// Returns true if the learner's process is expected to be dead.
     fn is_dead(&self) -> bool {
         matches!(self.phase, KillPhase::Dead { .. })
     }
 
-    /// Returns the action that is due at `now_s` seconds after the first trained token, or the news that the learner
+    /// Returns the action that is due at `now_s` seconds after the first trained token, or the event that the learner
     /// was merged again.
     fn step(&mut self, now_s: f64, tokens: Tokens) -> Option<KillStep> {
         let (phase, step) = match self.phase {

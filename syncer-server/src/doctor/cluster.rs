@@ -1,4 +1,4 @@
-//! Checks of the services between the processes of a cluster: one line each, with a remedy.
+//! Checks of the services that the processes of a cluster share: one line each, with a remedy.
 
 use archipelago_cli::Bytes;
 use archipelago_cluster::{DataOwnership, Findings, Node, ServiceError, Spread, Storage, Streams};
@@ -28,17 +28,17 @@ pub(super) async fn examine(config: &ServeConfig) -> Vec<Finding> {
     let run = blocking(move || membership(&asked)).await.flatten();
     let fragments = run.as_ref().map_or_else(|_| vec![FragmentId(0)], |(_, fragments)| fragments.clone());
     let number = run.as_ref().ok().map(|(run, _)| *run);
-    let told = run.map(|(run, fragments)| format!("number {run}, of {} fragments", fragments.len()));
-    let mut lines = vec![finding("run", told)];
-    match cluster_node::look(bus, blobs, prefix, &fragments).await {
+    let described = run.map(|(run, fragments)| format!("number {run}, of {} fragments", fragments.len()));
+    let mut lines = vec![finding("run", described)];
+    match cluster_node::check_services(bus, blobs, prefix, &fragments).await {
         Ok(found) => lines.extend(words(&found, number, replicas)),
         Err(error) => lines.push(finding("cluster", Err(error))),
     }
     lines
 }
 
-/// Describes the findings for a process of `run`, if known. Each record should have `replicas` copies on different
-/// servers.
+/// Describes `found` for a process of `run`, if the run is known. Each record should have `replicas` copies on
+/// different servers.
 fn words(found: &Findings, run: Option<RunId>, replicas: usize) -> Vec<Finding> {
     let mut lines: Vec<_> = found.nodes.iter().map(|(place, node)| of_node(place, node.as_ref())).collect();
     lines.push(of_spread(found.spread(replicas), replicas));
@@ -221,7 +221,8 @@ mod tests {
         ServiceError::Silent { place: place.to_owned(), detail: "refused".to_owned() }
     }
 
-    /// Checks that after `change` exactly the line `what` changes: it works or not, and contains `part`.
+    /// Checks that after `change` a line of the check `what` has the result `works` and contains `part`, and that all
+    /// other checks succeed.
     fn check(change: impl FnOnce(&mut Findings), what: &str, works: bool, part: &str) {
         let mut found = sound();
         change(&mut found);
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn each_trouble_is_a_line_that_says_what_to_do() {
+    fn each_fault_is_a_line_with_a_remedy() {
         let mark = |run| ClusterId { run: RunId(run), nonce: 7 };
         let streams = |found: &mut Findings, mark: ClusterId, replicas| {
             let there =
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_away_or_has_no_jetstream_fails_by_itself_and_for_all() {
+    fn unusable_server_fails_its_own_check_and_the_spread() {
         let mut found = sound();
         found.nodes[0].1 = Err(silent("a:4222"));
         found.nodes[1].1.as_mut().unwrap().jetstream = false;

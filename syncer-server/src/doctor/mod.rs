@@ -1,4 +1,4 @@
-//! Checks of this machine, and of the services between the machines of a run, one line each.
+//! Checks of this machine, and of the services that the processes of a cluster share, one line each.
 
 mod cluster;
 
@@ -20,9 +20,9 @@ const MEMORY_MIN: u64 = 64 << 20;
 pub struct Finding {
     /// Name of the check.
     pub what: &'static str,
-    /// Whether a run can work with it.
+    /// True if the check succeeded.
     pub works: bool,
-    /// The finding.
+    /// What the check found; if it failed, with a remedy.
     pub found: String,
 }
 
@@ -72,7 +72,8 @@ fn memory() -> Finding {
     }
 }
 
-/// Checks the limit on sockets. Too few are no reason not to start: excess learners are asked to come later.
+/// Checks the limit on sockets. At least 64 connections are needed, or `learners_max` if that is less; excess learners
+/// are asked to come later.
 fn sockets(config: &ServeConfig) -> Finding {
     let limit = descriptors::limit();
     let allowed = descriptors::connections(limit, config.connections_max);
@@ -110,7 +111,7 @@ fn disk(config: &ServeConfig) -> Finding {
         Ok(format!("{} is writable", dir.display()))
     };
     let written = finding("disk", probe());
-    // `validate` reports errors of the run itself.
+    // If the run itself is faulty, `validate` reports it.
     let room = if written.works { prepare::room(config).ok() } else { None };
     match room {
         Some(room) => Finding {

@@ -1,4 +1,5 @@
-//! Attribution of a raised held-out loss: merges are replayed from the tape without single learners, and measured.
+//! Attribution of a raised held-out loss: merges are replayed from the tape without the updates of single learners,
+//! and measured.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,39 +14,41 @@ use crate::errors::ServerError;
 use crate::store::Store;
 use crate::tape;
 
-/// Maximum number of learners that are tried; more would take longer than the harm justifies.
+/// Maximum number of learners that attribution tries; more would take longer than the harm justifies.
 const SUSPECTS_MAX: usize = 256;
 
-/// Largest rise, as a part of the last normal loss, that is not logged if no learner explains it. Constant of ours.
-const TOLD_RISE_RATIO: f64 = 0.1;
+/// Largest rise, as a fraction of the last normal loss, that is not logged if no learner explains it. Our own
+/// constant.
+const LOGGED_RISE_RATIO: f64 = 0.1;
 
-/// The fragments at a measurement, and the newest decision at that time.
+/// Fragments at a measurement, and the number of the newest decision at that time.
 #[derive(Clone, Debug)]
 struct Moment {
     seq: u64,
     states: Vec<FragmentState>,
 }
 
-/// Judges held-out losses as they are measured.
+/// Checks held-out losses for harm, and attributes harm to learners.
 pub struct Judge {
     store: Arc<Store>,
     run: RunId,
-    lookout: LossMonitor<Moment>,
+    monitor: LossMonitor<Moment>,
 }
 
 impl Judge {
-    /// Creates a judge of the run in the folder of `store`; `losses` are the earlier ones, oldest first.
+    /// Creates a judge of the run in the folder of `store`. `losses` are the earlier held-out losses, oldest first.
     #[must_use]
     pub fn new(store: Arc<Store>, run: RunId, losses: impl IntoIterator<Item = f32>) -> Self {
-        let lookout = LossMonitor::after(losses.into_iter().map(f64::from));
-        Self { store, run, lookout }
+        let monitor = LossMonitor::after(losses.into_iter().map(f64::from));
+        Self { store, run, monitor }
     }
 
-    /// Judges the `loss` of `subject`. If it is above the normal range, `meter` measures the loss without the updates
-    /// of each learner that sent any since the last good moment.
+    /// Checks the `loss` of `subject` for harm. If it is above the normal range, `meter` measures the loss without the
+    /// updates that learners sent since the last measurement with a normal loss.
     ///
     /// # Errors
-    /// `Disk`, `DirCorrupt`: the tape cannot be read; then no learner is blamed.
+    /// - `Disk`, `DirCorrupt`: the tape cannot be read; then no learner is blamed.
+    /// - `Internal`: the parameters do not fit the model.
     pub fn judge(
         &mut self,
         loss: f32,
@@ -54,23 +57,23 @@ impl Judge {
     ) -> Result<Judgement, ServerError> {
         let moment = Moment { seq: subject.seq, states: subject.states.clone() };
         let bad = f64::from(loss);
-        let Some((good, from)) = self.lookout.look(bad, moment.clone()) else {
-            let seq = self.lookout.held().map_or(subject.seq, |held| held.seq);
+        let Some((good, from)) = self.monitor.look(bad, moment.clone()) else {
+            let seq = self.monitor.held().map_or(subject.seq, |held| held.seq);
             return Ok(Judgement::Well { seq });
         };
         let from = from.clone();
         let found = self.search((good, bad), &from, subject, meter);
         let losses = (good as f32, loss);
-        let found = found.inspect_err(|_| self.lookout.begin_anew(bad, moment.clone()))?;
+        let found = found.inspect_err(|_| self.monitor.begin_anew(bad, moment.clone()))?;
         Ok(match found {
             Some(Culprits { learners: culprits, loss }) => {
                 let Moment { seq, states } = from;
                 Judgement::Harm { from: states, after: seq, culprits, losses, without: loss as f32 }
             }
             None => {
-                self.lookout.begin_anew(bad, moment);
+                self.monitor.begin_anew(bad, moment);
                 // The loss of small models varies by some percent without a cause.
-                match bad <= good * (1.0 + TOLD_RISE_RATIO) {
+                match bad <= good * (1.0 + LOGGED_RISE_RATIO) {
                     true => Judgement::Well { seq: subject.seq },
                     false => Judgement::Unexplained { losses, seq: subject.seq },
                 }
@@ -97,7 +100,7 @@ impl Judge {
         Ok(attribution.verdict())
     }
 
-    /// Returns Θ of `subject`, flat, without the updates of these learners since `from`.
+    /// Returns Θ of `subject` as one flat vector, without the updates of the learners `without` since `from`.
     fn without(
         &self,
         without: &BTreeSet<LearnerId>,

@@ -11,10 +11,10 @@ use super::engine;
 use crate::errors::ServerError;
 use crate::store::HeldOut;
 
-/// Windows measured at once; limits the memory of activations.
+/// Windows measured at once, which bounds the memory of activations.
 const WINDOWS_AT_ONCE: usize = 8;
 
-/// Minimum number of held-out windows for attribution; constant of ours.
+/// Minimum number of held-out windows for attribution. Our own constant.
 pub const JUDGED_WINDOWS_MIN: usize = 8;
 
 /// Measures the held-out loss of one model's parameters.
@@ -24,8 +24,8 @@ pub struct LossMeter {
 }
 
 impl LossMeter {
-    /// Creates a meter of models like `spec`, which [`HeldOut::fits`], that computes on `threads` threads. `frozen` are
-    /// the frozen weights, if the run trains adapters.
+    /// Creates a meter of models like `spec` that computes on `threads` threads. The windows in `held_out` must fit
+    /// the model ([`HeldOut::fits`]). `frozen` are the frozen weights, if the run trains adapters.
     ///
     /// # Errors
     /// `Internal`: the engine cannot be built.
@@ -38,9 +38,9 @@ impl LossMeter {
         Ok(Self { model: CpuModel::on(frozen, spec, threads).map_err(engine)?, held_out })
     }
 
-    /// Returns true if there are enough windows to distinguish harm from memorised text.
+    /// Returns true if there are enough windows to distinguish harm from memorised training text.
     #[must_use]
-    pub fn tells_harm(&self) -> bool {
+    pub fn can_detect_harm(&self) -> bool {
         self.held_out.tokens.len() / self.held_out.window >= JUDGED_WINDOWS_MIN
     }
 
@@ -67,12 +67,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_windows_tell_no_harm() {
-        let tells = |windows: usize| {
+    fn few_windows_cannot_detect_harm() {
+        let detects = |windows: usize| {
             let (spec, window) = (Preset::Tiny.model(256), 65);
             let held_out = HeldOut { window, tokens: vec![7; windows * window] };
-            LossMeter::new(&spec, None, held_out, NonZeroUsize::MIN).unwrap().tells_harm()
+            LossMeter::new(&spec, None, held_out, NonZeroUsize::MIN).unwrap().can_detect_harm()
         };
-        assert!(tells(JUDGED_WINDOWS_MIN) && !tells(JUDGED_WINDOWS_MIN - 1));
+        assert!(detects(JUDGED_WINDOWS_MIN) && !detects(JUDGED_WINDOWS_MIN - 1));
     }
 }

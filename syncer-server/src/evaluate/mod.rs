@@ -1,4 +1,4 @@
-//! Held-out loss of Θ and a text sample, measured in the background at low duty.
+//! Held-out loss of Θ and text samples, measured in the background at a low duty cycle.
 
 mod attribution;
 mod loss;
@@ -24,19 +24,19 @@ pub use attribution::Judge;
 pub use loss::{JUDGED_WINDOWS_MIN, LossMeter};
 pub use prove::{Prover, prove};
 
-/// Approximate bytes of parameters that a text sample may read; each token reads all of them.
+/// Approximate bytes of parameters that one text sample may read; each token reads all parameters.
 const SAMPLE_BYTES: u64 = 8_000_000_000;
 
 /// Minimum and maximum number of tokens in a sample.
 const SAMPLE_TOKENS: (u64, u64) = (16, 160);
 
-/// Share of one core's time for loss measurements; samples may take as much again.
+/// Fraction of one core's time for loss measurements; samples may take as much again.
 const DUTY: f64 = 0.1;
 
 /// Shortest time between two text samples, in milliseconds; they cost more than the loss.
 const SAMPLE_EVERY_MS: u64 = 30_000;
 
-/// Measures parameters on a fixed part of the held-out text.
+/// Measures parameters on a fixed part of the held-out text, and generates text samples.
 pub struct Evaluator {
     spec: ModelSpec,
     /// The frozen weights, if the run trains adapters.
@@ -52,8 +52,9 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// Creates an evaluator of models like `spec` with `params` parameters in all, and on the weights `frozen` if they
-    /// are adapters. It measures on `held_out` windows that fit the model, from the text of `corpus`.
+    /// Creates an evaluator of models like `spec` with `params` parameters in all. `frozen` are their frozen weights,
+    /// if the run trains adapters. The windows in `held_out` must fit the model. The prompt and the stop tokens come
+    /// from `corpus`.
     ///
     /// # Errors
     /// `Internal`: the engine cannot be built.
@@ -79,11 +80,11 @@ impl Evaluator {
         })
     }
 
-    /// Attaches `judge`, which checks each loss for rollback. If there are too few held-out windows, no judge is
-    /// attached: text memorised elsewhere then raises their loss as harmful updates do.
+    /// Attaches `judge`, which checks each loss for harm. If there are too few held-out windows, no judge is attached:
+    /// memorised training text would then raise their loss like harmful updates.
     #[must_use]
-    pub fn judged_by(self, judge: Judge) -> Self {
-        if !self.meter.tells_harm() {
+    pub fn with_judge(self, judge: Judge) -> Self {
+        if !self.meter.can_detect_harm() {
             tracing::warn!(
                 "rollback is off: the held-out part of the text is shorter than {JUDGED_WINDOWS_MIN} windows, too \
                  short to judge updates; give a longer text or --held-out"
@@ -93,7 +94,7 @@ impl Evaluator {
         Self { judge: Some(judge), ..self }
     }
 
-    /// Returns a fixed prompt and the tokens that `theta` writes after it, up to a stop token.
+    /// Returns a fixed prompt and the tokens that the model with `theta` generates after it, up to a stop token.
     ///
     /// # Errors
     /// `Internal`: the parameters do not fit the model.
@@ -107,8 +108,8 @@ impl Evaluator {
 }
 
 /// Measures after each new merge, at most once in `every` and for at most a tenth of the time; text samples have
-/// another tenth. `written` is the number of tokens merged into the parameters that wrote the newest text. Ends with
-/// the actor, or once a complete run is measured and has written its last text.
+/// another tenth. `written` is the number of merged tokens at the newest text sample. Ends with the actor, or once a
+/// complete run is measured and has its last text sample.
 pub async fn run(
     mut evaluator: Evaluator,
     actor: ActorHandle,
@@ -135,22 +136,22 @@ pub async fn run(
             if sample_due {
                 written = Some(tokens_merged);
             }
-            let looking = tokio::task::spawn_blocking(move || {
-                let result = look(&mut evaluator, &subject, sample_due, &clock);
+            let measuring = tokio::task::spawn_blocking(move || {
+                let result = evaluate(&mut evaluator, &subject, sample_due, &clock);
                 (evaluator, result)
             });
-            let Ok((back, result)) = looking.await else {
+            let Ok((back, result)) = measuring.await else {
                 tracing::error!("measuring the held-out loss panicked; it is no longer measured");
                 return;
             };
             evaluator = back;
             let ended = clock.now();
-            let measured = result.as_ref().map_or(ended, |look| look.measured);
+            let measured = result.as_ref().map_or(ended, |found| found.measured);
             due = due.after(every, began, measured, sample_due.then_some(ended));
             match result {
-                Ok(Look { evaluation, sample, judgement, .. }) => {
+                Ok(EvaluationResult { evaluation, sample, judgement, .. }) => {
                     if let Some(judgement) = judgement {
-                        actor.judged(judgement).await;
+                        actor.report_judgement(judgement).await;
                     }
                     let sample = sample.map(|tokens| corpus.vocabulary.decode(&tokens));
                     actor.evaluated(evaluation, sample).await;
@@ -172,31 +173,31 @@ pub async fn run(
 }
 
 /// The result of one measurement.
-struct Look {
+struct EvaluationResult {
     evaluation: Evaluation,
     /// Time at which the loss was measured.
     measured: Millis,
-    /// The text sample, if one was asked for.
+    /// The text sample, if one was requested.
     sample: Option<Vec<u32>>,
-    /// The judgement of the loss, if the run has rollback.
+    /// The result of the check for harm, if the run has rollback.
     judgement: Option<Judgement>,
 }
 
-/// Measures the loss and judges it, and then writes a text if `sample` asks for it.
+/// Measures the held-out loss, checks it for harm, and generates a text sample if `sample` is true.
 ///
 /// # Errors
-/// As [`LossMeter::loss`].
-fn look(
+/// Those of [`LossMeter::loss`] and [`Evaluator::sample`].
+fn evaluate(
     evaluator: &mut Evaluator,
     subject: &EvalSnapshot,
     sample: bool,
     clock: &Clock,
-) -> Result<Look, ServerError> {
+) -> Result<EvaluationResult, ServerError> {
     let theta = subject.theta();
     let loss = evaluator.meter.loss(&theta)?;
     let measured = clock.now();
     let EvalSnapshot { tokens_merged, rounds, .. } = *subject;
-    // The receiver sets the time.
+    // The actor sets the time.
     let evaluation = Evaluation { tokens_merged, rounds, loss, ..Evaluation::default() };
     let Evaluator { judge, meter, .. } = evaluator;
     let judge = judge.as_mut().filter(|_| !subject.is_final);
@@ -207,11 +208,11 @@ fn look(
         None
     });
     let sample = if sample { Some(evaluator.sample(&theta)?) } else { None };
-    Ok(Look { evaluation, measured, sample, judgement })
+    Ok(EvaluationResult { evaluation, measured, sample, judgement })
 }
 
-/// Due times of the next loss and the next sample. Each pays for its own time: a long sample does not delay the next
-/// loss.
+/// Due times of the next loss and the next sample. Each has its own idle time, so that a long sample does not delay
+/// the next loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Due {
     loss: Millis,
@@ -219,8 +220,8 @@ struct Due {
 }
 
 impl Due {
-    /// Returns the due times after a loss from `began` to `measured`, and a sample from then to `written` if there was
-    /// one.
+    /// Returns the due times after a loss measurement from `began` to `measured`. If a sample followed, it ended at
+    /// `written`.
     fn after(self, every: Duration, began: Millis, measured: Millis, written: Option<Millis>) -> Self {
         let every_ms = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
         let sample = |written: Millis| {
@@ -233,8 +234,8 @@ impl Due {
     }
 }
 
-/// Returns the idle time after work from `began` to `ended` that may take the `share` of the time, above 0 and at most
-/// 1, in milliseconds.
+/// Returns the idle time in milliseconds after work from `began` to `ended`. `share` is the fraction of the time that
+/// the work may take, above 0 and at most 1.
 fn idle_ms(share: f64, began: Millis, ended: Millis) -> u64 {
     (ended.since(began) as f64 * (1.0 / share - 1.0)) as u64
 }
@@ -250,7 +251,7 @@ mod tests {
     const EVERY: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_sample_puts_off_no_loss() {
+    fn sample_delays_no_loss() {
         let (began, measured) = (Millis(1_000), Millis(1_500));
         let alone = Due::default().after(EVERY, began, measured, None);
         assert_eq!(alone, Due { loss: Millis(1_500 + 4_500), sample: Millis(0) });
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_quick_is_not_done_all_the_time() {
+    fn quick_measurements_wait_for_the_interval() {
         let quick = Due::default().after(EVERY, Millis(1_000), Millis(1_001), Some(Millis(1_002)));
         assert_eq!(quick, Due { loss: Millis(2_001), sample: Millis(1_000 + SAMPLE_EVERY_MS) });
     }

@@ -2,41 +2,41 @@
 
 use archipelago_core::token;
 
-/// Maximum number of tokens in a prompt.
+/// Maximum number of tokens in a prompt from plain text.
 const TOKENS_MAX: usize = 16;
-/// Maximum number of tokens in a question.
-const GIVEN_MAX: usize = 256;
-/// Number of tokens in which a beginning is searched.
+/// Maximum number of tokens in a prompt from a question.
+const QUESTION_MAX: usize = 256;
+/// Number of tokens at the start of the held-out text that are searched for a prompt.
 const REACH: usize = 512;
 
-/// Returns the prompt from `held_out`. If it starts with a question, which is masked, this is the question or its last
-/// tokens. In other text, it is a [`place`].
+/// Returns the prompt from `held_out`. If the text starts with a question, which is masked, the prompt is the question
+/// or its last tokens. Otherwise it is an [`excerpt`].
 pub(super) fn of(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> Vec<u32> {
-    let given: Vec<u32> = held_out
+    let question: Vec<u32> = held_out
         .iter()
         .take_while(|&&token| !token::is_learnt(token))
         .map(|&token| token::id(token))
         .collect();
-    // A single token that begins every text is not a question.
-    if given.len() > 1 {
-        return given[given.len().saturating_sub(GIVEN_MAX)..].to_vec();
+    // A single masked token that begins every text is not a question.
+    if question.len() > 1 {
+        return question[question.len().saturating_sub(QUESTION_MAX)..].to_vec();
     }
     let text: Vec<u32> = held_out.iter().take(REACH).map(|&token| token::id(token)).collect();
-    place(&text, decode).to_vec()
+    excerpt(&text, decode).to_vec()
 }
 
-/// Returns a part of `held_out`, a text that may start within a word. The part starts at the first line that begins in
-/// the text, or at its first word, and ends with its last complete word. If the text has no such places, returns its
-/// beginning unchanged.
-fn place(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> &[u32] {
+/// Returns an excerpt of `held_out`, a text that may start within a word. It starts at the first line that begins in
+/// the text, or at its first word, and ends with its last complete word. If there is no such line or word, returns the
+/// beginning of the text unchanged.
+fn excerpt(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> &[u32] {
     let near = &held_out[..held_out.len().min(REACH)];
     let texts: Vec<String> = near.iter().map(|&token| decode(&[token])).collect();
     let opens = |at: usize| texts[at].starts_with(char::is_whitespace);
     let closes = |at: usize| texts[at].ends_with(char::is_whitespace);
     let begins_line = |&at: &usize| texts[at - 1].ends_with('\n') && !opens(at);
     let begins_word = |&at: &usize| (closes(at - 1) && !opens(at)) || (opens(at) && !closes(at));
-    let places = || 1..texts.len();
-    let start = places().find(begins_line).or_else(|| places().find(begins_word)).unwrap_or(0);
+    let positions = || 1..texts.len();
+    let start = positions().find(begins_line).or_else(|| positions().find(begins_word)).unwrap_or(0);
     let most = texts.len().min(start + TOKENS_MAX);
     let is_whole = |&end: &usize| end < texts.len() && opens(end) && !closes(end - 1);
     let end = (start + 1..=most).rev().find(is_whole).unwrap_or(most);
@@ -66,7 +66,7 @@ mod tests {
         let held_out = [given("Who is it?\n"), bytes_to_tokens(b"It is I.\n")].concat();
         assert_eq!(tokens_to_text(&of(&held_out, tokens_to_text)), "Who is it?\n");
         let long = [given(&"?".repeat(300)), vec![7]].concat();
-        assert_eq!(of(&long, tokens_to_text), [u32::from(b'?'); GIVEN_MAX]);
+        assert_eq!(of(&long, tokens_to_text), [u32::from(b'?'); QUESTION_MAX]);
         let begun = [given("<"), bytes_to_tokens(b"\nfour five sixteen and more")].concat();
         assert_eq!(tokens_to_text(&of(&begun, tokens_to_text)), "four five");
     }

@@ -1,4 +1,4 @@
-//! Loss checks: single updates are tried on the text that their learners were given.
+//! Loss checks: single updates are measured on the text that was assigned to their learners.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ pub struct Prover {
     corpus: Arc<Corpus>,
     model: CpuModel,
     proofs: ContributionTest,
-    /// Share of the time, above 0 and at most 1.
+    /// Fraction of the time that loss checks may take, above 0 and at most 1.
     share: f64,
 }
 
 impl Prover {
-    /// Creates a prover for the run of `syncer`, on the text of `corpus`. The model is this `decoder`, on the weights
-    /// `frozen` if the run trains adapters. It computes on one thread for the `share` of the time, which is above 0
-    /// and at most 1. Suspicions from earlier starts are kept.
+    /// Creates a prover for the run of `syncer`, on the text of `corpus`. `frozen` are the frozen weights of the model
+    /// `decoder`, if the run trains adapters. It computes on one thread for the fraction `share` of the time, above 0
+    /// and at most 1. Suspicions from before a restart are kept.
     ///
     /// # Errors
     /// `Internal`: the engine cannot be built.
@@ -54,9 +54,9 @@ impl Prover {
         Ok(Self { run, fragments, corpus, model, proofs, share })
     }
 
-    fn look(&mut self, exam: &LossCheck) -> Result<Vec<UpdateScore>, ServerError> {
+    fn check(&mut self, check: &LossCheck) -> Result<Vec<UpdateScore>, ServerError> {
         let Self { run, corpus, model, .. } = self;
-        exam.look(&self.fragments, run.seed ^ exam.job.round.0, |theta, windows| {
+        check.look(&self.fragments, run.seed ^ check.job.round.0, |theta, windows| {
             let of = |window: &Window| window.tokens(run, corpus.shards.get(window.shard as usize)?);
             let tokens: Vec<u32> = windows.iter().filter_map(of).flatten().collect();
             model.loss(theta, &tokens).map(f64::from).map_err(engine)
@@ -64,26 +64,27 @@ impl Prover {
     }
 }
 
-/// Checks merges within its share of the time, and reports the evidence on learners. Ends with the actor.
+/// Checks merges for at most the prover's share of the time, and reports the evidence on learners. Ends with the
+/// actor.
 pub async fn prove(mut prover: Prover, actor: ActorHandle, clock: Clock) {
     loop {
-        let Some(exam) = actor.exam(prover.proofs.sampling()).await else { return };
+        let Some(check) = actor.next_loss_check(prover.proofs.sampling()).await else { return };
         let began = clock.now();
-        let looking = tokio::task::spawn_blocking(move || {
-            let result = prover.look(&exam);
-            (prover, exam.job.fragment, result)
+        let checking = tokio::task::spawn_blocking(move || {
+            let result = prover.check(&check);
+            (prover, check.job.fragment, result)
         });
-        let Ok((back, fragment, result)) = looking.await else {
+        let Ok((back, fragment, result)) = checking.await else {
             tracing::error!("a loss check panicked; loss checks are off");
             return;
         };
         prover = back;
         match result {
-            Ok(shown) => {
+            Ok(scores) => {
                 let took_ms = clock.now().since(began);
-                tracing::debug!(updates = shown.len(), took_ms, "loss checks done");
-                for (learner, verdict) in prover.proofs.take(fragment, &shown) {
-                    actor.judge(learner, verdict).await;
+                tracing::debug!(updates = scores.len(), took_ms, "loss checks done");
+                for (learner, verdict) in prover.proofs.take(fragment, &scores) {
+                    actor.report_verdict(learner, verdict).await;
                 }
             }
             Err(error) => tracing::warn!(%error, "loss checks failed"),

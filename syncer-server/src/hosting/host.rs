@@ -15,17 +15,18 @@ use crate::links::Links;
 use crate::open_run::{self, blocking};
 use crate::{http, listener};
 
-/// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. Calls `tell` once the runs are
-/// listed, and then opens each of them; `/readyz` reports when all are open. A run that fails is reported and does not
-/// stop the others.
+/// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. Calls `on_ready` once the runs
+/// are listed, and then opens each of them; `/readyz` reports when all are open. A run that fails is reported and does
+/// not stop the others.
 ///
 /// # Errors
 /// - `Config`: the folder is not given.
-/// - `Disk`: it cannot be read or written.
+/// - `Certificate`: the certificate cannot be used.
+/// - `Disk`: the folder cannot be read or written.
 pub async fn host(
     listener: TcpListener,
     config: ServeConfig,
-    tell: impl FnOnce(),
+    on_ready: impl FnOnce(),
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServerError> {
     let Some(folder) = config.runs.clone() else {
@@ -37,28 +38,28 @@ pub async fn host(
     let here = address.map(|address| Links::here(address, &config));
     let shares = entrance.shares();
     let opened = blocking(move || RunRegistry::open(folder, config, (links, here), shares));
-    let (house, names) = opened.await??;
-    if let Some(remark) = http::remark(house.server().pages.as_deref()) {
+    let (registry, names) = opened.await??;
+    if let Some(remark) = http::remark(registry.server().pages.as_deref()) {
         tracing::warn!("{remark}");
     }
-    let house = Arc::new(house);
+    let registry = Arc::new(registry);
     let (stop, stopping) = watch::channel(false);
-    let told = Arc::clone(&house);
-    let tell_renewal = move |shown| open_run::certificate(told.served(), shown);
-    tokio::spawn(entrance.clone().renew(stopping.clone(), tell_renewal));
+    let runs = Arc::clone(&registry);
+    let on_renewal = move |shown| open_run::certificate(runs.served(), shown);
+    tokio::spawn(entrance.clone().renew(stopping.clone(), on_renewal));
     let web =
-        tokio::spawn(listener::answer(listener, entrance, routes::router(Arc::clone(&house)), stopping));
-    tell();
+        tokio::spawn(listener::answer(listener, entrance, routes::router(Arc::clone(&registry)), stopping));
+    on_ready();
     let starting = names.into_iter().map(|name| {
-        let house = Arc::clone(&house);
+        let registry = Arc::clone(&registry);
         async move {
             // Errors are in the log and in the list of runs.
-            drop(house.start(&name).await);
+            drop(registry.start(&name).await);
         }
     });
     let started = tokio::spawn(join_all(starting));
     shutdown.await;
-    house.close().await;
+    registry.close().await;
     drop(started.await);
     stop.send_replace(true);
     web.abort();

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `settings` | the settings file in the folder of a run |
 //! | `host` | the listener, and shutdown |
-//! | `house` | the registry of runs, started and stopped one by one |
+//! | `run_registry` | the registry of runs, started and stopped one by one |
 //! | `routes` | routing of requests to runs, and the owner's orders |
 //! | `view` | the JSON of `/v1/runs` |
-//! | `orders` | the same orders from a terminal |
+//! | `run_commands` | the owner's orders about runs, given from a terminal |
 //!
 //! Runs share only the listener, the pages and the threads of the program. Each has its own actor, core, tape, folder,
 //! sockets with their limits, invite and token. Merges, measurements and disk writes run on threads that the system

@@ -38,7 +38,7 @@ pub(crate) fn single(app: Arc<App>) -> Router {
 }
 
 /// Returns the routes of a server with several runs.
-pub(super) fn router(house: Arc<RunRegistry>) -> Router {
+pub(super) fn router(registry: Arc<RunRegistry>) -> Router {
     Router::new()
         .route("/", get(runs_page))
         .route("/runs", get(runs_page))
@@ -58,7 +58,7 @@ pub(super) fn router(house: Arc<RunRegistry>) -> Router {
         .fallback(pass_on)
         .layer(DefaultBodyLimit::max(ORDER_BYTES_MAX))
         .layer(middleware::from_fn(guard))
-        .with_state(house)
+        .with_state(registry)
 }
 
 /// Adds headers to the server's own answers; a run adds its own.
@@ -71,29 +71,29 @@ async fn guard(request: Request, next: Next) -> Response {
     response
 }
 
-async fn runs_page(State(house): State<Arc<RunRegistry>>, headers: HeaderMap) -> Response {
-    page::file(house.server().pages.as_deref(), "runs.html", &headers).await
+async fn runs_page(State(registry): State<Arc<RunRegistry>>, headers: HeaderMap) -> Response {
+    page::file(registry.server().pages.as_deref(), "runs.html", &headers).await
 }
 
-async fn teach(State(house): State<Arc<RunRegistry>>, headers: HeaderMap) -> Response {
-    page::file(house.server().pages.as_deref(), "teach.html", &headers).await
+async fn teach(State(registry): State<Arc<RunRegistry>>, headers: HeaderMap) -> Response {
+    page::file(registry.server().pages.as_deref(), "teach.html", &headers).await
 }
 
-async fn scale(State(house): State<Arc<RunRegistry>>, headers: HeaderMap) -> Response {
-    page::file(house.server().pages.as_deref(), "scale.html", &headers).await
+async fn scale(State(registry): State<Arc<RunRegistry>>, headers: HeaderMap) -> Response {
+    page::file(registry.server().pages.as_deref(), "scale.html", &headers).await
 }
 
 async fn asset(
-    State(house): State<Arc<RunRegistry>>,
+    State(registry): State<Arc<RunRegistry>>,
     Path(name): Path<String>,
     headers: HeaderMap,
 ) -> Response {
-    page::asset_of(house.server().pages.as_deref(), &name, &headers).await
+    page::asset_of(registry.server().pages.as_deref(), &name, &headers).await
 }
 
 /// `/readyz`: succeeds once every unarchived run is served.
-async fn ready(State(house): State<Arc<RunRegistry>>) -> Response {
-    let runs = house.views(false).await;
+async fn ready(State(registry): State<Arc<RunRegistry>>) -> Response {
+    let runs = registry.views(false).await;
     let missing = runs.iter().find(|run| matches!(run.state, RunState::Starting | RunState::Failed));
     match missing {
         None => "ready\n".into_response(),
@@ -105,17 +105,17 @@ async fn ready(State(house): State<Arc<RunRegistry>>) -> Response {
 }
 
 /// `/metrics`: the metrics of all served runs, with the name of the run as a label.
-async fn metrics(State(house): State<Arc<RunRegistry>>) -> Response {
-    http::metrics_of(&house.statuses().await)
+async fn metrics(State(registry): State<Arc<RunRegistry>>) -> Response {
+    http::metrics_of(&registry.statuses().await)
 }
 
-/// `/v1/runs`.
-async fn list(State(house): State<Arc<RunRegistry>>, headers: HeaderMap) -> Response {
-    let is_owner = shows_token(&headers, [&*house.token]);
-    // The answer is the same with a wrong token, but the request still counts as a guess.
+/// `/v1/runs`: the list of runs; with the owner's token, it includes the links for lending a machine.
+async fn list(State(registry): State<Arc<RunRegistry>>, headers: HeaderMap) -> Response {
+    let is_owner = shows_token(&headers, [&*registry.token]);
+    // The answer is the same with a wrong token, but the request is still rate limited as a guess.
     let is_wrong = !is_owner && headers.contains_key(header::AUTHORIZATION);
     let wrong = is_wrong.then_some(Extension(WrongSecret));
-    (wrong, json(&RunsView { runs: house.views(is_owner).await, several: true })).into_response()
+    (wrong, json(&RunsView { runs: registry.views(is_owner).await, several: true })).into_response()
 }
 
 /// Body of `POST /v1/runs`.
@@ -128,8 +128,8 @@ struct Creation {
     settings: String,
 }
 
-async fn create(State(house): State<Arc<RunRegistry>>, headers: HeaderMap, body: Bytes) -> Response {
-    if let Err(refused) = check_owner(&house, &headers) {
+async fn create(State(registry): State<Arc<RunRegistry>>, headers: HeaderMap, body: Bytes) -> Response {
+    if let Err(refused) = check_owner(&registry, &headers) {
         return refused;
     }
     let order = match serde_json::from_slice::<Creation>(&body) {
@@ -142,51 +142,58 @@ async fn create(State(house): State<Arc<RunRegistry>>, headers: HeaderMap, body:
     };
     // The order is completed even if the client hangs up.
     let made = tokio::spawn(async move {
-        let made = house.create(&order.name, &order.settings).await;
+        let made = registry.create(&order.name, &order.settings).await;
         made.map(|()| format!("the run {} is open\n", order.name))
     });
     done(made.await)
 }
 
 async fn start(
-    State(house): State<Arc<RunRegistry>>,
+    State(registry): State<Arc<RunRegistry>>,
     Path(name): Path<String>,
     headers: HeaderMap,
 ) -> Response {
-    carry_out(house, &headers, name, "is open", |house, name| async move { house.start(&name).await }).await
+    carry_out(
+        registry,
+        &headers,
+        name,
+        "is open",
+        |registry, name| async move { registry.start(&name).await },
+    )
+    .await
 }
 
 async fn archive(
-    State(house): State<Arc<RunRegistry>>,
+    State(registry): State<Arc<RunRegistry>>,
     Path(name): Path<String>,
     headers: HeaderMap,
 ) -> Response {
-    let put_away = |house: Arc<RunRegistry>, name: RunName| async move { house.archive(&name).await };
-    carry_out(house, &headers, name, "is archived", put_away).await
+    let archive = |registry: Arc<RunRegistry>, name: RunName| async move { registry.archive(&name).await };
+    carry_out(registry, &headers, name, "is archived", archive).await
 }
 
 async fn remove(
-    State(house): State<Arc<RunRegistry>>,
+    State(registry): State<Arc<RunRegistry>>,
     Path(name): Path<String>,
     headers: HeaderMap,
 ) -> Response {
-    let remove = |house: Arc<RunRegistry>, name: RunName| async move { house.delete(&name).await };
-    carry_out(house, &headers, name, "is deleted", remove).await
+    let remove = |registry: Arc<RunRegistry>, name: RunName| async move { registry.delete(&name).await };
+    carry_out(registry, &headers, name, "is deleted", remove).await
 }
 
 /// Carries out an order about the run `name`, if the request shows the owner's token.
 async fn carry_out<F: Future<Output = Result<(), Refused>> + Send + 'static>(
-    house: Arc<RunRegistry>,
+    registry: Arc<RunRegistry>,
     headers: &HeaderMap,
     name: String,
     words: &'static str,
     order: impl FnOnce(Arc<RunRegistry>, RunName) -> F,
 ) -> Response {
-    if let Err(refused) = check_owner(&house, headers) {
+    if let Err(refused) = check_owner(&registry, headers) {
         return refused;
     }
     let Ok(name) = name.parse::<RunName>() else { return done(Ok(Err(Refused::NoSuchRun))) };
-    let carried_out = order(house, name.clone());
+    let carried_out = order(registry, name.clone());
     // The order is completed even if the client hangs up.
     done(tokio::spawn(async move { carried_out.await.map(|()| format!("the run {name} {words}\n")) }).await)
 }
@@ -211,8 +218,8 @@ fn no_such_run() -> Response {
 }
 
 #[expect(clippy::result_large_err, reason = "it is the answer, and made at once")]
-fn check_owner(house: &RunRegistry, headers: &HeaderMap) -> Result<(), Response> {
-    if shows_token(headers, [&*house.token]) {
+fn check_owner(registry: &RunRegistry, headers: &HeaderMap) -> Result<(), Response> {
+    if shows_token(headers, [&*registry.token]) {
         return Ok(());
     }
     let why = "send the token from admin.token in the folder of the runs, as `Authorization: Bearer …`\n";
@@ -221,36 +228,36 @@ fn check_owner(house: &RunRegistry, headers: &HeaderMap) -> Result<(), Response>
 
 /// `/runs/NAME`: redirects to the folder, because pages use relative links.
 async fn to_run(
-    State(house): State<Arc<RunRegistry>>,
+    State(registry): State<Arc<RunRegistry>>,
     Path(name): Path<String>,
     request: Request,
 ) -> Response {
     let asked = page::Asked::of(&request);
     match name.parse::<RunName>() {
-        Ok(run) if !matches!(house.router(&name), Err(None)) => {
+        Ok(run) if !matches!(registry.router(&name), Err(None)) => {
             Redirect::permanent(&format!("/runs/{run}/")).into_response()
         }
-        _ => missing_run(&house, &asked).await,
+        _ => missing_run(&registry, &asked).await,
     }
 }
 
-/// Passes on requests to a run: `/runs/NAME/…`, and `/v1/runs/NAME/…` for its `/v1/…`.
-async fn pass_on(State(house): State<Arc<RunRegistry>>, mut request: Request) -> Response {
+/// Forwards requests to runs: `/runs/NAME/…` to `/…` of the run, and `/v1/runs/NAME/…` to its `/v1/…`.
+async fn pass_on(State(registry): State<Arc<RunRegistry>>, mut request: Request) -> Response {
     let asked = page::Asked::of(&request);
     let Some((name, rest)) = of_run(request.uri().path()) else {
-        let (line, sentence) = (which_run(&house.names()), "There is no page at this address.");
-        return missing(&house, &asked, StatusCode::NOT_FOUND, &line, sentence).await;
+        let (line, sentence) = (which_run(&registry.names()), "There is no page at this address.");
+        return missing(&registry, &asked, StatusCode::NOT_FOUND, &line, sentence).await;
     };
-    let mut router = match house.router(name) {
+    let mut router = match registry.router(name) {
         Ok(router) => router,
-        Err(None) => return missing_run(&house, &asked).await,
+        Err(None) => return missing_run(&registry, &asked).await,
         Err(Some(state)) => {
             let (line, status) = (
                 format!("the run {name} is {}: come back later", state.words()),
                 StatusCode::SERVICE_UNAVAILABLE,
             );
             let sentence = format!("The run {name} is {}. Come back later.", state.words());
-            let mut response = missing(&house, &asked, status, &line, &sentence).await;
+            let mut response = missing(&registry, &asked, status, &line, &sentence).await;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
             return response;
         }
@@ -264,23 +271,23 @@ async fn pass_on(State(house): State<Arc<RunRegistry>>, mut request: Request) ->
 
 /// Answers with a page for browsers, and with a line of text for others.
 async fn missing(
-    house: &RunRegistry,
+    registry: &RunRegistry,
     asked: &page::Asked,
     status: StatusCode,
     line: &str,
     sentence: &str,
 ) -> Response {
     let missing = page::Missing { status, line: line.trim_end(), sentence, home: "To the runs" };
-    missing.answer(house.server().pages.as_deref(), asked).await
+    missing.answer(registry.server().pages.as_deref(), asked).await
 }
 
 /// Answers a request for a run that does not exist.
-async fn missing_run(house: &RunRegistry, asked: &page::Asked) -> Response {
+async fn missing_run(registry: &RunRegistry, asked: &page::Asked) -> Response {
     let sentence = "There is no such run here. It may have another name, or its owner has deleted it.";
-    missing(house, asked, StatusCode::NOT_FOUND, NO_SUCH_RUN, sentence).await
+    missing(registry, asked, StatusCode::NOT_FOUND, NO_SUCH_RUN, sentence).await
 }
 
-/// Returns the answer to a request for a run at the address of the server itself.
+/// Returns the answer to a request at the server's own address for a path that only runs have.
 fn which_run(names: &[String]) -> String {
     match names.first() {
         None => "this server has no run yet; / shows its runs\n".to_owned(),

@@ -17,10 +17,10 @@ use crate::inspect::{Column, Remote, UNKNOWN, count, csv, nats, number, particip
 use crate::links::socket;
 use crate::store::{is_there, read_token};
 
-/// Returns the runs of a server in the form that `args` ask for.
+/// Returns the list of a server's runs as `args` ask: a table, CSV or JSON.
 ///
 /// # Errors
-/// `NoSyncer`: no server answers there.
+/// `NoSyncer`: no server answers at `args.url`.
 pub fn runs(args: &RunsArgs) -> Result<String, ServerError> {
     let server = Remote { url: &args.url, ca: args.ca.as_deref(), token: None };
     let view: RunsView = server.get(path::RUNS)?;
@@ -71,9 +71,9 @@ fn figure(run: &RunView, unknown: &str, of: fn(&RunFigures) -> String) -> String
 /// follow.
 ///
 /// # Errors
-/// - `Disk`: the token or the settings cannot be read, or the run's folder cannot be made.
+/// - `Disk`: the token or the settings cannot be read, or the run's folder cannot be created.
 /// - `Config`: the order makes no sense, was not confirmed, or the server refuses it.
-/// - `NoSyncer`: no server answers there.
+/// - `NoSyncer`: no server answers at `args.url`.
 pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
     let OrderArgs { order, name, settings, url, ca, runs, token, yes, flags } = args;
     let given = settings.as_ref().map(|_| "settings").or(flags.first());
@@ -108,8 +108,9 @@ impl Server<'_> {
         self.0.order(method, route.trim_end_matches('/'), String::new())
     }
 
-    /// Makes a run with the settings in the TOML `text`. Settings that name files are never sent to a server. They are
-    /// written into `folder`, the folder of the server's runs: users with write access to it may also name files there.
+    /// Creates a run with the settings in the TOML `text`. Settings that name files are never sent to a server, but
+    /// written into `folder`, the folder of the server's runs: users with write access to it may also name files
+    /// there.
     fn create(&self, name: &RunName, text: &str, folder: &Path) -> Result<String, ServerError> {
         match settings::names_file(text).filter(|_| folder.is_dir()) {
             Some(key) => self.create_in(folder, name, text, key),
@@ -120,8 +121,8 @@ impl Server<'_> {
         }
     }
 
-    /// Makes the folder of a new run in `folder`, whose setting `key` names a file, and has the server start it.
-    /// Nothing is left there if that fails.
+    /// Creates the folder of a new run in `folder`, because its setting `key` names a file, and makes the server start
+    /// the run. If that fails, no folder is left.
     fn create_in(&self, folder: &Path, name: &RunName, text: &str, key: &str) -> Result<String, ServerError> {
         let wrong = |why| ServerError::Config { why };
         let text = settings::with_absolute_paths(text).map_err(wrong)?;
@@ -131,7 +132,8 @@ impl Server<'_> {
         }
         settings::write(&dir, &text)?;
         self.order(Method::POST, name, RunOrder::Start.path()).map_err(|error| {
-            // A server that could not start the run removes its folder with it. Another one never saw the folder.
+            // A server with these runs deletes the folder together with the run. Another server has never seen the
+            // folder.
             if self.order(Method::DELETE, name, "").is_ok() {
                 return error;
             }
@@ -194,7 +196,7 @@ fn read(path: &Path) -> Result<String, ServerError> {
     })
 }
 
-/// Asks on the terminal for a confirmation of the run's name.
+/// Asks on the terminal for the run's name as a confirmation.
 fn ask(name: &RunName) -> Result<(), ServerError> {
     let not_meant = |why: &str| Err(ServerError::Config { why: why.to_owned() });
     if !std::io::stdin().is_terminal() {

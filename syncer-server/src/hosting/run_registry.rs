@@ -35,12 +35,12 @@ const ARCHIVED: &str = "archived";
 /// Prefix of folders that are being removed.
 const REMOVED: &str = ".removed-";
 
-/// Longest wait for the figures of one run.
+/// Longest wait for the status of one run.
 const FIGURES_WITHIN: Duration = Duration::from_secs(2);
 
 /// State of a registered run.
 enum Hosted {
-    /// The run is being opened, or waits for that. Sending a goodbye for its learners stops it.
+    /// The run is being opened, or waits to be opened. Sending a goodbye for its learners stops it.
     Starting(Option<oneshot::Sender<Bye>>),
     /// The run is served.
     Served(Served),
@@ -65,17 +65,17 @@ pub(super) struct RunRegistry {
     folder: PathBuf,
     /// Settings of the server.
     server: ServeConfig,
-    /// Pages of the server, best first; each ends with `/`.
+    /// URLs of the server's pages, best first; each ends with `/`.
     links: Vec<String>,
     /// URL at which this machine reaches the server; ends with `/`.
     here: Option<String>,
     /// Token of the server's owner.
     pub(super) token: String,
-    /// Long-lived connections of the runs.
+    /// Limits on the long-lived connections of runs.
     shares: Shares,
     runs: RwLock<BTreeMap<RunName, Hosted>>,
-    /// Orders about the same run are carried out one at a time, independently of other runs.
-    turns: std::sync::Mutex<BTreeMap<RunName, Arc<Mutex<()>>>>,
+    /// Locks of runs: orders about the same run are carried out one at a time.
+    locks: std::sync::Mutex<BTreeMap<RunName, Arc<Mutex<()>>>>,
     /// True once the server stops. No run is started from then on.
     is_closing: AtomicBool,
 }
@@ -134,9 +134,9 @@ impl RunRegistry {
         let is_to_start = |hosted: &Hosted| matches!(hosted, Hosted::Starting(_));
         let names = runs.iter().filter(|(_, hosted)| is_to_start(hosted)).map(|(name, _)| name.clone());
         let names = names.collect();
-        let (runs, turns) = (RwLock::new(runs), std::sync::Mutex::default());
+        let (runs, locks) = (RwLock::new(runs), std::sync::Mutex::default());
         let is_closing = AtomicBool::new(false);
-        Ok((Self { folder, server, links, here, token, shares, runs, turns, is_closing }, names))
+        Ok((Self { folder, server, links, here, token, shares, runs, locks, is_closing }, names))
     }
 
     /// Returns the settings of the server.
@@ -160,15 +160,15 @@ impl RunRegistry {
         self.runs.read().expect("no thread panics with the lock")
     }
 
-    /// Waits until no other order about the run `name` is being carried out.
-    async fn turn(&self, name: &RunName) -> OwnedMutexGuard<()> {
-        let turn = {
-            let mut turns = self.turns.lock().expect("no thread panics with the lock");
-            // Unused turns are dropped and made again when they are needed.
-            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-            Arc::clone(turns.entry(name.clone()).or_default())
+    /// Waits until no other order about the run `name` is being carried out, and locks the run.
+    async fn lock_run(&self, name: &RunName) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut locks = self.locks.lock().expect("no thread panics with the lock");
+            // Unused locks are dropped, and created again when they are needed.
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(locks.entry(name.clone()).or_default())
         };
-        turn.lock_owned().await
+        lock.lock_owned().await
     }
 
     /// Stops the run `name` if it is being opened. The task that opens it reports the outcome.
@@ -195,7 +195,8 @@ impl RunRegistry {
         runs.values().filter_map(app).collect()
     }
 
-    /// Returns the routes of a run; otherwise its state, or `None` if there is no such run.
+    /// Returns the routes of the run `name`. If it is not served, the error is its state, or `None` if there is no
+    /// such run.
     pub(super) fn router(&self, name: &str) -> Result<Router, Option<RunState>> {
         let runs = self.read();
         let found = name.parse::<RunName>().ok().and_then(|name| runs.get(&name));
@@ -208,7 +209,8 @@ impl RunRegistry {
         }
     }
 
-    /// Returns all runs by name; if `with_links`, also their links to lend a machine, which include the invites.
+    /// Returns all runs by name. With `with_links`, each has its link for lending a machine, which includes the
+    /// invite.
     pub(super) async fn views(&self, with_links: bool) -> Vec<RunView> {
         let asked: Vec<_> = {
             let runs = self.read();
@@ -267,7 +269,7 @@ impl RunRegistry {
     /// Creates a run with the settings in the TOML `text`, and starts it.
     pub(super) async fn create(self: &Arc<Self>, name: &RunName, text: &str) -> Result<(), Refused> {
         {
-            let _turn = self.turn(name).await;
+            let _lock = self.lock_run(name).await;
             self.reserve(name, || settings::check_sent(text, &self.server).map_err(Refused::Order))?;
             let (dir, text) = (self.dir(name), text.to_owned());
             if let Err(error) = blocking(move || settings::write(&dir, &text)).await.flatten() {
@@ -283,7 +285,7 @@ impl RunRegistry {
         Ok(())
     }
 
-    /// Reserves a place for the new run `name`, if `check` succeeds.
+    /// Registers the new run `name` as starting, if `check` succeeds.
     fn reserve(&self, name: &RunName, check: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
         let mut runs = self.write();
         if runs.len() >= RUNS_MAX {
@@ -300,7 +302,7 @@ impl RunRegistry {
 
     /// Starts a run that is not served: a new, archived or failed one.
     pub(super) async fn start(self: &Arc<Self>, name: &RunName) -> Result<(), Refused> {
-        let _turn = self.turn(name).await;
+        let _lock = self.lock_run(name).await;
         if self.is_closing.load(Ordering::SeqCst) {
             return Err(Refused::State("the server stops".to_owned()));
         }
@@ -315,9 +317,9 @@ impl RunRegistry {
         if !is_there && !self.dir(name).join(settings::FILE).is_file() {
             return Err(Refused::NoSuchRun);
         }
-        let (stop, told) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel();
         self.set(name, Hosted::Starting(Some(stop)));
-        match self.begin(name, told).await {
+        match self.begin(name, stopped).await {
             Ok(served) => {
                 self.set(name, Hosted::Served(served));
                 Ok(())
@@ -336,7 +338,7 @@ impl RunRegistry {
     async fn begin(
         self: &Arc<Self>,
         name: &RunName,
-        told: oneshot::Receiver<Bye>,
+        stopped: oneshot::Receiver<Bye>,
     ) -> Result<Served, ServerError> {
         let (dir, server) = (self.dir(name), self.server.clone());
         let config = blocking(move || {
@@ -351,7 +353,7 @@ impl RunRegistry {
         let shown = blocking(move || invite(&kept)).await??;
         config.invite = shown.map(|invite| invite.expose().to_owned());
         let links = self.links.iter().map(|link| format!("{link}runs/{name}/")).collect();
-        let until = async { told.await.unwrap_or_else(|_| restart()) };
+        let until = async { stopped.await.unwrap_or_else(|_| restart()) };
         let OpenRun { app, work, .. } = OpenRun::open(
             &config,
             links,
@@ -374,7 +376,7 @@ impl RunRegistry {
             drop(work.await);
             return Err(ServerError::Cancelled);
         };
-        let (house, name) = (Arc::downgrade(self), name.clone());
+        let (registry, name) = (Arc::downgrade(self), name.clone());
         let task = tokio::spawn(async move {
             let ended = match work.await {
                 Ok(Ok(_)) => return,
@@ -382,15 +384,15 @@ impl RunRegistry {
                 Err(_) => "a part of the program panicked while it served the run".to_owned(),
             };
             tracing::error!(%name, error = ended, "the run ended; the others continue");
-            if let Some(house) = house.upgrade() {
-                house.set(&name, Hosted::Failed(ended));
+            if let Some(registry) = registry.upgrade() {
+                registry.set(&name, Hosted::Failed(ended));
             }
         });
         Ok(Served { app, router, stop, task })
     }
 
-    /// Stops a run if it is served, and sends `bye` to its learners. Its routes are gone from then on; if it cannot be
-    /// saved, its state becomes failed.
+    /// Stops a run if it is served, and sends `bye` to its learners. Its routes are removed at once. If the run cannot
+    /// be saved, its state becomes failed.
     async fn stop(&self, name: &RunName, bye: Bye) -> Result<(), Refused> {
         let stopped = match self.write().get_mut(name) {
             None => return Err(Refused::NoSuchRun),
@@ -398,7 +400,7 @@ impl RunRegistry {
             Some(_) => return Ok(()),
         };
         if let Hosted::Served(Served { app, router, stop, task }) = stopped {
-            // These hold senders that would count as open connections of learners.
+            // These hold senders that stand for open connections of learners.
             drop((app, router));
             drop(stop.send(bye));
             drop(task.await);
@@ -411,7 +413,7 @@ impl RunRegistry {
     pub(super) async fn archive(&self, name: &RunName) -> Result<(), Refused> {
         let bye = Bye::new(CloseCode::Done, "the owner has archived this run");
         self.cancel(name, bye.clone());
-        let _turn = self.turn(name).await;
+        let _lock = self.lock_run(name).await;
         self.stop(name, bye).await?;
         self.set(name, Hosted::Archived);
         let mark = self.dir(name).join(ARCHIVED);
@@ -425,7 +427,7 @@ impl RunRegistry {
     pub(super) async fn delete(&self, name: &RunName) -> Result<(), Refused> {
         let bye = Bye::new(CloseCode::Done, "the owner has deleted this run");
         self.cancel(name, bye.clone());
-        let _turn = self.turn(name).await;
+        let _lock = self.lock_run(name).await;
         self.stop(name, bye).await?;
         let (dir, aside) = (self.dir(name), self.folder.join(format!("{REMOVED}{name}")));
         blocking(move || remove(&dir, &aside)).await??;
@@ -439,7 +441,7 @@ impl RunRegistry {
         let names: Vec<RunName> = self.read().keys().cloned().collect();
         join_all(names.iter().map(|name| async move {
             self.cancel(name, restart());
-            let _turn = self.turn(name).await;
+            let _lock = self.lock_run(name).await;
             self.stop(name, restart()).await
         }))
         .await;

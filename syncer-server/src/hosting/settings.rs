@@ -1,4 +1,4 @@
-//! The settings of one run of several: a file in its folder.
+//! Settings of one run on a server of several runs: a file in the run's folder.
 
 use std::fs;
 use std::path::Path;
@@ -9,13 +9,13 @@ use crate::config::{OF_THE_SERVER, PATHS, SETTINGS_FILE, ServeConfig, settled};
 use crate::errors::ServerError;
 use crate::store::{make_private, write_private};
 
-/// Name of the file.
+/// Name of the settings file.
 pub(super) const FILE: &str = SETTINGS_FILE;
 
-/// Largest file, in bytes.
+/// Size limit of the settings file, in bytes.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// Reads the settings in `dir`, for a run under `server`.
+/// Reads the settings in `dir`, for a run on the server with the settings `server`.
 ///
 /// # Errors
 /// - `Disk`: the file cannot be read.
@@ -33,7 +33,7 @@ pub(super) fn read(dir: &Path, server: &ServeConfig) -> Result<ServeConfig, Serv
     config.map_err(|why| FileError { file: path.clone(), why }.into())
 }
 
-/// Returns the settings that `text` gives to a run in `dir`, under `server`.
+/// Returns the settings in the TOML `text` for a run in `dir`, completed by those that the run shares with `server`.
 fn of_run(text: &str, dir: &Path, server: &ServeConfig) -> Result<ServeConfig, String> {
     let config: ServeConfig = from_toml(text, &OF_THE_SERVER)?;
     Ok(ServeConfig {
@@ -59,12 +59,12 @@ pub(super) fn check_sent(text: &str, server: &ServeConfig) -> Result<(), String>
     }
 }
 
-/// Returns the first setting in the TOML `text` that names a file.
+/// Returns the key of the first setting in the TOML `text` that names a file.
 pub(super) fn names_file(text: &str) -> Option<&'static str> {
     PATHS.into_iter().find(|key| key_of(text, key).is_some_and(|value| settled(key, &value).is_some()))
 }
 
-/// Returns the settings of a run in the TOML `text`, with file names that are valid from every folder.
+/// Returns the settings of a run in the TOML `text`, with absolute file names.
 ///
 /// # Errors
 /// A sentence: a key or a value is wrong.
@@ -77,7 +77,7 @@ pub(super) fn with_absolute_paths(text: &str) -> Result<String, String> {
 /// Writes `text` as the settings in `dir`, which must not exist yet.
 ///
 /// # Errors
-/// `Disk`: it cannot be written, or exists already.
+/// `Disk`: the file cannot be written, or `dir` exists already.
 pub(super) fn write(dir: &Path, text: &str) -> Result<(), ServerError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_the_server_are_foreign() {
+    fn server_settings_are_refused_for_a_run() {
         let server = ServeConfig { public_url: Some("https://a.example".into()), ..ServeConfig::default() };
         let read = |text: &str| of_run(text, Path::new("runs/a"), &server);
         let config = read("preset = \"tiny\"\nmin-quorum = 2").unwrap();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_found_from_every_folder() {
+    fn file_names_become_absolute() {
         let text = with_absolute_paths("data = \"poems.txt\"\nseed = 3\ninit = \"/srv/model\"").unwrap();
         let here = std::path::absolute("poems.txt").unwrap();
         assert_eq!(key_of(&text, "data"), Some(here.to_string_lossy().into_owned()));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_elsewhere_names_no_files() {
+    fn remote_settings_name_no_files() {
         let server = ServeConfig::default();
         assert_eq!(check_sent("preset = \"tiny\"", &server), Ok(()));
         for key in PATHS {

@@ -11,7 +11,7 @@ use crate::status::ServerStatus;
 pub struct RunsView {
     /// The runs, by name.
     pub runs: Vec<RunView>,
-    /// Whether the server takes orders to create and delete runs; a server of one run does not.
+    /// True if the server takes orders to create and delete runs; false on a server of one run.
     pub several: bool,
 }
 
@@ -20,17 +20,17 @@ pub struct RunsView {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct RunView {
-    /// Its name; empty on a server of one run.
+    /// Name of the run; empty on a server of one run.
     pub name: String,
-    /// Path of its pages, below those of the server.
+    /// Path of the run's pages, relative to the server's.
     pub path: String,
-    /// The link to lend a machine, invite included; only for requests with the owner's token.
+    /// Link for lending a machine, with the invite; only for requests with the owner's token.
     pub link: Option<String>,
     /// State of the run.
     pub state: RunState,
-    /// Reason of its failure, if it failed.
+    /// Reason of the failure, if the run failed.
     pub why: Option<String>,
-    /// Its figures, while it is served.
+    /// Figures of the run, while it is served.
     pub figures: Option<RunFigures>,
 }
 
@@ -54,7 +54,7 @@ pub enum RunState {
 }
 
 impl RunState {
-    /// Returns the state in plain words.
+    /// Returns the state in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -67,7 +67,7 @@ impl RunState {
     }
 }
 
-/// The figures of a run.
+/// Figures of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -92,7 +92,7 @@ pub struct RunFigures {
     pub participation: f64,
     /// Newest held-out loss, in nats per token.
     pub val_loss_last: Option<f32>,
-    /// Whether learners must show an invite.
+    /// True if learners must show an invite.
     pub invite_required: bool,
     /// Active alerts.
     pub alerts: u32,

@@ -1,4 +1,4 @@
-//! Orders of the owner about the run and about single learners.
+//! Admin routes: the owner's orders about the run and about single learners.
 
 use std::sync::Arc;
 
@@ -21,26 +21,26 @@ use crate::clock::unix_ms;
 use crate::cluster_node::{AdminBroadcast, OwnerCommand};
 use crate::errors::ServerError;
 
-/// `/v1/admin/finish`: collects the last progress of all learners, then ends the run.
+/// `/v1/admin/finish`: collects and merges the last progress of all learners, then ends the run.
 pub async fn finish(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    tell(&app, &headers, OwnerCommand::Finish, "the run is finishing\n").await
+    apply_owned(&app, &headers, OwnerCommand::Finish, "the run is finishing\n").await
 }
 
-/// `/v1/admin/pause`: starts no round and grants no lease until resumed; learners wait.
+/// `/v1/admin/pause`: starts no rounds and grants no leases until the run is resumed. Learners stay connected and wait.
 pub async fn pause(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    tell(&app, &headers, OwnerCommand::Hold(true), "the run is paused\n").await
+    apply_owned(&app, &headers, OwnerCommand::Hold(true), "the run is paused\n").await
 }
 
-/// `/v1/admin/resume`: resumes the run.
+/// `/v1/admin/resume`: resumes a paused run.
 pub async fn resume(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    tell(&app, &headers, OwnerCommand::Hold(false), "the run continues\n").await
+    apply_owned(&app, &headers, OwnerCommand::Hold(false), "the run continues\n").await
 }
 
 /// Body of `/v1/admin/learners/{id}/pace`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DutyCycleBody {
-    /// The share of its pace that the learner trains, 0.001 to 1.
+    /// Fraction of its pace that the owner allows the learner, 0.001 to 1.
     share: f64,
 }
 
@@ -48,18 +48,18 @@ struct DutyCycleBody {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Drop {
-    /// Time that the learner must stay away, in seconds; 0 lets it come back.
+    /// Time during which the learner may not rejoin, in seconds; 0 lets it return immediately.
     seconds: f64,
 }
 
-/// `/v1/admin/learners/{id}/pace`: sets the share of its pace that one learner trains.
+/// `/v1/admin/learners/{id}/pace`: limits a learner to a share of its pace.
 pub async fn pace(
     State(app): State<Arc<App>>,
     Path(learner): Path<String>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    rein(&app, &headers, &learner, || {
+    apply_to_learner(&app, &headers, &learner, || {
         let DutyCycleBody { share } = read(&body, "{\"share\": 0.25}")?;
         let share = Share::new(share).map_err(|error| error.to_string())?;
         Ok(move |learner| OwnerCommand::Pace(learner, share))
@@ -67,14 +67,14 @@ pub async fn pace(
     .await
 }
 
-/// `/v1/admin/learners/{id}/drop`: drops one learner for a while.
+/// `/v1/admin/learners/{id}/drop`: disconnects a learner and keeps it out for some seconds.
 pub async fn send_away(
     State(app): State<Arc<App>>,
     Path(learner): Path<String>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    rein(&app, &headers, &learner, || {
+    apply_to_learner(&app, &headers, &learner, || {
         let Drop { seconds } = read(&body, "{\"seconds\": 20}")?;
         let seconds_max = f64::from(DROP_MS_MAX) / 1e3;
         if !(0.0..=seconds_max).contains(&seconds) {
@@ -86,14 +86,14 @@ pub async fn send_away(
     .await
 }
 
-/// Reads the order in `body`; `example` shows the expected form.
+/// Parses the JSON order in `body`. The error is a sentence that shows `example`.
 pub(super) fn read<T: DeserializeOwned>(body: &Bytes, example: &str) -> Result<T, String> {
     serde_json::from_slice(body)
         .map_err(|error| format!("the body is not a valid order ({error}): send JSON such as {example}"))
 }
 
-/// Gives the order that `make` returns to the learner with this `id`.
-async fn rein<F: FnOnce(LearnerId) -> OwnerCommand>(
+/// Checks the owner's token, and applies the order that `make` returns to the learner whose number is `id`.
+async fn apply_to_learner<F: FnOnce(LearnerId) -> OwnerCommand>(
     app: &App,
     headers: &HeaderMap,
     id: &str,
@@ -113,21 +113,21 @@ async fn rein<F: FnOnce(LearnerId) -> OwnerCommand>(
         Ok(order) => order(learner),
         Err(why) => return (StatusCode::BAD_REQUEST, why + "\n").into_response(),
     };
-    give(app, order, "the learner is told\n").await
+    apply(app, order, "the learner is told\n").await
 }
 
-/// Carries out an order, and returns the answer, which is `done` on success.
-async fn give(app: &App, order: OwnerCommand, done: &'static str) -> Response {
+/// Applies an order in this process, or in all processes of a cluster, and returns the response: `done` on success.
+async fn apply(app: &App, order: OwnerCommand, done: &'static str) -> Response {
     let learner = order.learner();
     match &app.herald {
-        Some(herald) => proclaim(app, herald, learner, order.decree(unix_ms()), done).await,
+        Some(herald) => publish(app, herald, learner, order.decree(unix_ms()), done).await,
         None => said(app.context.actor.order(learner, order.input()).await, learner, done),
     }
 }
 
-/// Sends an order to all processes of the run, for `learner` if it concerns one, and returns the answer, which is
-/// `done` on success.
-pub(super) async fn proclaim(
+/// Publishes an order to all processes of the run and returns the response: `done` on success. `learner` is the learner
+/// that the order concerns, if any; this process must know it.
+pub(super) async fn publish(
     app: &App,
     herald: &AdminBroadcast,
     learner: Option<LearnerId>,
@@ -140,19 +140,20 @@ pub(super) async fn proclaim(
     }
     match herald.proclaim(decree).await {
         Ok(()) => said(may, learner, done),
-        Err(error) => not_sent(&error),
+        Err(error) => unconfirmed(&error),
     }
 }
 
-/// Returns the answer to an order that may not have reached all processes of the run.
-pub(super) fn not_sent(error: &ServiceError) -> Response {
+/// Returns the response to an order that may not have reached all processes of the run.
+pub(super) fn unconfirmed(error: &ServiceError) -> Response {
     let why = format!(
         "the order may not have been recorded: check whether it took effect, and repeat it if not. {error}\n"
     );
     (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
 }
 
-/// Returns the answer to an order, for `learner` if it concerns one; `done` if it was carried out.
+/// Returns the response for an order's outcome: `done` if the order was applied. `learner` is the learner that the
+/// order concerns, if any. No outcome means that the server stops.
 pub(super) fn said(obeyed: Option<Obeyed>, learner: Option<LearnerId>, done: &'static str) -> Response {
     match obeyed {
         Some(Obeyed::Taken) => (StatusCode::ACCEPTED, done).into_response(),
@@ -177,14 +178,14 @@ pub(super) fn said(obeyed: Option<Obeyed>, learner: Option<LearnerId>, done: &'s
     }
 }
 
-async fn tell(app: &App, headers: &HeaderMap, order: OwnerCommand, done: &'static str) -> Response {
+async fn apply_owned(app: &App, headers: &HeaderMap, order: OwnerCommand, done: &'static str) -> Response {
     if let Err(refused) = check_owner(app, headers) {
         return refused;
     }
-    give(app, order, done).await
+    apply(app, order, done).await
 }
 
-/// Checks that the request shows the owner's token; the error is the answer.
+/// Checks that the request has the owner's token or the host's. The error is the response to send.
 #[expect(clippy::result_large_err, reason = "it is the answer, and made at once")]
 pub(super) fn check_owner(app: &App, headers: &HeaderMap) -> Result<(), Response> {
     let is_host = shows_token(headers, app.host_token.as_deref());
@@ -195,7 +196,7 @@ pub(super) fn check_owner(app: &App, headers: &HeaderMap) -> Result<(), Response
     Err((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response())
 }
 
-/// Returns true if a request shows one of `tokens`.
+/// Returns true if the request's bearer token is one of `tokens`.
 pub fn shows_token<'a>(headers: &HeaderMap, tokens: impl IntoIterator<Item = &'a str>) -> bool {
     bearer(headers).is_some_and(|shown| tokens.into_iter().any(|token| is_same(shown, token.as_bytes())))
 }
@@ -205,7 +206,7 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(header::AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")
 }
 
-/// Carries out an order of the owner, given to this process or another one, for the learners of this one.
+/// Applies an order of the owner in this process. It may have been given to another process of the run.
 pub async fn obey(app: Arc<App>, decree: AdminCommand) {
     let actor = &app.context.actor;
     let invite_store = Arc::clone(app.context.admission.invite_store());

@@ -1,4 +1,4 @@
-//! Request coalescing: one result for all requests that ask at the same time or shortly afterwards.
+//! Request coalescing: simultaneous requests share one computation, and requests shortly afterwards share its result.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use tokio::time::{Instant, sleep};
 
-/// A result that is computed once and shared.
+/// A result that is computed once for many requests.
 ///
 /// All waiting requests share the computation. When the last of them hangs up, the computation is dropped and thereby
 /// cancelled.
@@ -37,11 +37,11 @@ where
         Self { state: Arc::new(Mutex::new(State { result: None, under_way: None })), fresh_for }
     }
 
-    /// Returns the last result if it is fresh and `fits`; otherwise joins the computation under way, or begins
-    /// `compute`.
+    /// Returns the last result if it is fresh and `fits` returns true for it. Otherwise it joins the running
+    /// computation, or starts `compute` if none runs.
     ///
     /// # Errors
-    /// Those of `compute`, which are not kept.
+    /// Those of `compute`. Errors are not kept: the next request computes again.
     pub async fn get<F>(&self, fits: impl FnOnce(&T) -> bool, compute: impl FnOnce() -> F) -> Result<T, E>
     where
         F: Future<Output = Result<T, E>> + Send + 'static,
@@ -74,8 +74,8 @@ where
     }
 }
 
-/// Keeps `result` for `fresh_for` and drops it then, even without another request. This frees its resources, such as a
-/// file on the disk.
+/// Stores `result` and drops it after `fresh_for`, even without another request, to free resources such as a file on
+/// disk.
 fn keep<T, E>(state: &Arc<Mutex<State<T, E>>>, result: &T, fresh_for: Duration)
 where
     T: Clone + Send + 'static,
@@ -99,7 +99,7 @@ where
     });
 }
 
-/// Locks `state`. A panic cannot leave it half changed, so a poisoned lock is safe to use.
+/// Locks `state`. A panic cannot leave it half changed, so a poisoned lock is still valid.
 fn lock<T, E>(state: &Mutex<State<T, E>>) -> MutexGuard<'_, State<T, E>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_computation_that_nobody_waits_for_is_dropped() {
+    async fn a_computation_without_waiting_requests_is_dropped() {
         let coalesced = Coalesced::<(), ()>::new(LONG);
         let (held, holds) = oneshot::channel::<()>();
         let compute = || async move {

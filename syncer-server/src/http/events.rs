@@ -21,23 +21,24 @@ use super::admin::check_owner;
 use crate::actor::News;
 use crate::listener::{ConnectionPermit, Place, WrongSecret};
 
-/// Maximum number of streams.
+/// Maximum number of open event streams.
 pub const WATCHERS_MAX: u32 = 256;
-/// Part of these streams that is reserved for the owner, identified by the token…
+/// Streams of [`WATCHERS_MAX`] that are reserved for the owner, identified by its token.
 const OWNER_WATCHERS: u32 = 8;
-/// …and for requests from the syncer's machine, which may come through a proxy that adds no header.
+/// Streams of [`WATCHERS_MAX`] that are reserved for the owner and for clients on the syncer's machine. A local proxy
+/// that adds no forwarding header counts as such a client.
 const NEAR_WATCHERS: u32 = 8;
 
 /// Headers in which a proxy names its client.
 const FORWARDED: [&str; 2] = ["x-forwarded-for", "forwarded"];
 
-/// Maximum number of events that wait for one reader.
+/// Maximum number of events queued for one reader.
 const EVENTS_AHEAD: usize = 4;
 
-/// Time that a reader may take for one event.
+/// Time limit for a reader to take one event.
 const EVENT_WITHIN: Duration = Duration::from_secs(30);
 
-/// Headers that make a proxy pass events on at once. Without them nginx buffers events, and other proxies compress
+/// Headers that make a proxy forward events immediately. Without them nginx buffers events, and other proxies compress
 /// them.
 const AT_ONCE: [(HeaderName, &str); 2] =
     [(header::CACHE_CONTROL, "no-cache, no-transform"), (HeaderName::from_static("x-accel-buffering"), "no")];
@@ -46,13 +47,13 @@ const AT_ONCE: [(HeaderName, &str); 2] =
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventsQuery {
-    /// 1 adds every event of the core, as `run`.
+    /// 1 also sends every event of the core, under the name `run`.
     raw: Option<u8>,
 }
 
-/// `/v1/events`: `status` each second; changed `rounds`, at most four times a second; `point`, `evaluation` and
-/// `sample` when there is one; `log` with lines of the run's log; with `?raw=1` every event of the core as `run`. A
-/// slow reader gets `lagged` with the number of missed events, and then a status.
+/// `/v1/events`. The stream sends `status` each second, changed `rounds` at most four times a second, each new `point`,
+/// `evaluation` and `sample`, and `log` with lines of the run's log. With `?raw=1` it also sends every event of the
+/// core, as `run`. A slow reader gets `lagged` with the number of missed events, and then a status.
 pub async fn events(
     State(app): State<Arc<App>>,
     place: Option<Extension<Arc<Place>>>,
@@ -62,7 +63,7 @@ pub async fn events(
     let Ok(Query(query)) = query else {
         return (StatusCode::BAD_REQUEST, "use raw=1 or no parameters\n").into_response();
     };
-    // A proxy on this machine also forwards strangers, and marks their requests with a header.
+    // A proxy on this machine also forwards requests of strangers, and marks them with a header.
     let is_near = place.is_some_and(|place| place.is_local())
         && !FORWARDED.iter().any(|name| headers.contains_key(*name));
     let is_owner = check_owner(&app, &headers).is_ok();
@@ -71,7 +72,7 @@ pub async fn events(
         (false, true) => OWNER_WATCHERS,
         (false, false) => OWNER_WATCHERS + NEAR_WATCHERS,
     };
-    // The answer is the same with a wrong token, but the request still counts as a guess.
+    // The response is the same as without a token, but the wrong token counts as a guess.
     let is_wrong = !is_owner && headers.contains_key(header::AUTHORIZATION);
     let wrong = is_wrong.then_some(Extension(WrongSecret));
     let Some(seat) = Seat::take(&app, WATCHERS_MAX - kept) else {
@@ -95,7 +96,7 @@ pub async fn events(
     (wrong, AT_ONCE, stream).into_response()
 }
 
-/// Sends events until there are no more or the reader stalls. A stalled reader must not keep its seat.
+/// Sends events until the sources end or the reader stalls. A stalled reader must not keep its seat.
 async fn pump(mut sources: Sources, reader: mpsc::Sender<Event>) {
     loop {
         let event = tokio::select! {
@@ -119,7 +120,7 @@ struct Sources {
 }
 
 impl Sources {
-    /// Returns the next event. Nothing is prepared for a stalled reader; the events that it misses are dropped.
+    /// Returns the next event. Nothing is prepared for a stalled reader, which loses events instead.
     async fn next(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.first) {
             let status = Arc::clone(&self.status.borrow_and_update());
@@ -132,7 +133,7 @@ impl Sources {
             }
         };
         let news = tokio::select! {
-            // The last status comes before the end, because it shows whether the run is complete.
+            // The last status is sent before the stream ends, because it shows whether the run is complete.
             biased;
             changed = self.status.changed() => {
                 changed.ok()?;
@@ -150,14 +151,14 @@ impl Sources {
     }
 }
 
-/// A place among the permitted streams.
+/// One of the [`WATCHERS_MAX`] permitted event streams.
 struct Seat {
     app: Arc<App>,
     _permit: Option<ConnectionPermit>,
 }
 
 impl Seat {
-    /// Takes a seat if fewer than `most` are taken.
+    /// Takes a seat if fewer than `most` are taken and the run's share of connections has a free one.
     fn take(app: &Arc<App>, most: u32) -> Option<Self> {
         let taken = app.take_share()?;
         let more = |watchers: u32| (watchers < most).then_some(watchers + 1);

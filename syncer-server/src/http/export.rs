@@ -1,7 +1,7 @@
 //! `/v1/export.zip`: the current model as an archive.
 //!
-//! One archive is made at a time. It serves all requests that arrive while it is made or within a minute, and all of
-//! them read the same file. If the last of them hangs up, the work is cancelled.
+//! One archive is made at a time. All requests that arrive while it is made, or within a minute afterwards, read the
+//! same file. If all requests that wait for it hang up, the work is cancelled.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -26,28 +26,28 @@ use crate::export::{Form, Model};
 use crate::progress::Cancellation;
 use crate::store::{Store, disk};
 
-/// Size of one piece, in bytes.
+/// Bytes sent at once.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Pieces read ahead.
+/// Number of pieces read ahead of the peer.
 const PIECES_AHEAD: usize = 2;
 
-/// Time that a peer may take for one piece.
+/// Time limit for a peer to take one piece.
 const PIECE_WITHIN: Duration = Duration::from_secs(8);
 
 /// Maximum number of simultaneous downloads.
 const DOWNLOADS_MAX: usize = 64;
 
-/// Maximum number of archives on disk: the newest one, and one that slow peers still download.
+/// Maximum number of archives on disk: the newest one, and an older one that slow peers still download.
 const ARCHIVES_MAX: usize = 2;
 
-/// Time for which an archive is shared.
+/// Time for which requests share a finished archive.
 const SHARED_FOR: Duration = Duration::from_secs(60);
 
 /// Retry delay of a refused request, in seconds.
 const RETRY_S: &str = "30";
 
-/// Sources of archives, and the newest archive.
+/// Source of model archives, and the newest archive.
 pub struct Exports {
     spec: RunSpec,
     decoder: Option<ModelSpec>,
@@ -60,11 +60,11 @@ pub struct Exports {
     newest: Mutex<Weak<Archive>>,
 }
 
-/// An archive in an unnamed file on the disk. The file is deleted with its last reader.
+/// An archive in an unnamed file on disk. The system deletes the file once nobody reads it.
 struct Archive {
     /// File name without the extension.
     name: String,
-    /// Tokens and rounds merged into the model.
+    /// Merged tokens and merged rounds of the model. They identify it.
     progress: (u64, u64),
     /// True if no more updates will be merged into the model.
     is_final: bool,
@@ -88,7 +88,7 @@ enum ExportError {
 }
 
 impl Archive {
-    /// Returns at most [`PIECE_BYTES`] from byte `start` on; an empty piece at the end.
+    /// Returns the piece at byte `start`: at most [`PIECE_BYTES`], and empty at the end.
     fn piece(&self, start: u64) -> std::io::Result<Bytes> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.seek(SeekFrom::Start(start))?;
@@ -99,8 +99,8 @@ impl Archive {
 }
 
 impl Exports {
-    /// Creates the source of archives for a run like `spec`, in the folder of `store`, under the licence that its owner
-    /// chose. `decoder` is the built-in decoder, if the model is one.
+    /// Creates the source of archives for the run in the folder of `store`, described by `spec`. `licence` is the
+    /// licence that the owner chose. `decoder` is the model if it is the built-in decoder.
     #[must_use]
     pub fn new(
         spec: RunSpec,
@@ -121,19 +121,19 @@ impl Exports {
         }
     }
 
-    /// Returns the run's description.
+    /// Returns the run's spec.
     #[must_use]
     pub fn spec(&self) -> &RunSpec {
         &self.spec
     }
 
-    /// Returns the built-in decoder, if the model is one.
+    /// Returns the model if it is the built-in decoder.
     #[must_use]
     pub fn decoder(&self) -> Option<ModelSpec> {
         self.decoder
     }
 
-    /// Makes the archive of `subject`; `None` if it is cancelled.
+    /// Makes the archive of the model in `subject`. Returns `None` if the work is cancelled.
     fn make(
         &self,
         subject: &EvalSnapshot,
@@ -199,13 +199,13 @@ pub async fn export(State(app): State<Arc<App>>) -> Response {
     (headers, Body::from_stream(pieces(archive, download))).into_response()
 }
 
-/// Makes an archive of the current model, or returns the newest one of the same model.
+/// Makes an archive of the current model, or returns the newest archive if it has the same model.
 async fn archive(app: &Arc<App>) -> Result<Arc<Archive>, ExportError> {
     let permit = app.exports.work.permit().await?;
     let subject = app.context.actor.subject().await.ok_or(ExportError::Stops)?;
     let place = Arc::clone(&app.exports.archives).try_acquire_owned().ok();
     let is_same = |archive: &Archive| archive.progress == (subject.tokens_merged, subject.rounds);
-    // An older model is better than none, unless the run is complete.
+    // An archive of an older model may be sent instead while no new one is possible, unless the run is complete.
     let stands_in = |archive: &Archive| is_same(archive) || place.is_none() && !subject.is_final;
     if let Some(newest) = app.exports.newest().filter(|newest| stands_in(newest)) {
         return Ok(newest);
@@ -242,7 +242,7 @@ impl IntoResponse for ExportError {
 
 type Piece = std::io::Result<Bytes>;
 
-/// Reads the bytes of `archive` in a task of its own, which ends if the peer stops reading.
+/// Streams the bytes of `archive`, which a separate task reads. The task ends if the peer stops reading.
 fn pieces(archive: Arc<Archive>, download: OwnedSemaphorePermit) -> impl stream::Stream<Item = Piece> {
     let (sender, receiver) = mpsc::channel::<Piece>(PIECES_AHEAD);
     tokio::spawn(async move {
@@ -251,7 +251,7 @@ fn pieces(archive: Arc<Archive>, download: OwnedSemaphorePermit) -> impl stream:
         loop {
             let reading = Arc::clone(&archive);
             let read = tokio::task::spawn_blocking(move || reading.piece(start));
-            // A peer notices an incomplete answer by the stated length.
+            // The peer detects an incomplete body by the `Content-Length` header.
             let Ok(Ok(piece)) = read.await else { return };
             start += piece.len() as u64;
             if piece.is_empty() || sender.send_timeout(Ok(piece), PIECE_WITHIN).await.is_err() {

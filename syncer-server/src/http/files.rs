@@ -1,4 +1,4 @@
-//! Parameters and training data: immutable, cacheable bytes, with range requests.
+//! Routes for parameters and training data: immutable, cacheable files with range requests.
 
 use std::sync::Arc;
 
@@ -16,24 +16,24 @@ use super::transfer_slots::Peer;
 use super::{App, hats};
 use crate::listener::Place;
 
-/// Header with the version of the body.
+/// Response header with the version in the body.
 const VERSION_HEADER: HeaderName = HeaderName::from_static(http::VERSION_HEADER);
 
 /// Retry delay for a peer that gets no slot, in seconds.
 const RETRY_S: u16 = 2;
 
-/// Cache policy: versions and shards never change under their names.
+/// Cache policy: the content of a version or shard never changes.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 
-/// Cache policy of a run that asks for invites: a shared cache would serve strangers.
+/// Cache policy of a run that requires invites. A shared cache would serve peers without one.
 const IMMUTABLE_PRIVATE: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
 
 /// Content type that browsers do not display.
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// Answers with the current Θ̂ of one fragment, two bytes per value, regardless of the requested version. A redirect to
-/// the current version would never succeed for a peer whose latency exceeds the time between two merges. A range
-/// request gets the requested version while the server still keeps it.
+/// Answers with the current Θ̂ of one fragment, two bytes per value, regardless of the requested version. Redirects to
+/// the current version would never end for a peer whose latency exceeds the time between two merges. A range request
+/// gets the requested version if the server still has it.
 pub async fn fragment(
     State(app): State<Arc<App>>,
     place: Option<Extension<Arc<Place>>>,
@@ -63,7 +63,8 @@ pub async fn fragment(
     let (response, sent) = if current == version {
         file(bytes, send, &http::fragment_tag(&run, fragment, version), lasting(&app), &headers)
     } else {
-        // Another version than requested: sent whole, since ranges must be of one version, and not cacheable.
+        // The version differs from the requested one. It is sent whole, because all ranges must be of one version, and
+        // is not cacheable.
         let len = bytes.len() as u64;
         let common = [
             (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
@@ -94,7 +95,7 @@ pub async fn shard(
     response
 }
 
-/// Returns the bytes of `weights`, which all answers share.
+/// Returns the bytes of `weights` without a copy. All answers share them.
 pub fn frozen_bytes(weights: Arc<FrozenWeights>) -> Bytes {
     struct Shared(Arc<FrozenWeights>);
     impl AsRef<[u8]> for Shared {
@@ -129,7 +130,7 @@ pub async fn frozen(
     response
 }
 
-/// Returns the answer for a peer that gets no slot.
+/// Returns the response for a peer that gets no transfer slot.
 fn busy() -> Response {
     let retry = [(header::RETRY_AFTER, HeaderValue::from(RETRY_S))];
     (StatusCode::SERVICE_UNAVAILABLE, retry, "many others are fetching parameters: try again later\n")
@@ -150,7 +151,7 @@ pub async fn held_out(State(app): State<Arc<App>>, Path(run): Path<String>, head
     response
 }
 
-/// Returns the peer that sent a request with these `headers` from this `place`.
+/// Returns the peer of a request: a member if `headers` have a valid pass, otherwise the address of its connection.
 fn peer(app: &App, place: Option<Extension<Arc<Place>>>, headers: &HeaderMap) -> Peer {
     let pass = headers.get(PASS_HEADER).map(HeaderValue::as_bytes);
     match pass.filter(|pass| app.context.admission.holds_pass(pass)) {
@@ -159,7 +160,7 @@ fn peer(app: &App, place: Option<Extension<Arc<Place>>>, headers: &HeaderMap) ->
     }
 }
 
-/// Returns the refusal of a request that shows no valid invite or pass, or is for another run.
+/// Returns the refusal of a request that has no valid invite or pass, or that is for another run.
 pub(super) fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Response> {
     let shown = |name| headers.get(name).map(HeaderValue::as_bytes);
     if !app.context.admission.lets_fetch(shown(INVITE_HEADER), shown(PASS_HEADER)) {
@@ -173,13 +174,13 @@ pub(super) fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Respo
     None
 }
 
-/// Returns the cache policy of versions and shards.
+/// Returns the cache policy for files whose content never changes.
 fn lasting(app: &App) -> HeaderValue {
     if app.context.admission.is_by_invite() { IMMUTABLE_PRIVATE } else { IMMUTABLE }
 }
 
-/// Answers with `bytes`, or with the range that `request` asks for (RFC 9110), and returns the number of bytes sent. A
-/// peer that already has them gets an empty answer.
+/// Returns the response with `bytes`, or with the range that `request` asks for (RFC 9110), and the number of bytes
+/// sent. If `request` shows that the peer already has the content, the response has no body.
 fn file(
     bytes: Bytes,
     send: impl FnOnce(Bytes) -> Body,
@@ -198,7 +199,7 @@ fn file(
     if text(header::IF_NONE_MATCH).is_some_and(|tags| tags.split(',').any(|tag| tag.trim() == etag)) {
         return ((StatusCode::NOT_MODIFIED, common).into_response(), 0);
     }
-    // If the content has changed, a range of it is useless to the peer.
+    // A range of changed content is useless to the peer, which then gets everything.
     let range = text(header::RANGE).filter(|_| text(header::IF_RANGE).is_none_or(|tag| tag == etag));
     let len = bytes.len() as u64;
     match range.map_or(Range::Whole, |range| parse_range(range, len)) {
@@ -221,16 +222,15 @@ fn file(
 
 #[derive(Debug, PartialEq, Eq)]
 enum Range {
-    /// No range, or one that may be ignored.
+    /// The whole content: there is no range, or it may be ignored.
     Whole,
-    /// A half-open range from the first to the second.
+    /// A half-open range of bytes, from the first value to the second.
     Part(u64, u64),
     /// A range entirely outside the content.
     Outside,
 }
 
-/// Parses a single range in `text`, of content that is `len` bytes long. Several ranges, or other units, may be
-/// ignored.
+/// Parses a single range in `text`, for content of `len` bytes. Several ranges and other units are ignored.
 fn parse_range(text: &str, len: u64) -> Range {
     let Some((first, last)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
         return Range::Whole;
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(parse_range("bytes=0-", 0), Range::Outside);
     }
 
-    /// Goal: slow readers hold no copies of the frozen weights.
+    /// Goal: slow readers do not multiply the frozen weights in memory.
     #[test]
     fn all_answers_share_the_frozen_weights() {
         let spec = Preset::Tiny.model(256);

@@ -1,4 +1,4 @@
-//! Encoded Θ̂: each version is encoded once for all peers, and a few versions of each fragment are kept.
+//! Cache of encoded Θ̂. Each version of a fragment is encoded once for all peers, and a few versions are kept.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use archipelago_core::diloco::{FragmentId, Version, halves};
 use axum::body::Bytes;
 
-/// Maximum number of versions of one fragment: the newest for new requests, the others for transfers under way and for
-/// resumed ones. With 2 bytes a parameter, all of them together take no more memory than Θ and Θ̂.
+/// Maximum number of kept versions per fragment: the newest for new requests, the others for running and resumed
+/// transfers. At 2 bytes a parameter, all of them together take as much memory as Θ and Θ̂.
 const VERSIONS_MAX: usize = 4;
 
 /// Encoded versions of all fragments.
@@ -15,13 +15,13 @@ pub struct Hats {
     slots: Vec<Mutex<VecDeque<Hat>>>,
 }
 
-/// One version of a fragment. It never changes, so all answers may share it.
+/// One encoded version of a fragment. It never changes, so all answers share it.
 struct Hat {
     version: Version,
     bytes: Arc<Vec<u8>>,
 }
 
-/// Bytes of a version, kept in memory while an answer sends them.
+/// Bytes of a version that stay in memory while an answer sends them.
 struct Sent(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for Sent {
@@ -36,14 +36,14 @@ impl Hats {
         Self { slots: (0..fragments).map(|_| Mutex::default()).collect() }
     }
 
-    /// Returns `version` of `fragment`, if it is still kept.
+    /// Returns the bytes of `version` of `fragment`, if they are still kept.
     pub fn kept(&self, fragment: FragmentId, version: Version) -> Option<Arc<Vec<u8>>> {
         let slot = self.slots.get(usize::from(fragment.0))?.lock().unwrap_or_else(PoisonError::into_inner);
         slot.iter().find(|hat| hat.version == version).map(|hat| Arc::clone(&hat.bytes))
     }
 
-    /// Returns `hat`, which is `version` of `fragment`, two bytes per value. If all permitted versions are under way,
-    /// returns the newest of them; the changes since then follow.
+    /// Returns `version` and its bytes, encoded from `hat`, the values of `fragment`. If answers are still sending
+    /// every kept version, it returns the newest kept one instead; the peer then needs the changes since that version.
     pub fn newest(&self, fragment: FragmentId, version: Version, hat: &[f32]) -> (Version, Arc<Vec<u8>>) {
         let make = || Arc::new(halves::to_bytes(hat));
         let Some(slot) = self.slots.get(usize::from(fragment.0)) else { return (version, make()) };
@@ -67,7 +67,7 @@ impl Hats {
     }
 }
 
-/// Returns the bytes of a version, which stay in memory while any answer sends them.
+/// Wraps the bytes of a version for an answer.
 pub fn sent(version: Arc<Vec<u8>>) -> Bytes {
     Bytes::from_owner(Sent(version))
 }
@@ -100,10 +100,10 @@ mod tests {
     }
 
     #[test]
-    fn few_versions_are_there_at_once() {
+    fn few_versions_are_kept_at_once() {
         let hats = Hats::new(1);
         let newest = |version: u64| hats.newest(P0, Version(version), &[version as f32]);
-        // No answer holds a version, so the oldest makes room.
+        // No answer uses a version, so the oldest is replaced.
         (1..=9).for_each(|version| assert_eq!(newest(version).0, Version(version)));
         assert!(hats.kept(P0, Version(5)).is_none() && hats.kept(P0, Version(6)).is_some());
         let held: Vec<_> = (10..14).map(newest).collect();

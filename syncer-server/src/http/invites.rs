@@ -1,4 +1,4 @@
-//! Personal invites and bans, for the owner.
+//! Owner routes for personal invites and bans.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use super::App;
-use super::admin::{check_owner, not_sent, read};
+use super::admin::{check_owner, read, unconfirmed};
 use crate::clock::unix_ms;
 use crate::cluster_node::AdminBroadcast;
 use crate::errors::ServerError;
@@ -25,7 +25,7 @@ const SECONDS_MAX: f64 = 100.0 * 365.25 * 86_400.0;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct NewInvite {
-    /// Number of new keys that the invite admits.
+    /// Number of new keys that the invite may admit.
     #[serde(default = "once")]
     uses: u32,
     /// Lifetime in seconds; unlimited if absent.
@@ -50,12 +50,12 @@ struct NewBan {
     note: String,
 }
 
-/// `GET /v1/invites`: lists all invites, without their secrets.
+/// `GET /v1/invites`: lists all invites without their secrets.
 pub async fn invites(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     owned(&app, &headers, |invite_store| invite_store.invites().map(json)).await
 }
 
-/// `POST /v1/invites`: creates an invite, and shows its text only in this answer.
+/// `POST /v1/invites`: creates an invite. Only this response contains its text.
 pub async fn invite(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
     owned(&app, &headers, move |invite_store| {
         let NewInvite { uses, expires_s, note } = match read(&body, "{\"uses\": 1, \"expiresS\": 604800}") {
@@ -74,7 +74,7 @@ pub async fn invite(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
     .await
 }
 
-/// `POST /v1/invites/{id}/revoke`: revokes an invite.
+/// `POST /v1/invites/{id}/revoke`: revokes an invite. Learners that already used it stay.
 pub async fn revoke(State(app): State<Arc<App>>, headers: HeaderMap, Path(id): Path<String>) -> Response {
     owned(&app, &headers, move |invite_store| {
         Ok(match invite_store.revoke(&id, unix_ms())? {
@@ -109,7 +109,7 @@ pub async fn ban(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -
     };
     let done = "the key is banned\n";
     match &app.herald {
-        Some(herald) => sent(herald, AdminCommand::Ban(who, note), done).await,
+        Some(herald) => publish(herald, AdminCommand::Ban(who, note), done).await,
         None => {
             let ban = move |invite_store: &InviteStore| invite_store.ban(who, &note, unix_ms());
             owned(&app, &headers, move |invite_store| {
@@ -131,16 +131,16 @@ pub async fn lift(State(app): State<Arc<App>>, headers: HeaderMap, Path(name): P
     match (&app.herald, owners(&app, &headers, lifted).await) {
         (_, Err(refused)) => refused,
         (_, Ok(None)) => (StatusCode::NOT_FOUND, "the key was not banned\n").into_response(),
-        (Some(herald), Ok(Some(who))) => sent(herald, AdminCommand::Lift(who), done).await,
+        (Some(herald), Ok(Some(who))) => publish(herald, AdminCommand::Lift(who), done).await,
         (None, Ok(Some(_))) => (StatusCode::OK, done).into_response(),
     }
 }
 
-/// Sends an order about a key to all processes of the run, and returns the answer, which is `done` on success.
-async fn sent(herald: &AdminBroadcast, decree: AdminCommand, done: &'static str) -> Response {
+/// Publishes an order about a key to all processes of the run, and returns the response: `done` on success.
+async fn publish(herald: &AdminBroadcast, decree: AdminCommand, done: &'static str) -> Response {
     match herald.proclaim(decree).await {
         Ok(()) => (StatusCode::OK, done).into_response(),
-        Err(error) => not_sent(&error),
+        Err(error) => unconfirmed(&error),
     }
 }
 
@@ -153,7 +153,7 @@ fn json<T: Serialize>(value: T) -> Response {
     Json(value).into_response()
 }
 
-/// Does work for the owner only, on a blocking thread, and returns the answer.
+/// Runs `work` on a blocking thread if the request has the owner's token, and returns the response.
 async fn owned(
     app: &App,
     headers: &HeaderMap,
@@ -162,10 +162,10 @@ async fn owned(
     owners(app, headers, work).await.unwrap_or_else(|refused| refused)
 }
 
-/// Does work for the owner only, on a blocking thread.
+/// Runs `work` on a blocking thread if the request has the owner's token.
 ///
 /// # Errors
-/// The answer: the request lacks the owner's token, or the work failed.
+/// The response to send: the owner's token is missing, too many orders wait, or the work failed.
 async fn owners<T: Send + 'static>(
     app: &App,
     headers: &HeaderMap,

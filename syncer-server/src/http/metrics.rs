@@ -1,5 +1,5 @@
-//! `/metrics` for Prometheus, by its conventions: base units, monotonic totals, and times as seconds since 1970 instead
-//! of ages. No label names a learner, because the number of learners is unbounded.
+//! `/metrics` for Prometheus, by its conventions: base units, monotonic totals, and timestamps in seconds since 1970
+//! instead of ages. No label names a learner, because the number of learners is unbounded.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// Returns the metrics of `runs`. If there are several runs, their names become a label.
+/// Returns the metrics of `runs`. Each run's name, if present, becomes a label.
 pub fn answer(runs: &[(Option<String>, ServerStatus)]) -> Response {
     ([(header::CONTENT_TYPE, KIND)], render(runs, unix_ms())).into_response()
 }
 
-/// Metrics as text, grouped by metric, each below its description.
+/// Metrics as text, grouped by metric. The description of each metric precedes its lines.
 #[derive(Default)]
 struct Text {
     /// Name, description and lines of each metric.
     metrics: Vec<(String, String, String)>,
-    /// The label of the current run, if there are several.
+    /// Label of the run whose metrics are being added, if there are several runs.
     run: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Text {
     }
 }
 
-/// Renders all metrics of `runs` at `now_ms`, in milliseconds since 1970.
+/// Renders all metrics of `runs`. `now_ms` is in milliseconds since 1970.
 fn render(runs: &[(Option<String>, ServerStatus)], now_ms: u64) -> String {
     let mut text = Text::default();
     let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
@@ -76,7 +76,7 @@ fn render(runs: &[(Option<String>, ServerStatus)], now_ms: u64) -> String {
     text.metrics.into_iter().map(|(_, about, lines)| about + &lines).collect()
 }
 
-/// Adds the metrics of training.
+/// Adds the metrics of the training.
 fn training(text: &mut Text, status: &ServerStatus) {
     let core = &status.core;
     text.counter("trained_tokens_total", "Tokens trained on by all learners.", core.tokens_trained);
@@ -87,7 +87,7 @@ fn training(text: &mut Text, status: &ServerStatus) {
     text.counter("updates_merged_total", "Updates merged.", core.fates.merged);
     text.counter("updates_late_total", "Updates that came late.", core.fates.late.values().sum());
     text.counter("updates_refused_total", "Updates refused.", core.fates.refused.values().sum());
-    // Learners without merged updates are forgotten to make room, so this is not a total.
+    // Learners without merged updates may be removed, so this number can fall and is not a total.
     text.gauge("learners_known", "Learners known to the run.", core.learners_total.into());
     text.gauge("learners_connected", "Connected learners.", core.connected.into());
     text.gauge("learners_live", "Learners that take part in rounds.", core.live.into());
@@ -105,7 +105,7 @@ fn training(text: &mut Text, status: &ServerStatus) {
     }
 }
 
-/// Adds the metrics of the program.
+/// Adds the metrics of the server process.
 fn server(text: &mut Text, status: &ServerStatus, now_ms: u64) {
     let (traffic, disk) = (&status.traffic, &status.disk);
     let ago = |seconds: f64| (now_ms as f64 / 1e3 - seconds).round();

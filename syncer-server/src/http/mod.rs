@@ -52,67 +52,67 @@ pub use stats::Unread;
 pub use transfer_slots::{Terms, TransferSlots};
 pub use work_limit::WorkLimit;
 
-/// Largest body of a request, in bytes: orders of the owner, and texts to tokenise.
+/// Maximum size of a request body, in bytes. Bodies are the owner's orders and texts to tokenise.
 const BODY_BYTES_MAX: usize = 4 << 10;
 
-/// Limits on the work for requests: running at once, and waiting.
+/// Limits on one kind of blocking work: pieces that run at once, and requests that wait.
 const WORK_MAX: usize = 2;
 const WORK_WAITING_MAX: usize = 64;
 
-/// State of the routes.
+/// Shared state of the routes.
 pub struct App {
     /// State of connections.
     pub context: Context,
-    /// The shards.
+    /// The run's text as shards of tokens, and its vocabulary.
     pub corpus: Arc<Corpus>,
-    /// The windows of held-out text, if any text is held out.
+    /// The encoded windows of held-out text, if any text is held out.
     pub held_out: Option<Bytes>,
-    /// The run, as 16 hex digits.
+    /// The run's id, as 16 hex digits.
     pub run: String,
     /// Folder of pages to serve in place of the built-in ones.
     pub pages: Option<PathBuf>,
     /// Allowed origins other than the server's own.
     pub allow_origin: Vec<String>,
-    /// Authentication of admin requests.
+    /// The owner's token, which authenticates admin requests.
     pub owner: AdminToken,
     /// Token of the owner of a server with several runs, accepted like the run's own.
     pub host_token: Option<String>,
     /// The current settings of the run.
     pub settings: Settings,
-    /// Handle for orders to the other processes that serve the run, if there are several.
+    /// Publisher of orders to all processes that serve the run, if there are several.
     pub herald: Option<AdminBroadcast>,
-    /// The run's share of the connections of a server with several runs.
+    /// The run's share of connections, on a server with several runs.
     pub share: Option<ConnectionShare>,
-    /// Sources of model archives.
+    /// Source of model archives.
     pub exports: Exports,
-    /// Parameters in the form that learners fetch.
+    /// Cache of Θ̂ in the form that learners fetch.
     pub hats: Hats,
-    /// Slots for transfers of these parameters.
+    /// Transfer slots for downloads of parameters.
     pub slots: TransferSlots,
     /// Number of open event streams.
     pub watchers: AtomicU32,
-    /// Report files about the run.
+    /// Cached report files about the run.
     pub reports: Reports,
-    /// Limit on answers about the run that readers have not yet taken.
+    /// Limit on answers about the run that readers have not yet read.
     pub unread: Unread,
-    /// Limit on work that any peer may request: report files, and tokenisation of texts.
+    /// Limit on work that any peer may request: report files and tokenisation.
     pub work: WorkLimit,
     /// Limit on work that the owner orders.
     pub orders: WorkLimit,
     /// The frozen weights, if the run trains adapters.
     pub frozen: Option<Bytes>,
-    /// Number of refused pages from other origins.
+    /// Number of requests refused because of the origin of their page.
     pub foreign: AtomicU32,
-    /// The number of the next connection.
+    /// Number for the next connection.
     pub next_conn: AtomicU64,
-    /// True once the server stops.
+    /// True once the server shuts down.
     pub stopping: watch::Receiver<bool>,
-    /// Dropped by each connection as it ends.
+    /// Sender that each connection holds until it ends, so that a shutdown can wait for all of them.
     pub open: tokio::sync::mpsc::Sender<()>,
 }
 
 impl WorkLimit {
-    /// Returns the limit on one kind of work for a run's routes.
+    /// Returns the limit for one kind of work of a run's routes.
     #[must_use]
     pub fn of_a_run() -> Self {
         Self::new(WORK_MAX, WORK_WAITING_MAX)
@@ -120,15 +120,15 @@ impl WorkLimit {
 }
 
 impl App {
-    /// Takes a long-lived connection. The result is `None` if another run needs it, and `Some(None)` if the server has
-    /// only one run.
+    /// Takes a permit for a long-lived connection from the run's share. Returns `None` if the share has no free
+    /// connection, and `Some(None)` if the server has only one run, which needs no permit.
     #[expect(clippy::option_option, reason = "whether there is one to be had, and whether one is needed")]
     fn take_share(&self) -> Option<Option<ConnectionPermit>> {
         self.share.as_ref().map_or(Some(None), |share| share.take().map(Some))
     }
 }
 
-/// Returns all routes.
+/// Returns the router with all routes of a run.
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(page::index))
@@ -175,7 +175,7 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Answers a request for an address without content.
+/// Answers a request for an unknown address.
 async fn nothing(State(app): State<Arc<App>>, request: Request) -> Response {
     let asked = page::Asked::of(&request);
     let missing = page::Missing {
@@ -187,11 +187,11 @@ async fn nothing(State(app): State<Arc<App>>, request: Request) -> Response {
     missing.answer(app.pages.as_deref(), &asked).await
 }
 
-/// Adds the headers that every answer has, and the CORS headers that let pages of allowed origins read it.
+/// Adds the headers common to all responses, and the CORS headers for pages of allowed origins.
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let origin = request.headers().get(header::ORIGIN).cloned();
     let allowed = origin.filter(|origin| socket::is_listed(&app, origin));
-    // Browsers send a preflight request before they show an invite to another origin.
+    // Browsers send a preflight request before they send an invite to another origin.
     let asks = request.method() == Method::OPTIONS && allowed.is_some();
     let mut response = if asks { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
     let headers = response.headers_mut();

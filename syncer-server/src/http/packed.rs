@@ -1,5 +1,5 @@
-//! Page files. Each is read and compressed once for all its readers, since a class on one access point loads the same
-//! files within a minute.
+//! Cache of page files. Each file is read and compressed once for all readers, because a class behind one access point
+//! loads the same files within a minute.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,29 +15,29 @@ use sha2::{Digest, Sha256};
 
 use super::work_limit::{WorkError, WorkLimit};
 
-/// Number of files kept in memory, more than all pages have together.
+/// Number of files kept in memory; more than all pages have together.
 const FILES_MAX: usize = 128;
-/// Largest file that is compressed, in bytes, several times the engine.
+/// Maximum size of a compressed file, in bytes; several times the size of the WebAssembly engine.
 const FILE_BYTES_MAX: usize = 16 << 20;
-/// Requests that may wait for a file.
+/// Maximum number of requests that wait for a file.
 const WAITING_MAX: usize = 1_024;
 
-/// Files are read one at a time, so that no file is read twice.
+/// Limit of one reader at a time, so that no file is read twice.
 static WORK: LazyLock<WorkLimit> = LazyLock::new(|| WorkLimit::new(1, WAITING_MAX));
 
-/// Files in memory by path, with the modification time and the length of each.
+/// Cached files by path, with the modification time and length of each.
 static KEPT: Mutex<BTreeMap<PathBuf, (Written, PageFile)>> = Mutex::new(BTreeMap::new());
 
 type Written = (Option<SystemTime>, u64);
 
-/// A file in memory that all answers share.
+/// A cached file, shared by all answers.
 #[derive(Clone, Debug)]
 pub(super) struct PageFile {
-    /// Hash of its content, in hexadecimal.
+    /// First 8 bytes of the content's SHA-256, in hexadecimal.
     pub(super) hash: String,
     /// Its content.
     pub(super) bytes: Bytes,
-    /// The same compressed, if that is smaller.
+    /// The compressed content, if it is smaller.
     pub(super) gzip: Option<Bytes>,
 }
 
@@ -77,7 +77,7 @@ fn compress(bytes: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Goal: a file has one copy in memory, regardless of the number of readers, and a changed file is read again.
+    /// Goal: all readers share one copy of a file, and a changed file is read again.
     #[tokio::test]
     async fn answers_share_a_file_until_it_changes() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The pages: files of `web-demo`, from inside the program or from a folder.
+//! Page routes. Pages are files of `web-demo`, built into the program or read from a folder.
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::App;
 use super::packed::{PageFile, page_file};
 use super::work_limit::WorkError;
 
-/// Content security policy: all content, WebAssembly included, comes from this server; no inline code and no framing.
+/// Content security policy: everything, WebAssembly included, comes from this server; no inline code, no framing.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; \
      connect-src 'self'; img-src 'self' data:; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'",
 );
 
-/// Cache policy of files whose name contains a hash of their content.
+/// Cache policy of files whose names contain a hash of their content.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 
-/// Message of a program without pages, at its start and in answers.
+/// Message of a program that was built without pages, logged at its start and sent in answers.
 const WITHOUT: &str = "this syncer was built without its pages: run `cargo xtask web`, then either build it again or \
                        start it with `--pages web-demo/dist`";
 
@@ -51,7 +51,7 @@ struct File {
     gzip: Option<Bytes>,
 }
 
-/// Returns the warning for the owner about pages, given the setting of `--pages`.
+/// Returns a warning for the owner if there are no pages. `folder` is the value of `--pages`.
 pub fn remark(folder: Option<&FilePath>) -> Option<&'static str> {
     (folder.is_none() && ASSETS.is_empty()).then_some(WITHOUT)
 }
@@ -66,7 +66,7 @@ pub async fn dashboard(State(app): State<Arc<App>>, headers: HeaderMap) -> Respo
     page(&app, "dashboard.html", &headers).await
 }
 
-/// `/teach`, and `/teach.html`, the name on a static host, which the pages use in their links.
+/// `/teach` and `/teach.html`. Links in pages use the second name, because a static host needs it.
 pub async fn teach(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     page(&app, "teach.html", &headers).await
 }
@@ -81,7 +81,7 @@ pub async fn asset(State(app): State<Arc<App>>, Path(name): Path<String>, header
     asset_of(app.pages.as_deref(), &name, &headers).await
 }
 
-/// Returns a file that pages load, from `folder` if there is one.
+/// Answers with a file that pages load, read from `folder` if one is given.
 pub async fn asset_of(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) -> Response {
     let file = if is_plain(name) { find(folder, &format!("assets/{name}")).await } else { Ok(None) };
     match file {
@@ -95,7 +95,7 @@ async fn page(app: &App, name: &str, headers: &HeaderMap) -> Response {
     file(app.pages.as_deref(), name, headers).await
 }
 
-/// Returns the page `name`, from `folder` if there is one.
+/// Answers with the page `name`, read from `folder` if one is given.
 pub async fn file(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) -> Response {
     match find(folder, name).await {
         Ok(Some(file)) => answer(file, name, HeaderValue::from_static("no-cache"), headers),
@@ -113,21 +113,21 @@ pub async fn file(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) ->
     }
 }
 
-/// Reason why an address has no content, and the link to follow instead.
+/// Texts of the answer for an address without content.
 pub struct Missing<'a> {
-    /// The status of the answer.
+    /// HTTP status of the answer.
     pub status: StatusCode,
-    /// The reason as a line of text, for programs.
+    /// Reason as a line of text, for programs.
     pub line: &'a str,
-    /// The reason as a sentence, for people. It is markup, so it must contain no text from the request.
+    /// Reason as a sentence, for people. It is inserted as markup, so it must contain no text from the request.
     pub sentence: &'a str,
-    /// The name of the start page.
+    /// Text of the link to the start page.
     pub home: &'a str,
 }
 
 impl Missing<'_> {
-    /// Returns the answer to `asked`: a page for browsers, taken from `folder` if there is one, and the line for other
-    /// programs.
+    /// Returns the answer to `asked`: a page for browsers, read from `folder` if one is given, and the line of text for
+    /// other programs.
     pub async fn answer(self, folder: Option<&FilePath>, asked: &Asked) -> Response {
         let Self { status, line, sentence, home } = self;
         let page = match asked.wants_page {
@@ -153,12 +153,12 @@ impl Missing<'_> {
 pub struct Asked {
     /// True if a browser asks for a page to show.
     wants_page: bool,
-    /// Relative path from the address to the folder of the pages, where their links begin.
+    /// Relative path from the requested address to the folder of the pages. Links in pages start there.
     up: String,
 }
 
 impl Asked {
-    /// Returns the properties of `request` that its answer depends on.
+    /// Returns the properties of `request` on which its answer depends.
     pub fn of(request: &Request) -> Self {
         let path = request.uri().path();
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
@@ -172,7 +172,7 @@ impl Asked {
     }
 }
 
-/// Returns the file `name`, from the folder if there is one, otherwise from inside the program.
+/// Returns the file `name`, read from `folder` if one is given, otherwise a built-in file.
 async fn find(folder: Option<&FilePath>, name: &str) -> Result<Option<File>, WorkError> {
     let Some(folder) = folder else {
         let Ok(index) = ASSETS.binary_search_by(|asset| asset.name.cmp(name)) else { return Ok(None) };
@@ -185,7 +185,7 @@ async fn find(folder: Option<&FilePath>, name: &str) -> Result<Option<File>, Wor
     Ok(Some(File { etag, bytes, gzip }))
 }
 
-/// Returns true if `name` is a plain file name that leads to no other folder.
+/// Returns true if `name` is a plain file name, which cannot lead to another folder.
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('.')
@@ -201,7 +201,7 @@ fn answer(file: File, name: &str, cache: HeaderValue, request: &HeaderMap) -> Re
         (header::CACHE_CONTROL, cache),
         (header::ETAG, etag),
         (header::VARY, HeaderValue::from_static("accept-encoding, origin")),
-        // Nothing of other origins is loaded, so isolation costs nothing and gives finer clocks.
+        // The pages load nothing from other origins. So isolation costs nothing, and it makes clocks finer.
         (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
         (HeaderName::from_static("cross-origin-embedder-policy"), HeaderValue::from_static("require-corp")),
         (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
@@ -222,7 +222,7 @@ fn takes_gzip(request: &HeaderMap) -> bool {
     lists(request, &header::ACCEPT_ENCODING, "gzip")
 }
 
-/// Returns true if the list in header `name` contains `wanted` with a weight other than 0.
+/// Returns true if the comma-separated list in header `name` contains `wanted` with a weight other than 0.
 fn lists(request: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
     let values = request.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|item| {

@@ -1,4 +1,4 @@
-//! `/v1/runs/{run}/history.jsonl` and `/v1/runs/{run}/report.html`: report files of the run as it is now.
+//! `/v1/runs/{run}/history.jsonl` and `/v1/runs/{run}/report.html`: report files on the current state of a run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::coalesce::Coalesced;
 use super::work_limit::WorkError;
 use crate::report::{RunReport, history_lines, page};
 
-/// Time for which all requests share a file. Its figures are no newer than the status, which is renewed each second.
+/// Time for which all requests share a file. The status in it is renewed each second as well.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
-/// The newest report files, each made once for all simultaneous requests.
+/// The newest report files. Simultaneous requests share one computation.
 pub struct Reports {
     history: Report,
     page: Report,
@@ -34,29 +34,31 @@ impl Default for Reports {
 /// `history.jsonl`.
 pub async fn history(State(app): State<Arc<App>>, Path(run): Path<String>) -> Response {
     let report = &app.reports.history;
-    tell(&app, &run, report, ("history.jsonl", "application/jsonl"), |report| history_lines(&report.carried))
-        .await
+    download(&app, &run, report, ("history.jsonl", "application/jsonl"), |report| {
+        history_lines(&report.carried)
+    })
+    .await
 }
 
 /// `report.html`.
 pub async fn report(State(app): State<Arc<App>>, Path(run): Path<String>) -> Response {
-    tell(&app, &run, &app.reports.page, ("report.html", "text/html; charset=utf-8"), page).await
+    download(&app, &run, &app.reports.page, ("report.html", "text/html; charset=utf-8"), page).await
 }
 
-/// Answers with the report that `tell` makes of the run, as a download. Names and texts in it come from strangers, so a
-/// browser must not load or run anything in it.
-async fn tell(
+/// Answers with a report as a download; `render` makes its text. Names and texts in the report come from strangers, so
+/// a browser must not load or run anything in it.
+async fn download(
     app: &Arc<App>,
     run: &str,
     report: &Report,
     (name, kind): (&str, &'static str),
-    tell: fn(&RunReport) -> String,
+    render: fn(&RunReport) -> String,
 ) -> Response {
     if run != app.run {
         let why = format!("this is run {}\n", app.run);
         return (StatusCode::NOT_FOUND, why).into_response();
     }
-    let told = report.get(
+    let rendered = report.get(
         |_| true,
         || {
             let app = Arc::clone(app);
@@ -65,11 +67,11 @@ async fn tell(
                 let report = app.context.actor.report().await.ok_or(WorkError::Failed)?;
                 // Sorting many learners and drawing a thousand points would block the thread that answers other
                 // requests.
-                permit.run(move |_| Bytes::from(tell(&report))).await
+                permit.run(move |_| Bytes::from(render(&report))).await
             }
         },
     );
-    let body = match told.await {
+    let body = match rendered.await {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };

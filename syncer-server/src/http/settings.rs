@@ -1,4 +1,4 @@
-//! The run's settings: visible to all, changed by the owner.
+//! Routes for the run's settings, which everyone may read and the owner may change.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use super::App;
-use super::admin::{check_owner, proclaim, read, said};
+use super::admin::{check_owner, publish, read, said};
 use super::work_limit::WorkError;
 use crate::actor::{ActorHandle, Obeyed};
 use crate::cluster_node::AdminBroadcast;
@@ -28,7 +28,7 @@ use crate::errors::ServerError;
 use crate::status::LogEvent;
 use crate::store::{is_there, write_private};
 
-/// `/v1/settings`: the settings of the run, in the order of the help.
+/// `/v1/settings`: the settings of the run, in the order of the command's help.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -42,15 +42,15 @@ pub struct SettingsView {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct SettingView {
-    /// Its flag, without the hyphens before it.
+    /// Its flag without the leading hyphens.
     pub key: String,
     /// Its value as text; `None` if it follows from another setting.
     pub value: Option<String>,
     /// Its meaning, as a sentence.
     pub about: String,
-    /// Its group in the help.
+    /// Its heading in the command's help.
     pub group: String,
-    /// Whether the owner may change it while the run goes on.
+    /// True if the owner may change it while the run goes on.
     pub changeable: bool,
     /// Its possible values, if there are few.
     pub choices: Vec<String>,
@@ -74,7 +74,7 @@ pub async fn settings(State(app): State<Arc<App>>) -> Response {
     ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], body).into_response()
 }
 
-/// `/v1/admin/settings`: changes settings from now on, also for later starts.
+/// `/v1/admin/settings`: changes settings of the run. The changes also apply after a restart.
 pub async fn change(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
     if let Err(refused) = check_owner(&app, &headers) {
         return refused;
@@ -87,15 +87,14 @@ pub async fn change(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
     if let Some(herald) = &app.herald {
         return order(&app, herald, &wanted).await;
     }
-    // Once begun, the change is completed even if the owner hangs up, so that the file, the run and the shown settings
-    // agree.
+    // The owner may hang up. The change is completed nevertheless, so that file, run and shown settings agree.
     let changed = tokio::spawn(async move { change_all(&app, &wanted).await });
     changed.await.unwrap_or_else(|_| WorkError::Failed.into_response())
 }
 
-/// Carries out the order `wanted` on a run that one process serves, and returns the answer.
+/// Applies the changes in `wanted` to a run that one process serves, and returns the response.
 async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
-    // Changes are made one at a time.
+    // The lock is held to the end, so changes are made one at a time.
     let mut held = app.settings.0.lock().await;
     let Change { config, core, words, changes } = match weigh(&held, wanted) {
         Ok(change) => change,
@@ -121,7 +120,7 @@ async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
     said(obeyed, None, "the settings now apply\n")
 }
 
-/// Sends the order `wanted` to all processes of a run that several serve, and returns the answer.
+/// Publishes the changes in `wanted` to all processes that serve the run, and returns the response.
 async fn order(app: &App, herald: &AdminBroadcast, wanted: &BTreeMap<String, Value>) -> Response {
     let weighed = weigh(&*app.settings.0.lock().await, wanted);
     match weighed {
@@ -131,14 +130,13 @@ async fn order(app: &App, herald: &AdminBroadcast, wanted: &BTreeMap<String, Val
             if let Some(refused) = check_stop(app, &*app.settings.0.lock().await, &change.config).await {
                 return refused;
             }
-            proclaim(app, herald, None, AdminCommand::Settings(change.words), "the settings now apply\n")
-                .await
+            publish(app, herald, None, AdminCommand::Settings(change.words), "the settings now apply\n").await
         }
     }
 }
 
-/// Returns the refusal of an order that changes the settings from `held` to `wanted`, if the new stop has already been
-/// passed and would end the run at once. Such an end cannot be undone, and the order `finish` exists for it.
+/// Returns a refusal if a change from `held` to `wanted` sets a token limit that the run has already passed. It would
+/// end the run immediately, which cannot be undone; the order `finish` exists for this.
 async fn check_stop(app: &App, held: &ServeConfig, wanted: &ServeConfig) -> Option<Response> {
     if held.stop_at_tokens == wanted.stop_at_tokens {
         return None;
@@ -147,20 +145,20 @@ async fn check_stop(app: &App, held: &ServeConfig, wanted: &ServeConfig) -> Opti
     (obeyed != Some(Obeyed::Taken)).then(|| said(obeyed, None, ""))
 }
 
-/// Answer to an order that changes nothing.
+/// Response to an order that changes nothing.
 const NOTHING: &str = "nothing changed: the settings already had these values\n";
 
 /// A valid change of the settings.
 struct Change {
     config: ServeConfig,
     core: SyncerConfig,
-    /// Keys and values, as the owner would write them.
+    /// Changed keys and their values, in the form that the owner would write.
     words: Vec<(String, String)>,
     /// Log events of the change.
     changes: Vec<LogEvent>,
 }
 
-/// Returns the change from `held` to `wanted`.
+/// Checks the changes in `wanted` against the settings in `held`, and returns the result.
 ///
 /// # Errors
 /// A sentence: a setting is unknown or fixed, or has an invalid value.
@@ -180,10 +178,10 @@ fn weigh(held: &ServeConfig, wanted: &BTreeMap<String, Value>) -> Result<Change,
 }
 
 impl Settings {
-    /// Applies settings that the owner ordered at this process or at another one.
+    /// Applies an order of the owner, which this process or another one received.
     ///
     /// # Errors
-    /// A sentence: this program knows other settings than the process that got the order.
+    /// A sentence: the process that received the order accepts settings or values that this program refuses.
     pub(crate) async fn obey(&self, actor: &ActorHandle, words: &[(String, String)]) -> Result<(), String> {
         let mut held = self.0.lock().await;
         let Change { config, core, changes, .. } = weigh(&held, &given(words))?;
@@ -193,7 +191,7 @@ impl Settings {
     }
 }
 
-/// Writes `words` into `file`.
+/// Stores the settings `words` in `file`, next to those already in it.
 fn keep(file: &Path, words: &[(String, String)]) -> Result<(), ServerError> {
     let before = match is_there(file)? {
         true => std::fs::read_to_string(file).map_err(crate::store::disk("read", file))?,
@@ -203,7 +201,7 @@ fn keep(file: &Path, words: &[(String, String)]) -> Result<(), ServerError> {
     write_private(file, &text)
 }
 
-/// Returns the visible settings in `config`.
+/// Returns the settings in `config` that everyone may see.
 fn view(config: &ServeConfig) -> SettingsView {
     let values = serde_json::to_value(config).expect("plain data");
     let command = ServeConfig::augment_args(clap::Command::new("serve"));
@@ -234,7 +232,7 @@ fn is_size(arg: &clap::Arg) -> bool {
     arg.get_value_names().into_iter().flatten().any(|name| ["BYTES", "SIZE"].contains(&name.as_str()))
 }
 
-/// Returns the possible values of `arg`, if there are few. A switch returns none, since on and off are obvious.
+/// Returns the possible values of `arg`, if they are listed. For a switch it returns none: on and off are obvious.
 fn choices(arg: &clap::Arg) -> Vec<String> {
     let all = arg.get_possible_values();
     all.iter().filter(|_| arg.get_action().takes_values()).map(|one| one.get_name().to_owned()).collect()

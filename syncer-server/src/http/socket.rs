@@ -1,4 +1,4 @@
-//! `/v1/ws`: checks before a socket opens.
+//! `/v1/ws`: checks a request before its WebSocket opens.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use super::App;
 use crate::connection::{self, Peer};
 use crate::listener::Place;
 
-/// Opens a learner's socket.
+/// Opens the WebSocket of a learner.
 pub async fn upgrade(
     State(app): State<Arc<App>>,
     place: Option<Extension<Arc<Place>>>,
@@ -40,7 +40,8 @@ pub async fn upgrade(
     let peer = Peer::new(place.map(|Extension(place)| place), app.share.clone());
     let open = app.open.clone();
     if let Some(other) = other.filter(|_| !asked) {
-        // Learners of other versions understand a goodbye, but take a refused request for an absent syncer.
+        // Learners of other versions understand a goodbye message. They would take a refused request for an absent
+        // syncer.
         return connection::limit(upgrade).protocols([other.clone()]).on_upgrade(move |socket| async move {
             connection::turn_away(socket, &other, &peer).await;
             drop(open);
@@ -49,21 +50,21 @@ pub async fn upgrade(
     let conn = ConnId(app.next_conn.fetch_add(1, Ordering::Relaxed));
     let context = app.context.clone();
     connection::limit(upgrade).protocols([SUBPROTOCOL]).on_upgrade(move |socket| async move {
-        // The connection is counted for as long as its socket is open.
+        // `open` keeps the connection counted until its socket is closed.
         connection::serve(socket, conn, context, peer).await;
         drop(open);
     })
 }
 
-/// Maximum number of pages from other origins that are logged.
+/// Maximum number of log lines about pages from other origins.
 const FOREIGN_TOLD_MAX: u32 = 10;
 
-/// Returns true if the request's origin is allowed. Programs send no origin; browsers do, and only our own page or a
-/// listed one may join.
+/// Returns true if the request's origin is allowed. Programs send no origin. Browsers do, and only our own pages or
+/// pages of a listed origin may join.
 fn is_allowed(app: &App, headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return true };
     let allowed = is_listed(app, origin) || is_own(origin, headers.get(header::HOST));
-    // Browsers hide the reason from the page. The log reports it, a limited number of times.
+    // The browser hides the reason from the page, so the log reports it, a limited number of times.
     if !allowed && app.foreign.fetch_add(1, Ordering::Relaxed) < FOREIGN_TOLD_MAX {
         tracing::warn!(?origin, "refused a page of another origin: give --allow-origin to admit it");
     }

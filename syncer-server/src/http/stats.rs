@@ -1,4 +1,4 @@
-//! State of the run, for people and programs.
+//! Routes for the state of the run, for people and programs.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use super::App;
 use crate::actor::View;
 use crate::status::{LOG_MAX, LearnersQuery, LogQuery, PAGE_MAX};
 
-/// `/readyz`: reports whether people and learners may be sent here. A complete run stays ready, because it can still be
-/// viewed.
+/// `/readyz`: answers 200 if people and learners may be sent here, otherwise 503. A complete run stays ready, because
+/// its pages are still useful.
 pub async fn ready(State(app): State<Arc<App>>) -> Response {
     match app.context.actor.status().await {
         Some(status) if status.core.finishing == status.core.finished && !*app.stopping.borrow() => {
@@ -27,10 +27,10 @@ pub async fn ready(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// Maximum number of answers with bodies of their own that readers have not yet taken.
+/// Maximum number of separately allocated answers that readers have not yet read.
 const UNREAD_MAX: usize = 256;
 
-/// Memory limit for answers that readers have not yet taken.
+/// Limit on the number of unread answers, and thereby on their memory.
 pub struct Unread(Arc<Semaphore>);
 
 impl Default for Unread {
@@ -39,7 +39,7 @@ impl Default for Unread {
     }
 }
 
-/// The bytes of an answer, and its permit as an unread answer.
+/// Body of an answer with its permit, which is released when the reader has read the body.
 struct Answer<B> {
     body: B,
     _unread: Option<OwnedSemaphorePermit>,
@@ -57,8 +57,8 @@ impl AsRef<[u8]> for Answer<Arc<str>> {
     }
 }
 
-/// `/v1/status`. While too many answers are unread, further requests share the answer that is renewed each second,
-/// which costs no memory per request.
+/// `/v1/status`. While too many answers are unread, further requests share the answer of the current second, which
+/// takes no memory per request.
 pub async fn status(State(app): State<Arc<App>>) -> Response {
     let Ok(unread) = Arc::clone(&app.unread.0).try_acquire_owned() else {
         let body = Arc::clone(&app.context.actor.status_watch().borrow());
@@ -112,7 +112,7 @@ pub async fn log(State(app): State<Arc<App>>, query: Result<Query<LogQuery>, Que
 }
 
 async fn view(app: &App, view: View) -> Response {
-    // All readers share one text of the series.
+    // All readers share one text of the series, so it needs no permit.
     let unread = match view {
         View::Series => None,
         _ => match Arc::clone(&app.unread.0).try_acquire_owned() {

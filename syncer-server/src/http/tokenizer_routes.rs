@@ -1,6 +1,6 @@
-//! Routes for writing text with the run's model elsewhere: its shape, and translation between text and tokens.
+//! Routes for generating text with the run's model elsewhere: its shape, and conversion between text and tokens.
 //!
-//! Texts are in bodies, because proxies log addresses.
+//! Texts are in request bodies, because proxies log addresses.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub async fn tokens(
     }
 }
 
-/// Answers with the text of the tokens in the body, a list of numbers. Tokens outside the vocabulary have no text.
+/// Answers with the text of the tokens in the body, a JSON list of numbers. Tokens outside the vocabulary are skipped.
 pub async fn text(
     State(app): State<Arc<App>>,
     Path(run): Path<String>,
@@ -74,7 +74,7 @@ pub async fn text(
     looked_up(&app, move || corpus.vocabulary.decode(&tokens)).await.into_response()
 }
 
-/// Runs a look-up in the vocabulary on a blocking thread.
+/// Runs `look_up` on a blocking thread, within the limit on work.
 async fn looked_up<T: Send + 'static>(
     app: &App,
     look_up: impl FnOnce() -> T + Send + 'static,

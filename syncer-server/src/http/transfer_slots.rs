@@ -1,7 +1,7 @@
-//! Slots for transfers: how many answers with parameters are under way at once, in all and for one peer.
+//! Transfer slots: limits on simultaneous answers with parameters, in total and per peer.
 //!
-//! Half of the slots, and of the places to wait for one, are reserved for members: admitted connections that show their
-//! pass. Strangers share the other half.
+//! Half of the slots and half of the queue are reserved for members, which are admitted connections that show their
+//! pass. Members and strangers share the other half.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,45 +15,45 @@ use futures::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Maximum number of answers under way. More would not arrive sooner, since they share one network link.
+/// Maximum number of answers sent at once. More would not arrive sooner, since they share one network link.
 const ANSWERS_MAX: usize = 64;
 
-/// Maximum number of requests that wait for a slot, and the longest wait of each.
+/// Maximum number of requests that wait for a slot, and the maximum wait of each.
 const WAITING_MAX: usize = 512;
 const WAIT: Duration = Duration::from_secs(4);
 
-/// Maximum number of answers under way for one peer, and of its waiting requests. A learner fetches four fragments at
+/// Maximum number of answers sent to one peer at once, and of its waiting requests. A learner fetches four fragments at
 /// once.
 const PEER_MAX: usize = 4;
 
-/// Longest time for which an answer holds a slot.
+/// Maximum time for which an answer holds a slot.
 const SLOT_MAX: Duration = Duration::from_secs(10);
 
-/// Time without progress after which an answer gives its slot to the next one, and continues without a slot.
+/// Time without progress after which an answer releases its slot and continues without one.
 const STALL_MAX: Duration = Duration::from_millis(250);
 
-/// Bytes sent at once, and the time that a peer may take for them.
+/// Bytes sent at once, and the time limit for a peer to take them.
 const PIECE_BYTES: usize = 64 << 10;
 const PIECE_WITHIN: Duration = Duration::from_secs(8);
 
-/// Number of remembered peers from which on those without transfers are forgotten.
+/// Number of remembered peers at which those without transfers are removed.
 const PEERS_MAX: usize = 1_024;
 
-/// Limits on slots.
+/// Settings of [`TransferSlots`].
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Maximum number of answers under way.
+    /// Maximum number of answers sent at once.
     pub answers_max: usize,
     /// Maximum number of waiting requests.
     pub waiting_max: usize,
-    /// Longest wait of a request for a slot before it is refused.
+    /// Maximum wait of a request for a slot before it is refused.
     pub wait: Duration,
-    /// Longest time for which an answer holds a slot, so that slow readers do not block other peers. Bytes are shared,
-    /// so memory does not grow while slow readers continue.
+    /// Maximum time for which an answer holds a slot, so that slow readers do not block other peers. All answers share
+    /// their bytes, so slow readers that continue without a slot take no further memory.
     pub slot: Duration,
-    /// Time without progress after which an answer gives up its slot.
+    /// Time without progress after which an answer releases its slot.
     pub stall: Duration,
-    /// Time limit for a peer to take one piece; after that the transfer ends.
+    /// Time limit for a peer to take one piece. The transfer ends after it.
     pub piece: Duration,
 }
 
@@ -70,18 +70,18 @@ impl Default for Terms {
     }
 }
 
-/// A peer that fetches.
+/// A peer that fetches parameters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
     /// An admitted connection, identified by its pass.
     Member(Box<[u8]>),
-    /// An address without a pass.
+    /// The address of a peer without a pass.
     Address(IpAddr),
-    /// Peers without a pass that cannot be told apart: those of this machine, and those behind an unnamed proxy.
+    /// Peers without a pass that cannot be distinguished: those on this machine, and those behind an undeclared proxy.
     Unknown,
 }
 
-/// Budget of slots and of places to wait for them, in all and for each peer.
+/// Slots and queue positions, in total and per peer.
 pub struct TransferSlots {
     terms: Terms,
     members: Pool,
@@ -89,7 +89,7 @@ pub struct TransferSlots {
     peers: Mutex<BTreeMap<Peer, Weak<Pool>>>,
 }
 
-/// Slots, and places to wait for them.
+/// A number of slots, and of queue positions to wait for one.
 struct Pool {
     slots: Arc<Semaphore>,
     waiting: Semaphore,
@@ -116,7 +116,7 @@ pub struct TransferSlot {
 }
 
 impl TransferSlots {
-    /// Returns the slots of a server with no answer under way.
+    /// Returns the slots of a server that sends no answers yet.
     pub fn new(terms: Terms) -> Self {
         let half = |most: usize| [most / 2, most - most / 2];
         let ([slots, more_slots], [places, more_places]) = (half(terms.answers_max), half(terms.waiting_max));
@@ -128,7 +128,8 @@ impl TransferSlots {
         }
     }
 
-    /// Waits for a slot; `None` if too many requests wait already, or if the wait takes too long.
+    /// Waits for a slot. Returns `None` if too many requests wait already, or if the wait takes longer than
+    /// `terms.wait`.
     pub async fn slot(&self, peer: &Peer) -> Option<TransferSlot> {
         let is_member = matches!(peer, Peer::Member(_));
         let place = if is_member { self.members.place() } else { None };
@@ -149,14 +150,14 @@ impl TransferSlots {
         timeout(self.terms.wait, taking).await.ok()?
     }
 
-    /// Waits for the first free slot, of members or of everyone.
+    /// Waits for the first free slot, reserved for members or shared.
     async fn first_slot(&self) -> Option<OwnedSemaphorePermit> {
         match select(pin!(self.members.slot()), pin!(self.everyone.slot())).await {
             Either::Left((slot, _)) | Either::Right((slot, _)) => slot,
         }
     }
 
-    /// Returns the budget of `peer`, if the peer can be told apart from others.
+    /// Returns the pool of `peer`; `None` for [`Peer::Unknown`].
     fn own(&self, peer: &Peer) -> Option<Arc<Pool>> {
         if *peer == Peer::Unknown {
             return None;
@@ -173,10 +174,11 @@ impl TransferSlots {
         Some(own)
     }
 
-    /// Sends `bytes` to the peer that has the slot. The transfer ends early if the peer takes too long for a piece.
+    /// Returns a body that sends `bytes` and holds `slot`. The transfer ends early if the peer takes too long for a
+    /// piece.
     pub fn send(&self, bytes: Bytes, slot: TransferSlot) -> Body {
         let (terms, ends) = (self.terms, Instant::now() + self.terms.slot);
-        // No piece is prepared ahead: the channel holds only the piece that the peer has yet to take.
+        // No piece is prepared ahead: the channel holds only the piece that the peer takes next.
         let (sender, receiver) = mpsc::channel::<std::io::Result<Bytes>>(1);
         tokio::spawn(async move {
             let mut slot = Some(slot);
@@ -222,9 +224,9 @@ mod tests {
         Peer::Address([192, 0, 2, last].into())
     }
 
-    /// Goal: half of the slots and places stay free for members, regardless of the number of strangers.
+    /// Goal: half of the slots and queue positions stay free for members, regardless of the number of strangers.
     #[tokio::test]
-    async fn strangers_leave_half_of_the_turns_to_members() {
+    async fn strangers_leave_half_of_the_slots_to_members() {
         let slots = TransferSlots::new(terms(Duration::ZERO));
         let _strangers = (slots.slot(&Peer::Unknown).await.unwrap(), slots.slot(&address(1)).await.unwrap());
         assert!(slots.slot(&Peer::Unknown).await.is_none() && slots.slot(&address(2)).await.is_none());
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_peer_has_few_turns() {
+    async fn one_peer_has_few_slots() {
         let many = Terms { answers_max: 64, waiting_max: 64, ..terms(Duration::ZERO) };
         for peer in [member(1), address(1)] {
             let slots = TransferSlots::new(many);
@@ -266,10 +268,10 @@ mod tests {
         assert!(slots.peers.lock().unwrap().len() <= PEERS_MAX, "peers that fetch nothing are forgotten");
     }
 
-    /// Goal: a stalled reader loses its slot, a reader that makes no progress loses its transfer, and others get every
+    /// Goal: a stalled reader loses its slot, a reader without progress loses its transfer, and all others get every
     /// byte.
     #[tokio::test]
-    async fn slow_readers_hold_no_turns() {
+    async fn slow_readers_hold_no_slots() {
         let bytes = Bytes::from((0..3 * PIECE_BYTES + 5).map(|at| at as u8).collect::<Vec<_>>());
         let stalling = Terms { stall: Duration::ZERO, ..terms(LONG) };
         let slots = TransferSlots::new(stalling);

@@ -1,7 +1,7 @@
-//! Blocking work that requests ask for: counted, bounded, and cancelled once no request waits for it.
+//! Limits on blocking work for requests. Work is cancelled once no request waits for it.
 //!
-//! A permit belongs to the work, not to the request. If a peer hangs up, its work is told to stop, and the permit is
-//! free only when the work has stopped.
+//! A permit belongs to the work, not to the request. If a peer hangs up, its work is cancelled, but the permit is
+//! released only when the work has stopped.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::progress::Cancellation;
 
-/// Retry delay for a peer that finds too many requests waiting, in seconds.
+/// Retry delay for a peer that is refused because too many requests wait, in seconds.
 const RETRY_S: &str = "2";
 
-/// Work of one kind that may run and wait at the same time.
+/// Limit on the work of one kind that runs at once, and on the requests that wait for it.
 #[derive(Clone, Debug)]
 pub struct WorkLimit {
     running: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
 }
 
-/// The right to run one piece of work.
+/// Permission to run one piece of work.
 #[derive(Debug)]
 pub struct WorkPermit {
     _running: OwnedSemaphorePermit,
@@ -33,34 +33,34 @@ pub enum WorkError {
     /// Too many requests wait for such work already.
     #[error("too many others ask for the same: try again later")]
     Busy,
-    /// The work panicked, or the program stops.
+    /// The work panicked or was cancelled, or the program stops.
     #[error("the work failed: the server's log says why")]
     Failed,
 }
 
 impl WorkLimit {
-    /// Allows `running_max` pieces of work at the same time, and `waiting_max` requests that wait for their turn.
+    /// Allows `running_max` pieces of work at once and `waiting_max` waiting requests.
     #[must_use]
     pub fn new(running_max: usize, waiting_max: usize) -> Self {
         let [running, waiting] = [running_max, waiting_max].map(|most| Arc::new(Semaphore::new(most)));
         Self { running, waiting }
     }
 
-    /// Waits for the right to run.
+    /// Waits for permission to run.
     ///
     /// # Errors
-    /// `Busy`: too many wait already.
+    /// `Busy`: too many requests wait already.
     pub async fn permit(&self) -> Result<WorkPermit, WorkError> {
         let _waiting = self.waiting.try_acquire().map_err(|_| WorkError::Busy)?;
         let running = Arc::clone(&self.running).acquire_owned().await;
         running.map(|_running| WorkPermit { _running }).map_err(|_| WorkError::Failed)
     }
 
-    /// Runs an order on a blocking thread. Once it has begun, it is carried out even if the peer hangs up.
+    /// Runs an order on a blocking thread. Once started, it is completed even if the peer hangs up.
     ///
     /// # Errors
-    /// - `Busy`: too many wait already; nothing has begun.
-    /// - `Failed`: it panicked.
+    /// - `Busy`: too many requests wait already; nothing was started.
+    /// - `Failed`: the order panicked.
     pub async fn carry_out<T: Send + 'static>(
         &self,
         order: impl FnOnce() -> T + Send + 'static,
@@ -74,7 +74,7 @@ impl WorkPermit {
     /// Runs `work` on a blocking thread. Dropping the future cancels the work.
     ///
     /// # Errors
-    /// `Failed`: it panicked.
+    /// `Failed`: the work panicked.
     pub async fn run<T: Send + 'static>(
         self,
         work: impl FnOnce(&Cancellation) -> T + Send + 'static,
@@ -92,7 +92,7 @@ impl WorkPermit {
     }
 }
 
-/// A request that waits for work, which is cancelled once the request is dropped.
+/// Guard that cancels the work once its request is dropped.
 struct CancelOnDrop(Cancellation);
 
 impl Drop for CancelOnDrop {
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: if a request hangs up, its work is told to stop and holds the permit until it has stopped.
+    /// Goal: if a request hangs up, its work is cancelled and holds the permit until it has stopped.
     #[tokio::test]
     async fn a_permit_is_held_by_the_work_and_not_by_the_request() {
         let limit = WorkLimit::new(1, 8);
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(limit.permit().await.unwrap().run(|_| 7).await, Ok(7));
     }
 
-    /// Goal: an order of the owner is carried out completely, even if the owner does not wait for the answer.
+    /// Goal: an order of the owner is carried out completely, even if the owner does not wait for the response.
     #[tokio::test]
     async fn an_order_that_began_is_carried_out() {
         let limit = WorkLimit::new(1, 8);

@@ -1,4 +1,4 @@
-//! Read access to the folder of a run, also while a syncer works there.
+//! Read access to the folder of a run, which a syncer may be using at the same time.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub struct Folder {
     snapshot: Option<Snapshot>,
 }
 
-/// The part of `/v1/status` that a folder provides, under the same names.
+/// The part of `/v1/status` that can be read from a folder, under the same names.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FolderStatus {
@@ -34,7 +34,7 @@ pub struct FolderStatus {
     pub val_loss_last: Option<f32>,
     /// Time since the newest merge, in seconds.
     pub last_merge_age_s: Option<f64>,
-    /// Time that the run's syncers were up, in seconds.
+    /// Total time that syncers of the run were up, in seconds.
     pub run_s: f64,
 }
 
@@ -42,8 +42,8 @@ impl Folder {
     /// Opens the folder `dir` for reading.
     ///
     /// # Errors
-    /// - `NoRun`: there is no run.
-    /// - `Disk`, `DirCorrupt`: it cannot be read.
+    /// - `NoRun`: the folder holds no run.
+    /// - `Disk`, `DirCorrupt`: the folder cannot be read.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
         let store = Store::look(dir);
         let manifest = store.begun()?;
@@ -51,11 +51,11 @@ impl Folder {
         Ok(Self { store, manifest, snapshot })
     }
 
-    /// Returns the state of the run, from its newest snapshot and the tape after it, as in `/v1/status`.
+    /// Returns the state of the run, as in `/v1/status`, from its newest snapshot and the tape after it.
     ///
     /// # Errors
-    /// - `Disk`, `DirCorrupt`: tape or snapshot cannot be read.
-    /// - `Internal`: they do not match.
+    /// - `Disk`, `DirCorrupt`: the tape or the snapshot cannot be read.
+    /// - `Internal`: tape and snapshot do not match.
     pub fn status(&self) -> Result<FolderStatus, ServerError> {
         let carried = self.carried()?;
         let merged_ms = self.rows()?.map(|rows| rows.last_merge_ms()).transpose();
@@ -69,10 +69,10 @@ impl Folder {
         })
     }
 
-    /// Returns the course of the run, up to ten seconds before its syncer ended.
+    /// Returns the series and evaluations of the run. The last ten seconds may be missing.
     ///
     /// # Errors
-    /// - `NoSnapshot`: neither a snapshot nor the tape has it.
+    /// - `NoSnapshot`: neither a snapshot nor the tape has any.
     /// - `Disk`, `DirCorrupt`: the tape cannot be read.
     pub fn series(&self) -> Result<SeriesView, ServerError> {
         let carried = self.carried()?;
@@ -82,10 +82,10 @@ impl Folder {
         Ok(series_of(&carried.series, &carried.history))
     }
 
-    /// Returns all learners ever seen, those with most merged tokens first.
+    /// Returns all learners that ever took part, in descending order of merged tokens.
     ///
     /// # Errors
-    /// As [`Self::status`].
+    /// Those of [`Self::status`].
     pub fn learners(&self) -> Result<Vec<LearnerView>, ServerError> {
         let syncer = self.syncer()?;
         let total = syncer.ledger().len();
@@ -103,7 +103,7 @@ impl Folder {
         rows.log().map_err(|error| rows_error(&self.store.tape_path(), error))
     }
 
-    /// Returns the figures of the newest snapshot, or those in the tape's file if they are newer.
+    /// Returns the statistics in the newest snapshot, or those in the tape's file if they are newer.
     fn carried(&self) -> Result<Carried, ServerError> {
         let saved = self.snapshot.as_ref().map(|snapshot| snapshot.carried.clone()).unwrap_or_default();
         later_figures(&self.store, self.manifest.run, saved)
@@ -114,10 +114,10 @@ impl Folder {
         if !self.store.has_tape() {
             return Ok(None);
         }
-        Rows::look(&path, self.manifest.run).map(Some).map_err(|error| rows_error(&path, error))
+        Rows::open_read_only(&path, self.manifest.run).map(Some).map_err(|error| rows_error(&path, error))
     }
 
-    /// Returns the core after the last decision.
+    /// Returns the syncer's state after the last decision.
     fn syncer(&self) -> Result<Syncer, ServerError> {
         let internal = |error: &dyn std::fmt::Display| ServerError::Internal {
             what: format!("the run in its folder cannot be put together: {error}"),

@@ -1,12 +1,12 @@
-//! The verbs `status`, `history`, `learners` and `events`: the state of a run for a terminal, from its syncer or from
-//! its folder. Each returns the text to print.
+//! The commands `status`, `history`, `learners` and `events`: the state of a run for a terminal, read from its syncer
+//! or from its folder. Each function returns the text to print.
 //!
 //! | file | concept |
 //! |---|---|
 //! | `remote` | HTTP client of a running syncer, also for admin commands |
 //! | `folder` | the same views from the folder of a run |
 //! | `tables` | columns of the views |
-//! | `text` | formats of figures, aligned tables, comma-separated values |
+//! | `text` | formats of numbers, aligned tables, comma-separated values |
 
 mod folder;
 mod remote;
@@ -54,7 +54,7 @@ pub fn status(args: &TableArgs) -> Result<String, ServerError> {
 /// Returns the history of a run.
 ///
 /// # Errors
-/// As [`status`].
+/// Those of [`status`].
 pub fn history(args: &TableArgs) -> Result<String, ServerError> {
     let series: Value = match &args.place.dir {
         Some(dir) => as_json(&Folder::open(dir)?.series()?),
@@ -70,7 +70,7 @@ pub fn history(args: &TableArgs) -> Result<String, ServerError> {
 /// Returns all learners that ever took part in a run, with their contributions.
 ///
 /// # Errors
-/// As [`status`].
+/// Those of [`status`].
 pub fn learners(args: &TableArgs) -> Result<String, ServerError> {
     let learners: Vec<Value> = match &args.place.dir {
         Some(dir) => Folder::open(dir)?.learners()?.iter().map(as_json).collect(),
@@ -88,10 +88,10 @@ pub fn learners(args: &TableArgs) -> Result<String, ServerError> {
     })
 }
 
-/// Returns the log of a run, newest first.
+/// Returns the log of a run, newest event first.
 ///
 /// # Errors
-/// As [`status`].
+/// Those of [`status`].
 pub fn events(args: &EventsArgs) -> Result<String, ServerError> {
     let query = LogQuery { name: args.name.clone(), limit: args.limit.into() };
     let log: Value = match &args.place.dir {
@@ -112,7 +112,7 @@ pub fn events(args: &EventsArgs) -> Result<String, ServerError> {
     }
 }
 
-/// Returns the syncer to ask.
+/// Returns the client for the syncer at `place`.
 fn remote(place: &PlaceArgs) -> Remote<'_> {
     Remote { url: &place.url, ca: place.ca.as_deref(), token: None }
 }
@@ -130,7 +130,7 @@ fn all_learners(syncer: Remote<'_>) -> Result<Vec<Value>, ServerError> {
     Ok(learners)
 }
 
-/// Returns `value` as JSON. It passes through text, in which 32-bit numbers have their short form.
+/// Returns `value` as JSON. The conversion goes through text, so that 32-bit floats keep their short decimal form.
 pub(crate) fn as_json(value: &impl Serialize) -> Value {
     serde_json::from_str(&serde_json::to_string(value).expect("plain data")).expect("valid JSON")
 }
@@ -139,10 +139,10 @@ fn lines(values: &[Value]) -> String {
     values.iter().map(Value::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Reads an answer.
+/// Converts an answer of a syncer to its type.
 ///
 /// # Errors
-/// `NoSyncer`: it lacks a field that a syncer of this version sends.
+/// `NoSyncer`: the answer lacks a field that syncers of this version send.
 fn typed<T: DeserializeOwned>(place: &PlaceArgs, value: &Value) -> Result<T, ServerError> {
     T::deserialize(value).map_err(|error| ServerError::NoSyncer {
         url: place.url.clone(),

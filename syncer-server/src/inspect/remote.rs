@@ -15,35 +15,35 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::errors::ServerError;
 
-/// Longest wait for a connection, and for a whole answer.
+/// Time limits for a connection and for a whole answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// Longest wait for an admin command; opening a run reads its text and its tape.
+/// Time limit for an admin command. Opening a run reads its text and its tape, which takes long.
 const DONE_WITHIN: Duration = Duration::from_secs(600);
 
-/// Largest answer that is read, in bytes; a syncer's answers have a few hundred kilobytes.
+/// Maximum size of an answer, in bytes. Answers of syncers have a few hundred kilobytes.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// Longest message of a server that is shown, in bytes.
+/// Maximum length of a server's message that is shown, in bytes.
 const SENTENCE_BYTES_MAX: usize = 1_000;
 
-/// The address of a syncer, and the proof that its owner asks.
+/// Address of a syncer, with the owner's token if requests need it.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote<'a> {
-    /// Its URL.
+    /// URL of the syncer.
     pub url: &'a str,
-    /// File with trusted certificate authorities, if not the public ones.
+    /// File with trusted certificate authorities, which replace the public ones.
     pub ca: Option<&'a Path>,
     /// The owner's token, if the request needs it.
     pub token: Option<&'a str>,
 }
 
 impl Remote<'_> {
-    /// Sends `GET path`, and returns the answer as JSON.
+    /// Sends `GET path` and returns the answer's JSON.
     ///
     /// # Errors
     /// - `NoSyncer`: no server answers at the address, or it is not a syncer.
-    /// - `Config`: the address serves several runs, and the question is about one.
+    /// - `Config`: the server at the address has several runs, and `path` is about one run.
     pub fn get<T: DeserializeOwned>(self, path: &str) -> Result<T, ServerError> {
         let (status, body) = self.send(Method::GET, path, String::new(), ANSWER_WITHIN)?;
         if !status.is_success() {
@@ -59,11 +59,11 @@ impl Remote<'_> {
         serde_json::from_slice(&body).map_err(wrong)
     }
 
-    /// Sends an admin command with the JSON `body`, and returns the answer.
+    /// Sends an admin command with the JSON `body`, and returns the text of the answer.
     ///
     /// # Errors
     /// - `NoSyncer`: no server answers at the address.
-    /// - `Config`: the server refuses the command.
+    /// - `Config`: the server refuses the command, or the address is of the wrong kind.
     pub fn order(self, method: Method, path: &str, body: String) -> Result<String, ServerError> {
         let (status, said) = self.send(method, path, body, DONE_WITHIN)?;
         let said = sentence(&said);
@@ -76,8 +76,8 @@ impl Remote<'_> {
         Err(self.wrong_kind(path, status).unwrap_or_else(refused))
     }
 
-    /// Returns the error for an address of the wrong kind, where a syncer answered with `status`: the server has
-    /// several runs and `path` is about one, or the other way round. `None` if the address is of the right kind.
+    /// Returns the error if a syncer answered `status` because the address is of the wrong kind: the server has several
+    /// runs and `path` is about one run, or the reverse. Returns `None` otherwise.
     fn wrong_kind(self, path: &str, status: StatusCode) -> Option<ServerError> {
         if ![StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED].contains(&status)
             || base(self.url).contains("/runs/")
@@ -111,7 +111,7 @@ impl Remote<'_> {
         Some(ServerError::Config { why })
     }
 
-    /// Performs one exchange with the syncer.
+    /// Sends one request and returns the status and body of its answer.
     fn send(
         self,
         method: Method,
@@ -153,19 +153,19 @@ impl Remote<'_> {
     }
 }
 
-/// Returns the text of an answer if it is a sentence for people.
+/// Returns the body of an answer if it is a short text for people.
 fn sentence(body: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body).ok()?.trim();
     let fits = (1..=SENTENCE_BYTES_MAX).contains(&text.len()) && !text.contains('<');
     fits.then(|| plain(text))
 }
 
-/// Returns the base URL. Links to pages are accepted too; the invite after # is never part of a request.
+/// Returns the base URL of `url`, which may also be a link to a page. The invite after # is never sent.
 fn base(url: &str) -> &str {
     link_of(url).split(['#', '?']).next().unwrap_or_default().trim_end_matches('/')
 }
 
-/// Reads the certificates in the file of authorities, if one is given.
+/// Reads the file with trusted certificate authorities, if one is given; otherwise returns the public ones.
 fn authorities(ca: Option<&Path>) -> Result<RootCerts, String> {
     let Some(file) = ca else { return Ok(RootCerts::WebPki) };
     let wrong = |why: String| format!("--ca {}: {why}", file.display());

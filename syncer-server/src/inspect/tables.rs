@@ -1,4 +1,4 @@
-//! Columns of the views, and the status in words.
+//! Columns of the tables, and the status as text.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ fn cell(value: &Value, pointer: &str) -> String {
     }
 }
 
-/// CSV columns of a status. It takes one row, so that statuses of different times form a table.
+/// CSV columns of a status, which is one row, so that statuses of different times can be joined to a table.
 pub const STATUS_CSV: [Column<Value>; 19] = [
     text("run", |status| cell(status, "/run")),
     number("time (s)", |status| cell(status, "/runS")),
@@ -83,11 +83,11 @@ pub const LEARNERS_CSV: [Column<LearnerView>; 12] = [
     number("updates refused", |one| one.fates.refused.values().sum::<u64>().to_string()),
 ];
 
-/// Columns of the log: the age of an event in seconds, and its text.
+/// Columns of the log: the age of each event in seconds, and its text.
 const EVENTS: [Column<(f64, String)>; 2] =
     [number("when", |(age_s, _)| ago(*age_s)), text("what happened", |(_, text)| text.clone())];
 
-/// Renders the log as a table, newest first.
+/// Renders the log as a table, newest event first.
 pub fn events(log: LogView) -> String {
     let rows: Vec<(f64, String)> = log
         .entries
@@ -107,20 +107,20 @@ struct HistoryRow {
 }
 
 impl HistoryRow {
-    /// Formats a figure that both points and measurements have.
+    /// Formats a value that both points and measurements have.
     fn shared<T: ToString>(&self, of_point: fn(&Point) -> T, of_measured: fn(&Evaluation) -> T) -> String {
         let measured = || self.measured.as_ref().map(of_measured);
         self.point.as_ref().map(of_point).or_else(measured).map(|value| value.to_string()).unwrap_or_default()
     }
 
-    /// Formats a figure that only points have.
+    /// Formats a value that only points have.
     fn point<T: ToString>(&self, figure: fn(&Point) -> T) -> String {
         self.point.as_ref().map(|point| figure(point).to_string()).unwrap_or_default()
     }
 }
 
-/// CSV columns of a history. The heads are those of the dashboard's file, so that each program reads the files of the
-/// other.
+/// CSV columns of a history. The column heads are those of the dashboard's file, so that the dashboard and this program
+/// read each other's files.
 const HISTORY_CSV: [Column<HistoryRow>; 10] = [
     number("time (s)", |row| row.shared(|point| point.time_s, |one| one.time_s)),
     number("tokens merged", |row| row.shared(|point| point.tokens_merged, |one| one.tokens_merged)),
@@ -139,7 +139,7 @@ const HISTORY_CSV: [Column<HistoryRow>; 10] = [
     }),
 ];
 
-/// Renders a whole history as CSV: a row for each point and for each measurement, by time.
+/// Renders a whole history as CSV, ordered by time: a row for each point and for each measurement.
 pub fn history_csv(series: &SeriesView) -> String {
     let measured = series.evaluations.iter().map(|&one| (one.time_s, None, Some(one)));
     let points = series.points().map(|point| (point.time_s, Some(point), None));
@@ -149,7 +149,7 @@ pub fn history_csv(series: &SeriesView) -> String {
     csv(&HISTORY_CSV, &rows)
 }
 
-/// Columns of a history for people: points, each with the newest held-out loss at its time.
+/// Columns of a history for people: points, each with the newest held-out loss at that time.
 const HISTORY: [Column<(Point, Option<f32>)>; 7] = [
     number("time", |(point, _)| duration(point.time_s)),
     number("tokens merged", |(point, _)| count(point.tokens_merged)),
@@ -160,7 +160,7 @@ const HISTORY: [Column<(Point, Option<f32>)>; 7] = [
     number("learners", |(point, _)| format!("{:.1}", point.live)),
 ];
 
-/// Renders the history of a run in at most [`HISTORY_ROWS`] rows, including the first and the last point.
+/// Renders the history of a run as a table of at most [`HISTORY_ROWS`] rows, including the first and the last point.
 pub fn history(series: &SeriesView) -> String {
     let points: Vec<Point> = series.points().collect();
     let shown = points.len().min(HISTORY_ROWS);
@@ -173,7 +173,7 @@ pub fn history(series: &SeriesView) -> String {
     if rows.is_empty() { "Nothing has been measured yet.".into() } else { table(&HISTORY, &rows) }
 }
 
-/// Renders the status of a run. `server` is the same status as a running syncer gives it.
+/// Renders the status of a run. `server` is the same status if a running syncer sent it, with more fields.
 pub fn status(status: &FolderStatus, server: Option<&ServerStatus>) -> String {
     let core = &status.core;
     let model = match server {
@@ -228,7 +228,7 @@ pub fn status(status: &FolderStatus, server: Option<&ServerStatus>) -> String {
     rows.iter().map(|(name, value)| format!("{name:<13}  {value}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Describes the number of trained parameters: `params`, which belong to `adapters` if the run has any.
+/// Describes the number of trained parameters, `params`. If the run trains adapters, `params` are those of `adapters`.
 fn parameters(params: u64, adapters: Option<&AdapterFacts>) -> String {
     let trained = format!("{} parameters", count(params));
     let Some(AdapterFacts { rank, targets, frozen_params, .. }) = adapters else { return trained };

@@ -1,4 +1,4 @@
-//! Formats of figures, aligned tables, and comma-separated values.
+//! Formats of numbers, aligned tables, and comma-separated values.
 
 pub use archipelago_core::text::plain;
 
@@ -23,18 +23,18 @@ pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// Returns the share of trained tokens that is merged, as text. `tokens_merged` is the number merged so far. While
-/// nothing is trained, the share is unknown; a share of 1 with no merged tokens indicates this.
+/// Formats `share`, the merged share of trained tokens. A share of 1 without merged tokens means that nothing is
+/// trained yet; it is shown as unknown.
 pub fn participation(share: f64, tokens_merged: u64) -> String {
     if tokens_merged == 0 && share >= 1.0 { UNKNOWN.into() } else { percent(share) }
 }
 
-/// Formats a loss in nats per token.
+/// Formats a loss in nats per token; [`UNKNOWN`] if there is none.
 pub fn nats(loss: Option<f32>) -> String {
     loss.map_or_else(|| UNKNOWN.into(), |loss| format!("{loss:.3}"))
 }
 
-/// Formats a duration: 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h.
+/// Formats a duration with at most two units, as in 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h.
 pub fn duration(seconds: f64) -> String {
     // The cast saturates.
     let whole = seconds.max(0.0).round() as u64;
@@ -52,12 +52,12 @@ pub fn duration(seconds: f64) -> String {
     parts.join(" ")
 }
 
-/// Formats an age.
+/// Formats an age in seconds, as in 45 s ago.
 pub fn ago(seconds: f64) -> String {
     format!("{} ago", duration(seconds))
 }
 
-/// A column of a table or of a CSV file whose rows are values of `T`.
+/// A column of a table or CSV file with rows of type `T`.
 pub struct Column<T> {
     head: &'static str,
     is_number: bool,
@@ -74,14 +74,14 @@ pub const fn number<T>(head: &'static str, cell: fn(&T) -> String) -> Column<T> 
     Column { head, is_number: true, cell }
 }
 
-/// Returns the lines of a table: the column heads, then the cells of each row.
+/// Returns the cells of each line: the column heads, then one line per row.
 fn lines<T>(columns: &[Column<T>], rows: &[T]) -> Vec<Vec<String>> {
     let heads = columns.iter().map(|column| column.head.to_owned()).collect();
     let cells = rows.iter().map(|row| columns.iter().map(|column| (column.cell)(row)).collect());
     std::iter::once(heads).chain(cells).collect()
 }
 
-/// Formats rows below their heads, in aligned columns.
+/// Formats rows below their column heads, in aligned columns.
 pub fn table<T>(columns: &[Column<T>], rows: &[T]) -> String {
     let lines = lines(columns, rows);
     let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
@@ -95,15 +95,15 @@ pub fn table<T>(columns: &[Column<T>], rows: &[T]) -> String {
     lines.iter().map(aligned).collect::<Vec<_>>().join("\n")
 }
 
-/// Formats comma-separated values below their heads, in the format that the dashboard saves and reads. The last line
-/// has no end.
+/// Formats rows as comma-separated values below their column heads, in the format that the dashboard saves and reads.
+/// The last line has no line break.
 pub fn csv<T>(columns: &[Column<T>], rows: &[T]) -> String {
     let lines = lines(columns, rows);
     let lines = lines.iter().map(|line| line.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(","));
     lines.collect::<Vec<_>>().join("\r\n")
 }
 
-/// Formats a cell: doubles quotes, and prefixes text that a spreadsheet would take for a formula.
+/// Quotes a CSV cell where necessary, and puts `'` before text that a spreadsheet would take for a formula.
 fn quoted(cell: &str) -> String {
     let is_formula =
         cell.starts_with(['=', '@', '+', '\t']) || (cell.starts_with('-') && cell.parse::<f64>().is_err());

@@ -15,7 +15,7 @@ pub const USES_MAX: u32 = 100_000;
 /// Terms of an invite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InviteTerms {
-    /// Number of new keys that it admits, 1 to [`USES_MAX`].
+    /// Number of new keys that the invite may admit, 1 to [`USES_MAX`].
     pub uses: u32,
     /// Lifetime in milliseconds from now; `None` if unlimited.
     pub lasts_ms: Option<u64>,
@@ -23,29 +23,29 @@ pub struct InviteTerms {
     pub note: String,
 }
 
-/// A new invite, the only answer that contains its text.
+/// A new invite. No other answer contains its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct MadeInvite {
-    /// Its name in lists.
+    /// Id of the invite in lists.
     pub id: String,
-    /// The text that a learner shows.
+    /// The invite's text, which learners present.
     pub invite: String,
 }
 
-/// An invite without its text, for its owner.
+/// An invite without its text, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct InviteView {
-    /// Its name.
+    /// Id of the invite.
     pub id: String,
     /// The owner's note.
     pub note: String,
     /// Number of new keys that it may admit.
     pub uses: u32,
-    /// Number of keys that it admitted.
+    /// Number of keys that the invite has admitted.
     pub used: u32,
     /// Time of creation, in milliseconds since 1970.
     #[cfg_attr(test, ts(type = "number"))]
@@ -53,7 +53,7 @@ pub struct InviteView {
     /// Time of expiry, in milliseconds since 1970; `null` if unlimited.
     #[cfg_attr(test, ts(type = "number | null"))]
     pub expires_ms: Option<u64>,
-    /// Time of revocation, in milliseconds since 1970; `null` if valid.
+    /// Time of revocation, in milliseconds since 1970; `null` if the invite is not revoked.
     #[cfg_attr(test, ts(type = "number | null"))]
     pub revoked_ms: Option<u64>,
 }
@@ -86,8 +86,8 @@ impl InviteStore {
     /// Creates an invite.
     ///
     /// # Errors
-    /// - `Config`: the terms make no sense.
-    /// - `Disk`, `System`: it cannot be created or stored.
+    /// - `Config`: the terms are out of range.
+    /// - `Disk`, `System`: the invite cannot be created or stored.
     pub fn invite(&self, terms: &InviteTerms, now_ms: u64) -> Result<MadeInvite, ServerError> {
         check_note(&terms.note)?;
         if !(1..=USES_MAX).contains(&terms.uses) {
@@ -113,7 +113,7 @@ impl InviteStore {
     /// Returns all invites, newest first.
     ///
     /// # Errors
-    /// `Disk`.
+    /// `Disk`, `DirCorrupt`: the file cannot be read.
     pub fn invites(&self) -> Result<Vec<InviteView>, ServerError> {
         let read = |row: &rusqlite::Row<'_>| {
             let time =
@@ -136,11 +136,11 @@ impl InviteStore {
         )
     }
 
-    /// Revokes an invite: it admits no more keys, and learners that it admitted stay. Returns whether it was valid
+    /// Revokes an invite, so that it admits no more keys. Learners that it admitted stay. Returns whether it was valid
     /// until now, or `None` if there is no such invite.
     ///
     /// # Errors
-    /// `Disk`.
+    /// `Disk`, `DirCorrupt`: the file cannot be changed.
     pub fn revoke(&self, id: &str, now_ms: u64) -> Result<Option<bool>, ServerError> {
         let wrong = |error| broken(&self.path, error);
         let db = self.lock();
@@ -152,12 +152,12 @@ impl InviteStore {
         Ok(there.map_err(wrong)?.map(|()| false))
     }
 
-    /// Admits the key with this fingerprint. A key that an invite admitted before needs no invite; any other spends one
-    /// use of `shown`. The use is on disk when this returns, and so before any peer sees the admission. A crash in
-    /// between costs nothing, since the key is known when it comes again.
+    /// Admits the key with this fingerprint. A key that an invite admitted before needs no invite; any other key takes
+    /// one use of `shown`. The use is on disk when this function returns, so before any peer learns of the admission. A
+    /// crash after that costs no second use, because the key is then known.
     ///
     /// # Errors
-    /// `Disk`; inside, each of [`InviteFault`].
+    /// `Disk`, `DirCorrupt`: the file cannot be changed. The inner error is the reason for a refusal.
     pub fn admit(
         &self,
         fingerprint: Fingerprint,
@@ -197,7 +197,7 @@ impl InviteStore {
     }
 }
 
-/// Returns the stored hash of an invite. Its 128 random bits make guessing from the hash infeasible.
+/// Returns the stored hash of an invite's text. The text has 128 random bits, so it cannot be found from its hash.
 fn hash(text: &str) -> [u8; 32] {
     Sha256::digest(text).into()
 }

@@ -1,7 +1,7 @@
-//! Invites, the keys that they admitted, and bans, in an SQLite file of the run's folder.
+//! Invites, the keys that they admitted, and bans, in an SQLite file in the run's folder.
 //!
-//! The file is separate from the tape. It is about keys and not about the run, other programs write to it while a
-//! server runs, and the owner may give away a copy of the run without it. Only the hashes of invites are stored.
+//! The file is separate from the tape, because it is about keys and not about the run. Other programs write to it while
+//! a server runs, and the owner may give away a copy of the run without it. Only hashes of invites are stored.
 
 mod invite;
 
@@ -24,13 +24,13 @@ pub use invite::{InviteFault, InviteTerms, InviteView};
 /// Name of the file in the run's folder.
 pub const FILE: &str = "guests.sqlite";
 
-/// The file format that this program writes, and the newest that it reads.
+/// File format that this program writes, and the newest format that it reads.
 const FORMAT: i64 = 1;
 
-/// Longest wait for another writer.
+/// Maximum wait for another program that is writing to the file.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 
-/// Longest note to an invite or a ban, in bytes.
+/// Maximum length of the note on an invite or a ban, in bytes.
 pub const NOTE_BYTES_MAX: usize = 200;
 
 /// The invites and bans of one run.
@@ -45,7 +45,7 @@ pub struct InviteStore {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct BanView {
-    /// The key's fingerprint, 32 hex digits.
+    /// The key's fingerprint, as 32 hex digits.
     pub fingerprint: String,
     /// The owner's note.
     pub note: String,
@@ -58,8 +58,8 @@ impl InviteStore {
     /// Opens the invites and bans of the run in `dir`; creates the file if it is missing.
     ///
     /// # Errors
-    /// - `Disk`: it cannot be read or written.
-    /// - `DirCorrupt`: it is damaged, or of a later version of this program.
+    /// - `Disk`: the file cannot be read or written.
+    /// - `DirCorrupt`: the file is damaged, or of a later version of this program.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
         let path = dir.join(FILE);
         let db = Connection::open(&path).map_err(|error| broken(&path, error))?;
@@ -68,11 +68,12 @@ impl InviteStore {
         Ok(invite_store)
     }
 
-    /// Writes a consistent copy of the invites and bans of the run in `dir`, if it has any, to the folder `to`. The
-    /// copy is on disk when this returns.
+    /// Writes a consistent copy of the invites and bans of the run in `dir` to the folder `to`, if the run has any. The
+    /// copy is on disk when this function returns.
     ///
     /// # Errors
-    /// `Disk`: a file cannot be read or written, or `to` is not UTF-8 text.
+    /// - `Disk`: a file cannot be read or written, or `to` is not UTF-8 text.
+    /// - `DirCorrupt`: the file is damaged.
     pub fn copy(dir: &Path, to: &Path) -> Result<(), ServerError> {
         let (path, copy) = (dir.join(FILE), to.join(FILE));
         if !is_there(&path)? {
@@ -92,9 +93,9 @@ impl InviteStore {
         let wrong = |error| broken(&self.path, error);
         db.busy_timeout(BUSY_FOR).map_err(wrong)?;
         db.pragma_update(None, "journal_mode", "WAL").map_err(wrong)?;
-        // A commit is on disk when it returns, so that an admission survives a crash.
+        // A commit is on disk when it returns, so an admission survives a crash.
         db.pragma_update(None, "synchronous", "FULL").map_err(wrong)?;
-        // SQLite compares the two copies of each key and invite in the table and its index.
+        // SQLite compares each key and invite in the table with its index.
         let found: String = db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(wrong)?;
         if found != "ok" {
             return Err(ServerError::DirCorrupt { path: self.path.clone(), why: damaged(&found) });
@@ -124,10 +125,10 @@ impl InviteStore {
         .map_err(wrong)
     }
 
-    /// Bans a key; returns true if it was not banned yet.
+    /// Bans a key. Returns true if it was not banned before.
     ///
     /// # Errors
-    /// `Disk`; `Config`: the note is too long.
+    /// `Disk`, `DirCorrupt`: the file cannot be changed. `Config`: the note is too long.
     pub fn ban(&self, fingerprint: Fingerprint, note: &str, now_ms: u64) -> Result<bool, ServerError> {
         check_note(note)?;
         let insert = "INSERT OR IGNORE INTO bans VALUES (?1, ?2, ?3)";
@@ -135,10 +136,10 @@ impl InviteStore {
         Ok(done.map_err(|error| broken(&self.path, error))? > 0)
     }
 
-    /// Lifts a ban; returns true if there was one.
+    /// Lifts a ban. Returns true if there was one.
     ///
     /// # Errors
-    /// `Disk`.
+    /// `Disk`, `DirCorrupt`: the file cannot be changed.
     pub fn lift(&self, fingerprint: Fingerprint) -> Result<bool, ServerError> {
         let done = self.lock().execute("DELETE FROM bans WHERE fingerprint = ?1", [fingerprint.0]);
         Ok(done.map_err(|error| broken(&self.path, error))? > 0)
@@ -147,7 +148,7 @@ impl InviteStore {
     /// Returns true if the key is banned.
     ///
     /// # Errors
-    /// `Disk`.
+    /// `Disk`, `DirCorrupt`: the file cannot be read.
     pub fn is_banned(&self, fingerprint: Fingerprint) -> Result<bool, ServerError> {
         let query = "SELECT 1 FROM bans WHERE fingerprint = ?1";
         let found = self.lock().query_row(query, [fingerprint.0], |_| Ok(())).optional();
@@ -157,7 +158,7 @@ impl InviteStore {
     /// Returns all bans, newest first.
     ///
     /// # Errors
-    /// `Disk`.
+    /// `Disk`, `DirCorrupt`: the file cannot be read.
     pub fn bans(&self) -> Result<Vec<BanView>, ServerError> {
         let read = |row: &rusqlite::Row<'_>| {
             let at_ms = row.get::<_, i64>(2)? as u64;
@@ -166,10 +167,10 @@ impl InviteStore {
         self.list("SELECT fingerprint, note, at_ms FROM bans ORDER BY at_ms DESC, fingerprint", read)
     }
 
-    /// Returns the start of each ban, in milliseconds since 1970.
+    /// Returns all banned keys, each with the time of its ban in milliseconds since 1970.
     ///
     /// # Errors
-    /// `Disk`.
+    /// `Disk`, `DirCorrupt`: the file cannot be read.
     pub fn banned(&self) -> Result<BTreeMap<Fingerprint, u64>, ServerError> {
         let read = |row: &rusqlite::Row<'_>| Ok((Fingerprint(row.get(0)?), row.get::<_, i64>(1)? as u64));
         Ok(self.list("SELECT fingerprint, at_ms FROM bans", read)?.into_iter().collect())
@@ -186,7 +187,7 @@ impl InviteStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Connection> {
-        // A panic within a transaction rolls it back, so a poisoned lock is safe to use.
+        // A panic within a transaction rolls it back, so a poisoned lock is still valid.
         self.db.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -194,7 +195,7 @@ impl InviteStore {
 /// Checks the length of a note.
 ///
 /// # Errors
-/// `Config`: it is too long.
+/// `Config`: the note is too long.
 pub fn check_note(note: &str) -> Result<(), ServerError> {
     match note.len() <= NOTE_BYTES_MAX {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! Tests of invites (used once, expired, revoked) and of bans (stored, lifted).
+//! Tests of invites (spent, expired, revoked) and of bans (stored, lifted).
 
 use archipelago_core::wire::Invite;
 
@@ -27,7 +27,7 @@ fn an_invite_is_spent_once_and_stays_spent() {
     check(&invite_store, 1, Some(&Invite::new("no such invite")), Err(InviteFault::Unknown));
     check(&invite_store, 1, Some(&shown), Ok(()));
     check(&invite_store, 1, Some(&shown), Ok(()));
-    // As after a crash: the file is not closed.
+    // A crash would not close the file either.
     std::mem::forget(invite_store);
     let invite_store = InviteStore::open(dir.path()).unwrap();
     check(&invite_store, 1, None, Ok(()));
@@ -35,7 +35,7 @@ fn an_invite_is_spent_once_and_stays_spent() {
     check(&invite_store, 3, Some(&shown), Err(InviteFault::UsedUp));
     let listed = invite_store.invites().unwrap();
     assert_eq!((listed[0].used, listed[0].uses, listed[0].id.as_str()), (2, 2, made.id.as_str()));
-    // No content of the folder is usable as an invite.
+    // No bytes in the folder can be used as an invite.
     drop(invite_store);
     for entry in std::fs::read_dir(dir.path()).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
@@ -44,13 +44,13 @@ fn an_invite_is_spent_once_and_stays_spent() {
 }
 
 #[test]
-fn many_at_once_share_what_is_left() {
+fn simultaneous_admissions_do_not_exceed_the_uses() {
     let dir = tempfile::tempdir().unwrap();
     let shown = InviteStore::open(dir.path()).unwrap().invite(&terms(3, None), 0).unwrap().invite;
     let admitted: u32 = std::thread::scope(|scope| {
         let comers = (1..=8).map(|number| {
             let (dir, shown) = (dir.path(), Invite::new(shown.clone()));
-            // Each uses its own connection, like another program next to a server.
+            // Each thread has its own connection, like another program next to a server.
             scope.spawn(move || {
                 let invite_store = InviteStore::open(dir).unwrap();
                 u32::from(invite_store.admit(key(number), Some(&shown), 1).unwrap().is_ok())
@@ -84,7 +84,7 @@ fn an_invite_ends_by_time_or_by_its_owner() {
 }
 
 #[test]
-fn the_banned_are_known_until_it_is_lifted() {
+fn a_ban_is_stored_until_it_is_lifted() {
     let dir = tempfile::tempdir().unwrap();
     let invite_store = InviteStore::open(dir.path()).unwrap();
     assert!(invite_store.ban(key(1), "noise", 10).unwrap());
@@ -110,7 +110,7 @@ fn a_file_of_a_later_version_is_left_alone() {
 }
 
 #[test]
-fn a_copy_has_what_the_log_of_the_database_still_holds() {
+fn a_copy_includes_the_write_ahead_log() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     InviteStore::copy(dir.path(), to.path()).unwrap();
     assert!(!to.path().join(FILE).exists(), "a run of before there were guests has none");

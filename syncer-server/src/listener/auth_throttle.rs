@@ -1,8 +1,9 @@
-//! Rate limit for checks of secrets (tokens and invites), for each place that shows wrong ones.
+//! Rate limit on wrong secrets (tokens and invites) per origin: an address, this machine, or a proxy.
 //!
-//! A right secret always passes, even from a place that showed wrong ones, since other people may share the place. Each
-//! place has a budget of checks, and a right secret gives its check back. Once the budget is spent, each check needs a
-//! turn. A wrong secret holds its turn for a while, even if the peer hangs up. This bounds the guesses of each place.
+//! A right secret always passes, even after wrong ones from the same origin, because several people may share it. Each
+//! origin has a budget of checks, and a right secret gives its check back. Once the budget is spent, each check needs
+//! one of a few turns. A wrong secret holds its turn for a fixed time, even if the peer hangs up. This bounds the
+//! guesses per origin.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,35 +14,35 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::connection_limits::Origin;
 
-/// Wrong secrets that one place may show in a burst…
+/// Number of wrong secrets that one origin may send in a burst.
 const WRONG_MAX: f64 = 10.0;
-/// …and the time after which it may show one more.
+/// Time after which an origin with a spent budget may send one more wrong secret.
 const WRONG_EVERY: Duration = Duration::from_secs(10);
-/// Simultaneous checks of a place whose budget is spent.
+/// Maximum number of simultaneous checks of an origin whose budget is spent.
 const TURNS_MAX: usize = 32;
 /// Time for which a wrong secret holds its turn.
 const TURN_WAIT: Duration = Duration::from_millis(500);
-/// Longest wait for a turn.
+/// Maximum wait for a turn.
 const QUEUE_WAIT: Duration = Duration::from_secs(10);
-/// Delay of the answer to a wrong secret from this machine or from a proxy that names no client.
+/// Delay of the response to a wrong secret from this machine or from a proxy that names no client.
 const LOCAL_WAIT: Duration = Duration::from_millis(250);
-/// Places that are remembered.
+/// Maximum number of remembered origins.
 const PLACES_MAX: usize = 4_096;
-/// Time between two lines of the log.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+/// Minimum time between two lines about wrong secrets in the log.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// The checks of all places.
+/// The budgets of all origins.
 #[derive(Debug, Default)]
 pub(super) struct AuthThrottle(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     budgets: BTreeMap<Origin, Budget>,
-    told: Option<Instant>,
-    untold: u64,
+    logged_at: Option<Instant>,
+    unlogged: u64,
 }
 
-/// The checks of one place.
+/// The checks that one origin has left.
 #[derive(Debug)]
 struct Budget {
     /// Remaining checks at the time `at`, 0 to [`WRONG_MAX`].
@@ -55,7 +56,7 @@ impl Budget {
         Self { left: WRONG_MAX, at: now, turns: Arc::new(Semaphore::new(TURNS_MAX)) }
     }
 
-    /// Changes the number of remaining checks by `change`.
+    /// Adds `change` to the number of remaining checks.
     fn change(&mut self, now: Instant, change: f64) {
         self.left = (self.refilled(now) + change).clamp(0.0, WRONG_MAX);
         self.at = now;
@@ -67,15 +68,15 @@ impl Budget {
     }
 }
 
-/// Refusal of a place that showed too many wrong secrets, with the time after which it may show another one.
+/// Refusal of an origin that sent too many wrong secrets. The value is the time until it may send another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany(pub Duration);
 
 impl AuthThrottle {
-    /// Waits until a secret of `who` may be checked.
+    /// Waits until a secret from `who` may be checked.
     ///
     /// # Errors
-    /// [`TooMany`]: no turn came in time.
+    /// [`TooMany`]: no turn became free in time.
     pub(super) async fn check(self: &Arc<Self>, who: Origin) -> Result<Check, TooMany> {
         let turns = {
             let now = Instant::now();
@@ -93,34 +94,35 @@ impl AuthThrottle {
         }
     }
 
-    /// Returns the time until `who` has another check.
+    /// Returns the time until the budget of `who` has another check.
     fn wait(&self, who: Origin) -> Duration {
         let now = Instant::now();
         let left = self.state().budgets.get(&who).map_or(WRONG_MAX, |budget| budget.refilled(now));
         WRONG_EVERY.mul_f64((1.0 - left).max(0.0))
     }
 
-    /// Logs wrong secrets, at most one line per [`TOLD_EVERY`].
-    fn tell(&self, who: Origin) {
+    /// Logs a wrong secret. There is at most one line per [`LOG_EVERY`], with the number of wrong secrets since the
+    /// last.
+    fn log(&self, who: Origin) {
         let now = Instant::now();
         let mut state = self.state();
-        state.untold += 1;
-        if state.told.is_none_or(|told| now.duration_since(told) >= TOLD_EVERY) {
-            let times = std::mem::take(&mut state.untold);
-            state.told = Some(now);
+        state.unlogged += 1;
+        if state.logged_at.is_none_or(|at| now.duration_since(at) >= LOG_EVERY) {
+            let times = std::mem::take(&mut state.unlogged);
+            state.logged_at = Some(now);
             let from = who.address().map_or_else(|| "this machine".to_owned(), |address| address.to_string());
             tracing::warn!(times, %from, "invalid token or invite presented; possible guessing");
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each statement leaves the value consistent, so a poisoned lock is safe to use.
+        // Each statement leaves the value consistent, so a poisoned lock is still valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Returns the budget of `who`. If too many places are remembered, the one that guessed least is forgotten.
+    /// Returns the budget of `who`. If too many origins are remembered, the origin with the fewest guesses is removed.
     fn budget(&mut self, who: Origin, now: Instant) -> &mut Budget {
         if self.budgets.len() >= PLACES_MAX && !self.budgets.contains_key(&who) {
             self.budgets.retain(|_, budget| budget.refilled(now) < WRONG_MAX);
@@ -135,8 +137,8 @@ impl State {
     }
 }
 
-/// A turn of a place whose budget is spent. It lasts a fixed time, even if the peer hangs up or its request takes
-/// longer, unless it is given back.
+/// A turn of an origin whose budget is spent. It lasts a fixed time, even if the peer hangs up or its request takes
+/// longer. [`Check::right`] ends it early.
 #[derive(Debug)]
 struct Turn {
     until: Instant,
@@ -158,7 +160,7 @@ impl Turn {
     }
 }
 
-/// The check of one secret. It counts as wrong unless it ends with [`Self::right`].
+/// The check of one secret. The secret counts as wrong unless the check ends with [`Self::right`].
 #[must_use]
 #[derive(Debug)]
 pub struct Check {
@@ -180,12 +182,12 @@ impl Check {
         }
     }
 
-    /// Ends the check of a wrong secret. Waits until the peer may be told.
+    /// Ends the check of a wrong secret. Waits until the peer may get its response.
     ///
     /// # Errors
-    /// [`TooMany`]: the peer gets this refusal in place of the reason.
+    /// [`TooMany`]: the peer gets this refusal instead of the reason.
     pub async fn wrong(self) -> Result<(), TooMany> {
-        self.guesses.tell(self.who);
+        self.guesses.log(self.who);
         let is_shared = self.who.address().is_none();
         let Some(turn) = self.turn else {
             if is_shared {
@@ -194,7 +196,7 @@ impl Check {
             return Ok(());
         };
         sleep_until(turn.until).await;
-        // The owner may use a shared place, so its peers learn the reason.
+        // The owner may be at a shared origin, so peers there get the reason.
         if is_shared { Ok(()) } else { Err(TooMany(self.guesses.wait(self.who))) }
     }
 }
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_right_secret_passes_from_a_place_that_showed_wrong_ones() {
+    async fn a_right_secret_passes_after_wrong_ones_from_the_same_origin() {
         let guesses = Arc::new(AuthThrottle::default());
         for _ in 0..10 {
             assert_eq!(guess(&guesses, address(1)).now_or_never(), Some(Ok(())));
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_may_show_one_more_after_a_while() {
+    fn a_spent_budget_refills_over_time() {
         let start = Instant::now();
         let mut budget = Budget::new(start);
         budget.change(start, -WRONG_MAX);
@@ -237,14 +239,14 @@ mod tests {
         assert!(budget.refilled(start + 1_000 * WRONG_EVERY) <= WRONG_MAX);
     }
 
-    /// Goal: guesses are bounded even if the peer hangs up, and they do not keep out a right secret.
+    /// Goal: guesses are bounded even if the peer hangs up, and they never keep out a right secret.
     #[tokio::test]
-    async fn guesses_of_one_place_are_bounded_and_a_right_secret_gets_a_turn() {
+    async fn guesses_of_one_origin_are_bounded_and_a_right_secret_gets_a_turn() {
         for who in [address(1), Origin::Here, Origin::Proxy] {
             let guesses = Arc::new(AuthThrottle::default());
             let mut checked = 0;
             for _ in 0..240 {
-                // The peer hangs up as soon as it would have to wait.
+                // The peer hangs up as soon as it has to wait.
                 if let Some(Ok(check)) = guesses.check(who).now_or_never() {
                     checked += 1;
                     let _ = check.wrong().now_or_never();
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn right_secrets_at_once_keep_nobody_waiting() {
+    async fn simultaneous_right_secrets_need_no_wait() {
         let guesses = Arc::new(AuthThrottle::default());
         let mut checks = Vec::new();
         for _ in 0..WRONG_MAX as usize + TURNS_MAX {
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn few_places_are_remembered() {
+    async fn the_number_of_remembered_origins_is_bounded() {
         let guesses = Arc::new(AuthThrottle::default());
         let bad = address(1);
         for _ in 0..10 {
@@ -281,6 +283,6 @@ mod tests {
         }
         assert_eq!(guesses.state().budgets.len(), PLACES_MAX);
         assert!(guess(&guesses, bad).await.is_err(), "those that guess most are kept");
-        assert!(guesses.state().untold >= u64::from(places), "one line is told");
+        assert!(guesses.state().unlogged >= u64::from(places), "one line is logged");
     }
 }

@@ -1,4 +1,4 @@
-//! Limits on simultaneous connections, in all and from one address.
+//! Limits on simultaneous connections, in total and per address.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,7 +16,7 @@ pub enum Full {
     Address,
 }
 
-/// Counter of connections. Cheap to clone; all clones share the count.
+/// Counter of open connections with its limits. Cheap to clone; all clones share the counts.
 #[derive(Clone)]
 pub struct ConnectionLimits {
     open: Arc<Mutex<Open>>,
@@ -29,25 +29,25 @@ pub struct ConnectionLimits {
 #[derive(Default)]
 struct Open {
     all: u32,
-    /// Addresses with a count of at least 1, so that there are never more entries than `all`.
+    /// Counts by address. Counts of 0 are removed, so there are never more entries than counted connections.
     by_address: BTreeMap<IpAddr, u32>,
 }
 
 impl ConnectionLimits {
-    /// Creates a counter for at most `all_max` connections, and at most `address_max` from one address.
+    /// Creates a counter that allows `all_max` connections in total and `address_max` per address.
     pub fn new(all_max: u32, address_max: u32) -> Self {
         let pending = Arc::new(Pending::new(all_max));
         Self { open: Arc::default(), guesses: Arc::default(), pending, all_max, address_max }
     }
 
-    /// Takes a place for a connection from `address`; dropping the place frees it. Connections from this machine, and
-    /// from a trusted proxy (`is_believed`), count only towards the total, because many peers share their address.
+    /// Counts a connection from `address` until the returned value is dropped. Connections from this machine and from a
+    /// trusted proxy (`is_trusted_proxy`) count only towards the total, because many peers share their address.
     ///
     /// # Errors
     /// [`Full`]: a limit is reached.
-    pub fn enter(&self, address: IpAddr, is_believed: bool) -> Result<Place, Full> {
+    pub fn acquire(&self, address: IpAddr, is_trusted_proxy: bool) -> Result<Place, Full> {
         let who = match Origin::at(address) {
-            Origin::Address(_) if is_believed => Origin::Proxy,
+            Origin::Address(_) if is_trusted_proxy => Origin::Proxy,
             who => who,
         };
         let mut open = self.open();
@@ -56,22 +56,22 @@ impl ConnectionLimits {
         }
         self.count_in(&mut open, who)?;
         open.all += 1;
-        Ok(Place { crowd: self.clone(), who, is_brought: false })
+        Ok(Place { limits: self.clone(), who, is_forwarded: false })
     }
 
-    /// Takes a place for one request of a client at `address` behind a trusted proxy. The connection itself is the
-    /// proxy's.
+    /// Counts one request of a client at `address` behind a trusted proxy until the returned value is dropped. It does
+    /// not count towards the total, because the connection is the proxy's.
     ///
     /// # Errors
     /// [`Full::Address`]: the limit of the address is reached.
-    pub fn bring(&self, address: IpAddr) -> Result<Place, Full> {
+    pub fn acquire_forwarded(&self, address: IpAddr) -> Result<Place, Full> {
         let who = match Origin::at(address) {
-            // Loopback addresses named by a proxy are on its machine, not on this one.
+            // A loopback address that a proxy names is on the proxy's machine, not on this one.
             Origin::Here => Origin::Proxy,
             who => who,
         };
         self.count_in(&mut self.open(), who)?;
-        Ok(Place { crowd: self.clone(), who, is_brought: true })
+        Ok(Place { limits: self.clone(), who, is_forwarded: true })
     }
 
     fn count_in(&self, open: &mut Open, who: Origin) -> Result<(), Full> {
@@ -94,17 +94,17 @@ impl ConnectionLimits {
         self.open().all
     }
 
-    /// A panic cannot leave the numbers inconsistent, so a poisoned lock is safe to use.
+    /// Locks the counts. A panic cannot leave them inconsistent, so a poisoned lock is still valid.
     fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A counted connection, or a counted request through a proxy.
+/// A counted connection, or a counted request through a proxy. Dropping it ends the count.
 pub struct Place {
-    crowd: ConnectionLimits,
+    limits: ConnectionLimits,
     who: Origin,
-    is_brought: bool,
+    is_forwarded: bool,
 }
 
 impl Place {
@@ -113,29 +113,29 @@ impl Place {
         self.who == Origin::Here
     }
 
-    /// Waits until a secret from this place may be checked.
+    /// Waits until a secret from this origin may be checked.
     ///
     /// # Errors
-    /// [`TooMany`]: too many wrong secrets came from this place, and others from it are being checked.
+    /// [`TooMany`]: too many wrong secrets came from this origin, and others from it are being checked.
     pub async fn check(&self) -> Result<Check, TooMany> {
-        self.crowd.guesses.check(self.who).await
+        self.limits.guesses.check(self.who).await
     }
 
-    /// Returns the address of this place, unless other peers share the place.
+    /// Returns the address of the peer, unless other peers share its origin.
     pub fn address(&self) -> Option<IpAddr> {
         self.who.address()
     }
 
-    /// Registers a socket from this place that belongs to no learner yet.
+    /// Registers a socket of this connection that belongs to no learner yet.
     pub fn open_socket(&self) -> Socket {
-        Socket::open(&self.crowd.pending, self.who)
+        Socket::open(&self.limits.pending, self.who)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut open = self.crowd.open();
-        if !self.is_brought {
+        let mut open = self.limits.open();
+        if !self.is_forwarded {
             open.all -= 1;
         }
         let Some(who) = self.who.address() else { return };
@@ -146,15 +146,15 @@ impl Drop for Place {
     }
 }
 
-/// Origin of a connection or request, as limits count it.
+/// Origin of a connection or request, for limits per origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
     /// This machine.
     Here,
     /// A trusted proxy that names no client.
     Proxy,
-    /// An IPv4 address, or the first 64 bits of an IPv6 address: one household or rented machine has as many IPv6
-    /// addresses as it likes.
+    /// An IPv4 address, or the first 64 bits of an IPv6 address, because one household or rented machine can use any
+    /// number of IPv6 addresses.
     Address(IpAddr),
 }
 
@@ -169,7 +169,7 @@ impl Origin {
         }
     }
 
-    /// Returns the address, if limits count by it.
+    /// Returns the address; `None` for origins that many peers share.
     pub(super) fn address(self) -> Option<IpAddr> {
         match self {
             Self::Address(address) => Some(address),
@@ -187,48 +187,50 @@ mod tests {
     }
 
     #[test]
-    fn one_address_cannot_take_all_places() {
-        let crowd = ConnectionLimits::new(5, 2);
+    fn one_address_cannot_take_all_connections() {
+        let limits = ConnectionLimits::new(5, 2);
         let places =
-            ["192.0.2.1", "::ffff:192.0.2.1"].map(|address| crowd.enter(ip(address), false).unwrap());
-        assert_eq!(crowd.enter(ip("192.0.2.1"), false).err(), Some(Full::Address));
-        let other = crowd.enter(ip("192.0.2.2"), false).unwrap();
+            ["192.0.2.1", "::ffff:192.0.2.1"].map(|address| limits.acquire(ip(address), false).unwrap());
+        assert_eq!(limits.acquire(ip("192.0.2.1"), false).err(), Some(Full::Address));
+        let other = limits.acquire(ip("192.0.2.2"), false).unwrap();
         drop(places);
-        assert!(crowd.enter(ip("192.0.2.1"), false).is_ok());
+        assert!(limits.acquire(ip("192.0.2.1"), false).is_ok());
         drop(other);
-        assert_eq!(crowd.count(), 0);
-        assert!(crowd.open().by_address.is_empty());
+        assert_eq!(limits.count(), 0);
+        assert!(limits.open().by_address.is_empty());
     }
 
     #[test]
-    fn a_network_is_one_address_however_many_it_has() {
-        let crowd = ConnectionLimits::new(9, 2);
-        let _places = ["2001:db8::1", "2001:db8::2"].map(|address| crowd.enter(ip(address), false).unwrap());
-        assert_eq!(crowd.enter(ip("2001:db8::ffff:3"), false).err(), Some(Full::Address));
-        assert!(crowd.enter(ip("2001:db8:0:1::1"), false).is_ok());
-    }
-
-    #[test]
-    fn this_machine_is_counted_in_all_alone() {
-        let crowd = ConnectionLimits::new(3, 1);
+    fn an_ipv6_network_counts_as_one_address() {
+        let limits = ConnectionLimits::new(9, 2);
         let _places =
-            ["127.0.0.1", "127.0.0.1", "::1"].map(|address| crowd.enter(ip(address), false).unwrap());
-        assert_eq!(crowd.enter(ip("192.0.2.1"), false).err(), Some(Full::All));
+            ["2001:db8::1", "2001:db8::2"].map(|address| limits.acquire(ip(address), false).unwrap());
+        assert_eq!(limits.acquire(ip("2001:db8::ffff:3"), false).err(), Some(Full::Address));
+        assert!(limits.acquire(ip("2001:db8:0:1::1"), false).is_ok());
     }
 
     #[test]
-    fn a_proxy_is_counted_in_all_alone_and_whom_it_brings_by_their_address() {
-        let crowd = ConnectionLimits::new(2, 1);
-        let proxies = ["192.0.2.1", "192.0.2.1"].map(|address| crowd.enter(ip(address), true).unwrap());
-        assert_eq!(crowd.enter(ip("192.0.2.1"), true).err(), Some(Full::All));
-        let brought = crowd.bring(ip("198.51.100.7")).unwrap();
-        assert_eq!(crowd.bring(ip("198.51.100.7")).err(), Some(Full::Address));
-        assert_eq!(crowd.count(), 2, "its connection is the proxy's");
-        drop((brought, proxies));
-        assert_eq!((crowd.count(), crowd.open().by_address.len()), (0, 0));
-        // A proxy cannot make a client count as local.
-        let [own, brought] =
-            [crowd.enter(ip("127.0.0.1"), true), crowd.bring(ip("127.0.0.1"))].map(Result::unwrap);
-        assert_eq!((own.is_local(), brought.is_local(), brought.who), (true, false, Origin::Proxy));
+    fn this_machine_counts_only_towards_the_total() {
+        let limits = ConnectionLimits::new(3, 1);
+        let _places =
+            ["127.0.0.1", "127.0.0.1", "::1"].map(|address| limits.acquire(ip(address), false).unwrap());
+        assert_eq!(limits.acquire(ip("192.0.2.1"), false).err(), Some(Full::All));
+    }
+
+    #[test]
+    fn a_proxy_counts_towards_the_total_and_its_clients_by_address() {
+        let limits = ConnectionLimits::new(2, 1);
+        let proxies = ["192.0.2.1", "192.0.2.1"].map(|address| limits.acquire(ip(address), true).unwrap());
+        assert_eq!(limits.acquire(ip("192.0.2.1"), true).err(), Some(Full::All));
+        let forwarded = limits.acquire_forwarded(ip("198.51.100.7")).unwrap();
+        assert_eq!(limits.acquire_forwarded(ip("198.51.100.7")).err(), Some(Full::Address));
+        assert_eq!(limits.count(), 2, "its connection is the proxy's");
+        drop((forwarded, proxies));
+        assert_eq!((limits.count(), limits.open().by_address.len()), (0, 0));
+        // A proxy cannot make a client appear local.
+        let [own, forwarded] =
+            [limits.acquire(ip("127.0.0.1"), true), limits.acquire_forwarded(ip("127.0.0.1"))]
+                .map(Result::unwrap);
+        assert_eq!((own.is_local(), forwarded.is_local(), forwarded.who), (true, false, Origin::Proxy));
     }
 }

@@ -1,15 +1,15 @@
-//! Limits on the long-lived connections of each run on one server: sockets of learners, and event streams.
+//! Limits on the long-lived connections of each run of a server: WebSockets of learners, and event streams.
 //!
-//! Half of the connections are reserved in equal parts, one for each served run, so that no run can lock out another.
-//! The other half is first come, first served, so that one run may have many learners while others have few.
+//! Half of the connections are reserved in equal parts, one per served run, so that no run can lock out another. The
+//! other half is first come, first served, so that one run may have many learners while others have few.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Divisor for the part of all connections that is reserved for short requests, such as pages and downloads.
+/// Fraction of all connections that is reserved for short requests such as pages and downloads, as a divisor.
 const PASSING_PART: u32 = 8;
 
-/// Connections held by all runs of a server. Cheap to clone; all clones share the count.
+/// Connections held by all runs of a server. Cheap to clone; all clones share the counts.
 #[derive(Clone)]
 pub struct Shares {
     held: Arc<Mutex<ConnectionCounts>>,
@@ -28,7 +28,7 @@ impl ConnectionCounts {
         self.counts.values().sum()
     }
 
-    /// Returns true if `run` may hold one more of `all_max`.
+    /// Returns true if `run` may hold one more of the `all_max` connections.
     fn has_room(&self, run: u64, all_max: u32) -> bool {
         let runs = u32::try_from(self.counts.len()).unwrap_or(u32::MAX);
         let kept = all_max / 2 / runs.max(1);
@@ -46,7 +46,7 @@ impl Shares {
         Self { held: Arc::default(), all_max: (connections_max - connections_max / PASSING_PART).max(1) }
     }
 
-    /// Adds a run, and returns its share; dropping the share removes the run.
+    /// Adds a run and returns its share. Dropping the share removes the run.
     pub fn join(&self) -> ConnectionShare {
         let mut held = self.held();
         let run = held.next;
@@ -56,13 +56,13 @@ impl Shares {
         ConnectionShare(Arc::new(RunShare { shares: self.clone(), run }))
     }
 
-    /// A panic cannot leave the numbers inconsistent, so a poisoned lock is safe to use.
+    /// Locks the counts. A panic cannot leave them inconsistent, so a poisoned lock is still valid.
     fn held(&self) -> MutexGuard<'_, ConnectionCounts> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The share of one run.
+/// The share of connections of one run.
 #[derive(Clone)]
 pub struct ConnectionShare(Arc<RunShare>);
 
@@ -78,7 +78,7 @@ impl Drop for RunShare {
 }
 
 impl ConnectionShare {
-    /// Takes one connection, released when dropped; `None` if other runs need it.
+    /// Takes one connection until the returned value is dropped. Returns `None` if none is free for this run.
     pub fn take(&self) -> Option<ConnectionPermit> {
         let RunShare { shares, run } = &*self.0;
         let mut held = shares.held();
@@ -90,7 +90,7 @@ impl ConnectionShare {
     }
 }
 
-/// One connection of a run.
+/// One held connection of a run.
 pub struct ConnectionPermit(ConnectionShare);
 
 impl Drop for ConnectionPermit {
@@ -111,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn one_run_alone_has_all() {
+    fn a_single_run_may_take_all_connections() {
         let shares = Shares::new(32);
         assert_eq!(take_all(&shares.join()).len(), 28, "an eighth is for those who come and go");
         assert_eq!(take_all(&Shares::new(1).join()).len(), 1);
     }
 
     #[test]
-    fn no_run_is_kept_out_by_others() {
+    fn greedy_runs_leave_each_run_its_part() {
         let shares = Shares::new(32);
         let runs = [(); 4].map(|()| shares.join());
         let greedy = [take_all(&runs[0]), take_all(&runs[1])];
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_let_go_is_there_again() {
+    fn released_connections_are_available_again() {
         let shares = Shares::new(32);
         let (one, other) = (shares.join(), shares.join());
         let mut taken = take_all(&one);

@@ -1,22 +1,22 @@
-//! The system's limit on open files and sockets.
+//! The system's limit on open files and sockets of a process.
 
-/// Descriptors reserved for the run itself: its store, its pages, and the owner's access.
+/// File descriptors reserved for the run's own files, its pages, and the owner's access.
 const KEPT: u64 = 64;
 
-/// Raises the limit to the highest value that needs no privileges. Returns the new limit, or `None` if the system has
-/// no such limit or does not report it.
+/// Raises the limit as far as possible without privileges. Returns the new limit, or `None` if the system has no such
+/// limit or does not report it.
 #[must_use]
 pub fn raise() -> Option<u64> {
     platform::raise()
 }
 
-/// Returns the limit that [`raise`] would set; `None` if the system has no such limit or does not report it.
+/// Returns the limit that [`raise`] would set, or `None` if the system has no such limit or does not report it.
 #[must_use]
 pub fn limit() -> Option<u64> {
     platform::limit()
 }
 
-/// Returns the number of connections that fit under a limit of `descriptors` after the run's own files, at most
+/// Returns the number of connections that fit under a limit of `descriptors` next to the run's own files: 1 to
 /// `connections_max`.
 #[must_use]
 pub fn connections(descriptors: Option<u64>, connections_max: u32) -> u32 {
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(connections(Some(1_024), 8_192), 960);
         assert_eq!(connections(Some(1 << 20), 8_192), 8_192);
         assert_eq!(connections(None, 8_192), 8_192);
-        // `doctor` warns about such a low limit; the program still serves one connection.
+        // `doctor` warns about so low a limit. The program still serves one connection.
         assert_eq!(connections(Some(10), 8_192), 1);
     }
 }

@@ -1,11 +1,12 @@
-//! Host names of this server.
+//! Check of the host names in requests, against DNS rebinding.
 //!
-//! After a page has been opened in a browser here, its owner can point its host name at this machine (DNS rebinding).
-//! The browser then treats this server as a part of that page. The browser still sends the true name in `Host`, so a
-//! check of the name prevents this.
+//! A page that is open in a browser on this machine belongs to a host name. The owner of that name can later point it
+//! at this machine (DNS rebinding), and the browser then treats this server as a part of the page. But the browser
+//! still sends that name in `Host`, so a check of `Host` prevents the attack.
 //!
-//! Any device of a local network can call itself `name.local` or `name`. Such a name is enough for a program, and for a
-//! browser elsewhere in the network, which reaches this server anyway. A browser on this machine has to name it.
+//! Any device in a local network can call itself `name.local` or `name`. Requests of programs, and of browsers on other
+//! machines, may use such names, because those reach this server anyway. A browser on this machine must use a name of
+//! this machine.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,26 +16,26 @@ use axum::http::{HeaderMap, StatusCode, header, uri::Authority};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-/// Suffixes that cannot belong to a public page: this machine, the local network (RFC 6762, RFC 8375), and names
-/// reserved for private use.
+/// Suffixes of host names that cannot belong to a public page: names of this machine and of the local network (RFC
+/// 6762, RFC 8375), and names for private use.
 const PRIVATE: [&str; 5] = [".localhost", ".local", ".home.arpa", ".internal", ".lan"];
 
 use super::connection_limits::Place;
 
-/// Host names of this server, in addition to those of its machine and its network.
+/// Host names to which this server answers, in addition to those of its machine and its network.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     /// Names that the owner allows.
     allowed: Arc<[String]>,
-    /// Name of this machine, without a domain, if it is known.
+    /// Name of this machine, without a domain, if known.
     own: Option<Arc<str>>,
 }
 
 impl Names {
-    /// Returns the hosts of `allowed`, and that of the `public` link.
+    /// Returns the names in `allowed`, and the host of the `public` link.
     ///
     /// # Errors
-    /// A sentence: one of them is not a host name.
+    /// A sentence: one of them is no host name.
     pub fn new(allowed: &[String], public: Option<&str>) -> Result<Self, String> {
         let public = public.and_then(|link| link.split_once("://")).map(|(_, rest)| rest);
         let public = public.and_then(|rest| rest.split('/').next()).filter(|host| !host.is_empty());
@@ -48,7 +49,7 @@ impl Names {
         Ok(Self { allowed: names.into(), own: own_name() })
     }
 
-    /// Returns true if a request for `host` means this server. `is_near` says that the request comes from a browser on
+    /// Returns true if a request for `host` is meant for this server. `is_near`: the request comes from a browser on
     /// this machine.
     fn has(&self, host: &str, is_near: bool) -> bool {
         let Some(name) = host_of(host) else { return false };
@@ -73,8 +74,8 @@ fn own_name() -> Option<Arc<str>> {
     (!first.is_empty()).then(|| first.into())
 }
 
-/// Returns true if a request comes from a browser on this machine. Web pages cannot omit `Accept-Language`, nor
-/// `Origin` in a request that does more than read.
+/// Returns true if a request comes from a browser on this machine. Pages cannot make a browser omit `Accept-Language`,
+/// nor `Origin` in a request that does more than read.
 fn is_near(headers: &HeaderMap, place: Option<&Arc<Place>>) -> bool {
     let is_browser = headers.contains_key(header::ORIGIN) || headers.contains_key(header::ACCEPT_LANGUAGE);
     is_browser && place.is_some_and(|place| place.is_local())
@@ -91,8 +92,8 @@ fn is_plain(host: &str) -> bool {
     host.chars().all(|letter| letter.is_ascii_alphanumeric() || "-.[]:".contains(letter))
 }
 
-/// Refuses requests for other hosts. Requests without `Host` come from programs and are answered; browsers always send
-/// it.
+/// Refuses requests for other hosts. Requests without `Host` come from programs, because browsers always send it, and
+/// are answered.
 pub async fn check(State(names): State<Names>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
     let is_near = is_near(request.headers(), request.extensions().get());
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_others_are_refused() {
+    fn foreign_host_names_are_refused() {
         let names = Names::new(&["Lab.Example.org".into()], Some("https://run.example.com:8443/x/")).unwrap();
         for host in [
             "127.0.0.1:7700",
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_on_this_machine_has_to_name_it() {
+    fn a_local_browser_must_use_a_name_of_this_machine() {
         let names = Names { allowed: ["lab".to_owned()].into(), own: Some("desk".into()) };
         for host in
             ["127.0.0.1:7700", "localhost", "a.localhost", "lab", "desk:7700", "Desk.local", "desk.lan"]
@@ -162,9 +163,9 @@ mod tests {
     }
 
     #[test]
-    fn browsers_are_told_by_what_they_always_send() {
-        let here = ConnectionLimits::new(1, 1).enter([127, 0, 0, 1].into(), false).ok().map(Arc::new);
-        let there = ConnectionLimits::new(1, 1).enter([192, 0, 2, 1].into(), false).ok().map(Arc::new);
+    fn browsers_are_recognised_by_their_headers() {
+        let here = ConnectionLimits::new(1, 1).acquire([127, 0, 0, 1].into(), false).ok().map(Arc::new);
+        let there = ConnectionLimits::new(1, 1).acquire([192, 0, 2, 1].into(), false).ok().map(Arc::new);
         let sent = |name| HeaderMap::from_iter([(name, "de".parse().unwrap())]);
         assert!(is_near(&sent(header::ACCEPT_LANGUAGE), here.as_ref()));
         assert!(is_near(&sent(header::ORIGIN), here.as_ref()));
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_said() {
+    fn invalid_names_are_refused_with_a_sentence() {
         for name in ["https://lab.example.org", "a b", "", "x@y"] {
             let why = Names::new(&[name.to_owned()], None).unwrap_err();
             assert!(why.contains("is not a host name"), "{why}");

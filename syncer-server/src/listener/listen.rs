@@ -1,4 +1,4 @@
-//! Accepting and serving connections.
+//! Accepts and serves connections.
 
 use std::convert::Infallible;
 use std::io;
@@ -28,52 +28,53 @@ use super::connection_shares::Shares;
 use super::host::{Names, check};
 use super::proxy::{ConnectionBody, Contradiction, Proxies};
 use super::slow::slow;
-use super::stall_timeout::{Coming, Going, STALL_MAX};
+use super::stall_timeout::{STALL_MAX, TimeoutBody, WriteTimeoutStream};
 use super::tls::Tls;
 
-/// Longest time for a request's header, and longest wait of an idle connection for its next request. A browser sends a
-/// header in one packet.
+/// Time limit for a request's header, and for an idle connection until its next request. A browser sends a header in
+/// one packet.
 const HEADER_WAIT: Duration = Duration::from_secs(10);
-/// Largest header of a request, in bytes.
+/// Maximum size of a request's header, in bytes.
 const HEADER_BYTES_MAX: usize = 32 << 10;
-/// Retry delay for a peer that finds no capacity, in seconds.
+/// Retry delay for a refused peer, in seconds.
 const RETRY_S: &str = "10";
-/// Answer to a request whose two headers name different clients.
+/// Response to a request whose two forwarding headers name different clients.
 const CONTRADICTION: &str =
     "Forwarded and X-Forwarded-For name different addresses: make the proxy pass on one of them\n";
-/// Delay after the system could not accept a connection, usually for lack of file descriptors that other connections
-/// free.
+/// Minimum and maximum delay after the system could not accept a connection. The usual cause is a lack of file
+/// descriptors, which other connections release.
 const ACCEPT_WAIT: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
-/// Checks for all connections.
+/// Limits, host names, proxies and certificate of a listener, which are checked for each connection.
 #[derive(Clone)]
 pub struct Door {
     pub(super) crowd: ConnectionLimits,
     pub(super) names: Names,
     pub(super) proxies: Proxies,
-    /// TLS acceptor; if present, plain connections are refused.
+    /// TLS acceptor. If present, connections without TLS are refused.
     pub(super) tls: Option<Tls>,
 }
 
 impl Door {
-    /// Checks for new certificates until told to stop, and reports for each whether it is now in use.
+    /// Reloads changed certificates until `stopping` is true. Calls `on_result` with true if a new one is in use, false
+    /// if it is unusable.
     pub async fn renew<F: Future<Output = ()>>(
         self,
         stopping: watch::Receiver<bool>,
-        tell: impl Fn(bool) -> F,
+        on_result: impl Fn(bool) -> F,
     ) {
         if let Some(tls) = self.tls {
-            tls.renew(stopping, tell).await;
+            tls.renew(stopping, on_result).await;
         }
     }
 
-    /// Returns the shares of long-lived connections for several runs.
+    /// Returns the shares of long-lived connections for a server with several runs.
     pub fn shares(&self) -> Shares {
         Shares::new(self.crowd.most())
     }
 }
 
-/// Serves requests until told to stop.
+/// Serves requests until `stopping` is true.
 pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopping: watch::Receiver<bool>) {
     let router = router.layer(middleware::from_fn(slow));
     let router = router.layer(middleware::from_fn_with_state(door.names.clone(), check));
@@ -89,7 +90,7 @@ pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopp
                 wait = ACCEPT_WAIT[0];
                 admit(stream, address.ip(), &door, &router, &ended);
             }
-            // The peer has already left; accept the next connection at once.
+            // The peer has already left; accept the next connection immediately.
             Err(error) if is_of_the_peer(&error) => {}
             Err(error) => {
                 if wait == ACCEPT_WAIT[0] {
@@ -102,10 +103,10 @@ pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopp
     }
 }
 
-/// Serves `stream` in a task of its own, if there is capacity.
+/// Serves `stream` in a separate task if the limits allow another connection.
 fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended: &watch::Receiver<bool>) {
-    let is_believed = door.proxies.has(address);
-    let place = match door.crowd.enter(address, is_believed) {
+    let is_trusted_proxy = door.proxies.has(address);
+    let place = match door.crowd.acquire(address, is_trusted_proxy) {
         Ok(place) => place,
         Err(full) => {
             tracing::debug!(%address, ?full, "connection refused: too many connections");
@@ -121,11 +122,11 @@ fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
     let (door, ended) = (door.clone(), ended.clone());
-    let caller = Caller { place: Arc::new(place), is_believed, door, router: router.clone() };
+    let caller = Caller { place: Arc::new(place), is_trusted_proxy, door, router: router.clone() };
     tokio::spawn(async move {
         match caller.door.tls.clone() {
-            None => serve(Going::new(stream, STALL_MAX), caller, ended).await,
-            Some(tls) => match tls.shake_hands(stream).await {
+            None => serve(WriteTimeoutStream::new(stream, STALL_MAX), caller, ended).await,
+            Some(tls) => match tls.handshake(stream).await {
                 Ok(stream) => serve(stream, caller, ended).await,
                 Err(error) => tracing::debug!(%error, "TLS handshake failed"),
             },
@@ -133,23 +134,25 @@ fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended
     });
 }
 
-/// The peer of a connection.
+/// A connection, with the state that its requests need.
 struct Caller {
-    /// The place of the connection. A learner's socket keeps it when it takes over the connection.
+    /// The counted connection. The WebSocket of a learner keeps it when it takes over the connection.
     place: Arc<Place>,
-    /// Whether the peer is a trusted proxy that names its client.
-    is_believed: bool,
+    /// True if the peer is a trusted proxy, which names its clients.
+    is_trusted_proxy: bool,
     door: Door,
     router: Router,
 }
 
 impl Caller {
     async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Response<Body> {
-        let brought = match self.is_believed {
-            true => self.door.proxies.brought(request.headers()),
+        let forwarded = match self.is_trusted_proxy {
+            true => self.door.proxies.client(request.headers()),
             false => Ok(None),
         };
-        let brought = match brought.map(|brought| brought.map(|address| self.door.crowd.bring(address))) {
+        let forwarded = match forwarded
+            .map(|forwarded| forwarded.map(|address| self.door.crowd.acquire_forwarded(address)))
+        {
             Ok(None) => None,
             Ok(Some(Ok(place))) => Some(Arc::new(place)),
             Ok(Some(Err(full))) => {
@@ -158,10 +161,10 @@ impl Caller {
             }
             Err(Contradiction) => return (StatusCode::BAD_REQUEST, CONTRADICTION).into_response(),
         };
-        request.extensions_mut().insert(Arc::clone(brought.as_ref().unwrap_or(&self.place)));
-        let request = request.map(|body| Body::new(Coming::new(body, STALL_MAX)));
+        request.extensions_mut().insert(Arc::clone(forwarded.as_ref().unwrap_or(&self.place)));
+        let request = request.map(|body| Body::new(TimeoutBody::new(body, STALL_MAX)));
         let response = into_ok(self.router.clone().call(request).await);
-        match brought {
+        match forwarded {
             Some(place) => response.map(|body| Body::new(ConnectionBody { body, _place: place })),
             None => response,
         }
@@ -202,7 +205,7 @@ fn into_ok<T>(result: Result<T, Infallible>) -> T {
     }
 }
 
-/// Returns the answer for a connection over a limit.
+/// Returns the reason for a refusal as a sentence.
 fn reason(full: Full) -> &'static str {
     match full {
         Full::All => "too many are connected: come back later\n",
@@ -210,7 +213,7 @@ fn reason(full: Full) -> &'static str {
     }
 }
 
-/// Sends the reason without waiting, and closes the connection.
+/// Sends the reason of a refusal without waiting. The connection is closed when `stream` is dropped.
 fn refuse(stream: &TcpStream, full: Full) {
     let why = reason(full);
     let answer = format!(
@@ -218,7 +221,7 @@ fn refuse(stream: &TcpStream, full: Full) {
          content-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n\r\n{why}",
         why.len()
     );
-    // Nothing has been sent on this connection, so a few bytes fit into its buffer.
+    // Nothing has been sent on this connection yet, so its buffer has room for a few bytes.
     let _ = stream.try_write(answer.as_bytes());
 }
 

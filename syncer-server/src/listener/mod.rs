@@ -1,16 +1,16 @@
-//! The listener: limits on connections and timeouts, permitted host names, and TLS.
+//! The listener: limits on connections, timeouts, host names, and TLS.
 //!
 //! | file | concept |
 //! |---|---|
 //! | `auth_throttle` | rate limit for checks of tokens and invites |
-//! | `connection_limits` | limits on connections, in all and from one address |
+//! | `connection_limits` | limits on connections, in total and per address |
+//! | `connection_shares` | long-lived connections of each run of a server |
 //! | `descriptors` | the system's limit on files and sockets |
-//! | `host` | host names of this server |
+//! | `host` | check of host names |
 //! | `listen` | accepting and serving connections |
 //! | `pending` | sockets that belong to no learner |
 //! | `proxy` | trusted proxies that name their clients |
-//! | `shares` | long-lived connections of each run of one server |
-//! | `slow` | requests that show secrets |
+//! | `slow` | rate limit for requests with secrets |
 //! | `stall_timeout` | timeouts for stalled peers |
 //! | `tls` | the certificate and its renewal |
 
@@ -36,11 +36,13 @@ pub use slow::WrongSecret;
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
 
-/// Creates the checks that `config` asks for, and raises the system's limit on sockets.
+/// Sets up the listener's limits and certificate by `config`, and raises the system's limit on open sockets.
 ///
 /// # Errors
-/// - `Config`: a host name or a proxy address is invalid, or only one of certificate and key is given.
-/// - `Certificate`: they cannot be used.
+/// - `Config`: a host name or a proxy address is invalid, only one of certificate and key is given, or `--public-url`
+///   is an http address although there is a certificate.
+/// - `Certificate`: certificate or key cannot be used.
+/// - `Internal`: TLS cannot be set up.
 pub fn open(config: &ServeConfig) -> Result<Door, ServerError> {
     let names = host::Names::new(&config.allow_host, config.public_url.as_deref());
     let names = names.map_err(|why| ServerError::Config { why: format!("--allow-host: {why}") })?;
@@ -52,7 +54,7 @@ pub fn open(config: &ServeConfig) -> Result<Door, ServerError> {
     Ok(Door { crowd, names, proxies, tls })
 }
 
-/// Checks the certificate that `config` names, if it names one.
+/// Checks the certificate in `config`, if there is one.
 ///
 /// # Errors
 /// Those of [`open`].

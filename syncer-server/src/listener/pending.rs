@@ -1,8 +1,8 @@
-//! Pending sockets: sockets that belong to no learner, because their peer has not been admitted or is being closed.
+//! Limit on pending sockets, which belong to no learner: their peer is not admitted yet, or they are being closed.
 //!
-//! They have a budget of their own, so that they never take the place of a learner. Where the budget is used up, the
-//! newest socket displaces the oldest one of the same address, or of the address with most of them. A peer that
-//! introduces itself at once is admitted even during a flood of silent sockets.
+//! They have their own budget, so that they never displace a learner. If the budget is used up, a new socket displaces
+//! the oldest one of its own address, or of the address with the most pending sockets. So a peer that sends `Hello`
+//! promptly is admitted even during a flood of silent sockets.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,11 +13,11 @@ use super::connection_limits::Origin;
 
 /// Maximum number of pending sockets of a server.
 const PENDING_MAX: u32 = 256;
-/// Share of all connections that pending sockets may take, on a server with few connections.
+/// Fraction of all connections that pending sockets may take on a server with few connections, as a divisor.
 const CONNECTIONS_PART: u32 = 4;
-/// Share of the budget that one address may take.
+/// Fraction of the budget that one address may take, as a divisor.
 const ADDRESS_PART: u32 = 8;
-/// Pending sockets that one address may have in any case.
+/// Minimum number of pending sockets that one address may have.
 const ADDRESS_MIN: u32 = 4;
 
 /// The pending sockets of one server.
@@ -29,7 +29,7 @@ pub(super) struct Pending {
 
 #[derive(Default)]
 struct State {
-    /// Sockets by ticket, oldest first.
+    /// Pending sockets by ticket, oldest first.
     sockets: BTreeMap<u64, (Origin, Arc<Notify>)>,
     next_ticket: u64,
 }
@@ -42,7 +42,7 @@ impl Pending {
         Self { state: Mutex::default(), all_max: all_max as usize, address_max: address_max as usize }
     }
 
-    /// Counts a socket of `who`, and displaces another one if the budget is used up.
+    /// Adds a pending socket of `who`, and displaces another one if the budget is used up.
     fn insert(&self, ticket: u64, who: Origin, displaced: Arc<Notify>) {
         let mut state = self.state();
         if let Some(oldest) = state.victim(who, self.all_max, self.address_max)
@@ -53,20 +53,20 @@ impl Pending {
         state.sockets.insert(ticket, (who, displaced));
     }
 
-    /// Locks the state. A panic cannot leave it half changed, so a poisoned lock is safe to use.
+    /// Locks the state. A panic cannot leave it half changed, so a poisoned lock is still valid.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Returns the ticket of the socket to displace before one of `who` is counted.
+    /// Returns the ticket of the socket to displace before one of `who` is added, if any.
     fn victim(&self, who: Origin, all_max: usize, address_max: usize) -> Option<u64> {
         let oldest_of =
             |who: Origin| self.sockets.iter().find(|(_, (owner, _))| *owner == who).map(|(&t, _)| t);
         let mut counts: BTreeMap<Origin, usize> = BTreeMap::new();
         self.sockets.values().for_each(|(who, _)| *counts.entry(*who).or_default() += 1);
-        // Many people share a place without an address, such as a proxy on this machine.
+        // Many peers share an origin without an address, such as a proxy on this machine.
         if who.address().is_some() && counts.get(&who).copied().unwrap_or(0) >= address_max {
             return oldest_of(who);
         }
@@ -77,7 +77,7 @@ impl State {
     }
 }
 
-/// A socket. It is pending until [`Self::admit`], and again after [`Self::dismiss`].
+/// Registration of a learner's WebSocket. It is pending until [`Self::admit`], and again after [`Self::dismiss`].
 pub struct Socket {
     pending: Arc<Pending>,
     ticket: u64,
@@ -86,7 +86,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Returns a new socket of `who`, which is pending.
+    /// Registers a new pending socket of `who`.
     pub(super) fn open(pending: &Arc<Pending>, who: Origin) -> Self {
         let ticket = {
             let mut state = pending.state();
@@ -98,17 +98,18 @@ impl Socket {
         Self { pending: Arc::clone(pending), ticket, who, displaced }
     }
 
-    /// Takes the socket out of the budget, because it now belongs to a learner.
+    /// Removes the socket from the budget, because it now belongs to a learner.
     pub fn admit(&self) {
         self.pending.state().sockets.remove(&self.ticket);
     }
 
-    /// Counts the socket again, because its learner has left. It is among the first to be displaced.
+    /// Makes the socket pending again, because its learner has left. Its old ticket makes it one of the first to be
+    /// displaced.
     pub fn dismiss(&self) {
         self.pending.insert(self.ticket, self.who, Arc::clone(&self.displaced));
     }
 
-    /// Resolves once a newer socket takes the place of this one, which then has to close without delay.
+    /// Resolves once a newer socket displaces this one, which must then close without delay.
     pub async fn displaced(&self) {
         self.displaced.notified().await;
     }

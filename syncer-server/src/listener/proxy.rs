@@ -1,4 +1,4 @@
-//! Proxies that are trusted to name their clients.
+//! Trusted proxies, whose headers name their clients.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -10,14 +10,14 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use super::connection_limits::Place;
 
-/// Header of Caddy, nginx and most other proxies.
+/// Header in which Caddy, nginx and most other proxies name clients.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// The addresses of trusted proxies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Proxies(Arc<[Network]>);
 
-/// An address, or a network that its first `bits` define.
+/// An address, or the network of all addresses with the same first `bits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Network {
     address: IpAddr,
@@ -29,10 +29,10 @@ struct Network {
 pub(super) struct Contradiction;
 
 impl Proxies {
-    /// Parses `listed`, in which each entry is an address or a network.
+    /// Parses `listed`, whose entries are addresses or networks.
     ///
     /// # Errors
-    /// A sentence: an entry is neither.
+    /// A sentence: an entry is no address and no network.
     pub(super) fn new(listed: &[String]) -> Result<Self, String> {
         let network = |text: &String| {
             Network::parse(text.trim()).ok_or_else(|| {
@@ -49,14 +49,14 @@ impl Proxies {
     }
 
     /// Returns the client that a trusted proxy names in these headers: the last address that is not a trusted proxy.
-    /// Returns `None` if there is no such address. Earlier entries were written by that client and may be false.
+    /// Earlier entries were written by that client and may be false. Returns `None` if there is no such address.
     ///
     /// # Errors
-    /// [`Contradiction`].
-    pub(super) fn brought(&self, headers: &HeaderMap) -> Result<Option<IpAddr>, Contradiction> {
+    /// [`Contradiction`]: the two headers name different clients.
+    pub(super) fn client(&self, headers: &HeaderMap) -> Result<Option<IpAddr>, Contradiction> {
         let named = |name: &str, of: fn(&str) -> Option<IpAddr>| {
             let lines: Vec<_> = headers.get_all(name).iter().collect();
-            // Clients may put any bytes before the proxy's entry.
+            // Clients may send any bytes before the proxy's entry.
             let elements = lines.iter().rev().flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
             let mut addresses = elements.map(|element| of(std::str::from_utf8(element).ok()?));
             let last = addresses.find(|address| address.is_none_or(|address| !self.has(address)));
@@ -107,7 +107,7 @@ fn forwarded(element: &str) -> Option<IpAddr> {
     node(value?)
 }
 
-/// The body of an answer, which holds a place while it is sent.
+/// The body of a response, which keeps its client's request counted until it is sent.
 pub(super) struct ConnectionBody<B> {
     pub(super) body: B,
     pub(super) _place: Arc<Place>,
@@ -143,18 +143,18 @@ mod tests {
         Proxies::new(&["127.0.0.1", "10.1.0.0/16", "2001:db8::/32"].map(str::to_owned)).unwrap()
     }
 
-    fn brought(lines: &[(&'static str, &str)]) -> Result<Option<String>, Contradiction> {
+    fn client(lines: &[(&'static str, &str)]) -> Result<Option<String>, Contradiction> {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             headers.append(HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
-        proxies().brought(&headers).map(|address| address.map(|address| address.to_string()))
+        proxies().client(&headers).map(|address| address.map(|address| address.to_string()))
     }
 
     #[test]
-    fn addresses_and_networks_are_believed_and_no_others() {
+    fn only_listed_addresses_and_networks_are_trusted() {
         let proxies = proxies();
-        for (address, is_believed) in [
+        for (address, is_trusted) in [
             ("127.0.0.1", true),
             ("::ffff:127.0.0.1", true),
             ("127.0.0.2", false),
@@ -164,7 +164,7 @@ mod tests {
             ("2001:db9::1", false),
             ("::1", false),
         ] {
-            assert_eq!(proxies.has(address.parse().unwrap()), is_believed, "{address}");
+            assert_eq!(proxies.has(address.parse().unwrap()), is_trusted, "{address}");
         }
         let everybody = Proxies::new(&["0.0.0.0/0".to_owned()]).unwrap();
         assert!(everybody.has("192.0.2.1".parse().unwrap()) && !everybody.has("::2".parse().unwrap()));
@@ -176,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_that_is_no_proxy_is_who_comes() {
+    fn the_client_is_the_last_address_that_is_no_proxy() {
         let is = |lines: &[_], expected: Option<&str>| {
-            assert_eq!(brought(lines), Ok(expected.map(str::to_owned)), "{lines:?}");
+            assert_eq!(client(lines), Ok(expected.map(str::to_owned)), "{lines:?}");
         };
         let xff = "x-forwarded-for";
         is(&[], None);
@@ -186,7 +186,7 @@ mod tests {
         is(&[(xff, "192.0.2.7:4711")], Some("192.0.2.7"));
         is(&[(xff, "[2001:db9::1]:80")], Some("2001:db9::1"));
         is(&[(xff, "::ffff:192.0.2.7")], Some("192.0.2.7"));
-        // A stranger's entries stand before the proxy's own entry.
+        // Entries of a stranger precede the proxy's entry.
         is(&[(xff, "127.0.0.1, 198.51.100.1,192.0.2.7")], Some("192.0.2.7"));
         is(&[(xff, "\u{e9}\", 192.0.2.7")], Some("192.0.2.7"));
         is(&[(xff, "198.51.100.1"), (xff, "192.0.2.7, 10.1.2.3")], Some("192.0.2.7"));
@@ -195,11 +195,11 @@ mod tests {
         is(&[(xff, "10.1.2.3, 127.0.0.1")], None);
         is(&[("forwarded", "for=192.0.2.7;proto=https;by=10.1.2.3")], Some("192.0.2.7"));
         is(&[("forwarded", "for=198.51.100.1, Proto=https; For=\"[2001:db9::1]:80\"")], Some("2001:db9::1"));
-        // A quote that a stranger leaves open does not swallow the proxy's entry.
+        // A quote that a stranger leaves open does not hide the proxy's entry.
         is(&[("forwarded", "for=\"198.51.100.1, for=192.0.2.7")], Some("192.0.2.7"));
         is(&[("forwarded", "for=_hidden")], None);
         is(&[("forwarded", "for=192.0.2.7"), (xff, "192.0.2.7")], Some("192.0.2.7"));
-        assert_eq!(brought(&[("forwarded", "for=198.51.100.1"), (xff, "192.0.2.7")]), Err(Contradiction));
-        assert_eq!(brought(&[("forwarded", "for=unknown"), (xff, "192.0.2.7")]), Err(Contradiction));
+        assert_eq!(client(&[("forwarded", "for=198.51.100.1"), (xff, "192.0.2.7")]), Err(Contradiction));
+        assert_eq!(client(&[("forwarded", "for=unknown"), (xff, "192.0.2.7")]), Err(Contradiction));
     }
 }

@@ -1,4 +1,4 @@
-//! Rate limit for requests that show secrets, for each place that shows wrong ones.
+//! Middleware that applies the rate limit on wrong secrets to HTTP requests.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use axum::response::{IntoResponse, Response};
 use super::auth_throttle::TooMany;
 use super::connection_limits::Place;
 
-/// Value of `Retry-After` in an answer that gives none, in seconds.
+/// Value of `Retry-After` if a response has none, in seconds.
 const RETRY_S: &str = "10";
 
-/// Marks an answer to a request that showed a wrong secret and was answered as if it had shown none.
+/// Marker of a response to a request with a wrong secret that was answered as if it had none.
 #[derive(Clone, Copy, Debug)]
 pub struct WrongSecret;
 
-/// Checks secrets within the rate limit of their place, and adds `Retry-After` to each refusal for lack of capacity.
+/// Checks secrets within the rate limit of their origin, and adds `Retry-After` to each refusal for lack of capacity.
 pub(super) async fn slow(request: Request, next: Next) -> Response {
     let shows = request.headers().contains_key(header::AUTHORIZATION)
         || request.headers().contains_key(INVITE_HEADER);
@@ -68,10 +68,9 @@ mod tests {
     use super::super::connection_limits::ConnectionLimits;
     use super::*;
 
-    /// Goal: an address that guessed too often no longer learns what was wrong, and the right secret still passes from
-    /// there.
+    /// Goal: an address with too many guesses no longer learns what was wrong, but the right secret still passes.
     #[tokio::test]
-    async fn only_wrong_secrets_are_slowed() {
+    async fn only_wrong_secrets_are_throttled() {
         let secret = |headers: HeaderMap| async move {
             match headers.get(header::AUTHORIZATION) {
                 Some(shown) if shown == "Bearer ignored" => axum::Extension(WrongSecret).into_response(),
@@ -80,9 +79,9 @@ mod tests {
             }
         };
         let mut router = Router::new().route("/", get(secret)).layer(middleware::from_fn(slow));
-        let crowd = ConnectionLimits::new(2, 2);
+        let limits = ConnectionLimits::new(2, 2);
         let [anne, bert] =
-            [1, 2].map(|last| Arc::new(crowd.enter(IpAddr::from([192, 0, 2, last]), false).unwrap()));
+            [1, 2].map(|last| Arc::new(limits.acquire(IpAddr::from([192, 0, 2, last]), false).unwrap()));
         let mut ask = |place: &Arc<Place>, shown: Option<&str>| {
             let request = Request::builder().uri("/").extension(Arc::clone(place));
             let request = shown

@@ -1,4 +1,4 @@
-//! Timeouts for peers that stall while sending or receiving.
+//! Timeouts for peers that stall while they send or receive.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep};
 /// Time without progress after which a peer is disconnected, and time limit for a whole request body.
 pub(super) const STALL_MAX: Duration = Duration::from_secs(30);
 
-/// A timer that starts with the first wait and is reset by any progress.
+/// Timer that starts at the first wait and is reset by any progress.
 #[derive(Debug)]
 struct Stall {
     max: Duration,
@@ -24,7 +24,7 @@ impl Stall {
         Self { max, sleep: None }
     }
 
-    /// Returns `polled`, or an error if it has waited too long.
+    /// Returns `polled`, or an error if it has been pending for too long.
     fn watch<T>(&mut self, context: &mut Context<'_>, polled: Poll<T>) -> Poll<Result<T, io::Error>> {
         match polled {
             Poll::Ready(done) => {
@@ -44,22 +44,22 @@ impl Stall {
     }
 }
 
-/// The body of a request with a time limit, which also covers peers that send a byte now and then.
+/// A request body with a time limit for the whole body, which also covers peers that send a byte now and then.
 #[derive(Debug)]
-pub(super) struct Coming<B> {
+pub(super) struct TimeoutBody<B> {
     body: B,
     max: Duration,
     /// Timer, started at the first wait.
     end: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B> Coming<B> {
+impl<B> TimeoutBody<B> {
     pub(super) fn new(body: B, max: Duration) -> Self {
         Self { body, max, end: None }
     }
 }
 
-impl<B: Body + Unpin> Body for Coming<B>
+impl<B: Body + Unpin> Body for TimeoutBody<B>
 where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
@@ -91,20 +91,20 @@ where
     }
 }
 
-/// A connection with a stall timeout for writes.
+/// A connection whose writes fail if the peer takes nothing for too long.
 #[derive(Debug)]
-pub(super) struct Going<S> {
+pub(super) struct WriteTimeoutStream<S> {
     stream: S,
     stall: Stall,
 }
 
-impl<S> Going<S> {
+impl<S> WriteTimeoutStream<S> {
     pub(super) fn new(stream: S, max: Duration) -> Self {
         Self { stream, stall: Stall::new(max) }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Going<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -114,7 +114,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Going<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Going<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -156,10 +156,10 @@ mod tests {
 
     const MAX: Duration = Duration::from_secs(1);
 
-    /// A body that arrives one byte at a time forever, or not at all.
-    struct Dripping(Option<tokio::time::Interval>);
+    /// A body that sends one byte at a time forever, or nothing.
+    struct SlowBody(Option<tokio::time::Interval>);
 
-    impl Body for Dripping {
+    impl Body for SlowBody {
         type Data = &'static [u8];
         type Error = Infallible;
 
@@ -177,10 +177,10 @@ mod tests {
     #[tokio::test]
     async fn a_body_that_is_not_there_in_time_is_given_up() {
         for (drips, is_some) in [(None, false), (Some(tokio::time::interval(MAX / 20)), true)] {
-            let mut coming = Coming::new(Dripping(drips), MAX);
+            let mut body = TimeoutBody::new(SlowBody(drips), MAX);
             let (began, mut frames) = (Instant::now(), 0);
             let error = loop {
-                match std::future::poll_fn(|context| Pin::new(&mut coming).poll_frame(context)).await {
+                match std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
                     Some(Ok(_)) => frames += 1,
                     Some(Err(error)) => break error,
                     None => panic!("it has no end"),
@@ -194,7 +194,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
         let (ours, mut theirs) = duplex(8);
-        let mut going = Going::new(ours, MAX);
+        let mut stream = WriteTimeoutStream::new(ours, MAX);
         let slow = async {
             let mut bytes = [0; 1];
             for _ in 0..16 {
@@ -202,9 +202,9 @@ mod tests {
                 theirs.read_exact(&mut bytes).await.unwrap();
             }
         };
-        let (sent, ()) = tokio::join!(going.write_all(&[7; 24]), slow);
+        let (sent, ()) = tokio::join!(stream.write_all(&[7; 24]), slow);
         sent.unwrap();
-        let error = going.write_all(&[7; 24]).await.unwrap_err();
+        let error = stream.write_all(&[7; 24]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

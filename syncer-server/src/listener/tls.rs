@@ -1,4 +1,4 @@
-//! TLS: the current certificate, and the files that are checked for a new one.
+//! TLS: the current certificate, and its renewal when the files change.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,19 +20,19 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{self, InconsistentKeys, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-use super::stall_timeout::{Going, STALL_MAX};
+use super::stall_timeout::{STALL_MAX, WriteTimeoutStream};
 use crate::errors::{CertificateError, ServerError};
 
-/// Longest time from the start of a connection to the end of its handshake.
+/// Time limit for the handshake of a connection.
 pub(crate) const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-/// Interval between checks of the files. A change is used once two checks saw the same content, since a renewal writes
-/// one file after the other.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Largest file, in bytes; a chain has a few kilobytes.
+/// Interval between reads of the files. A change is used once two reads have found the same content, because a renewal
+/// writes one file after the other.
+pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(2);
+/// Maximum size of a file, in bytes; a certificate chain has a few kilobytes.
 pub(crate) const FILE_BYTES_MAX: u64 = 256 << 10;
 /// First byte of a TLS connection (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
-/// Answer to a connection without TLS.
+/// Response to a connection without TLS.
 const PLAIN: &str = "this server accepts only https: begin the address with https:// or wss://\n";
 
 /// TLS acceptor. Cheap to clone; all clones use the same certificate.
@@ -41,19 +41,20 @@ pub(super) struct Tls {
     acceptor: TlsAcceptor,
     shown: Arc<CurrentKey>,
     files: Arc<Files>,
-    /// State of the files at the start.
-    first: Seen,
+    /// Hash of the files at the start.
+    first: ContentHash,
 }
 
 impl Tls {
-    /// Creates an acceptor for the certificate in `cert` and its `key`.
+    /// Creates an acceptor from the PEM files `cert` and `key`.
     ///
     /// # Errors
-    /// Those of [`CertificateError`].
+    /// - `Certificate`: a file cannot be used.
+    /// - `Internal`: TLS cannot be set up.
     pub(super) fn open(cert: &Path, key: &Path) -> Result<Self, ServerError> {
         let files = Files { cert: cert.to_owned(), key: key.to_owned() };
         let read = files.read()?;
-        let first = Seen::of(&Ok(read.clone()));
+        let first = ContentHash::of(&Ok(read.clone()));
         let shown = Arc::new(CurrentKey(RwLock::new(Arc::new(files.certified(&read)?))));
         let provider = Arc::new(default_provider());
         let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -65,68 +66,72 @@ impl Tls {
     }
 
     /// Performs the handshake on `stream`.
-    pub(super) async fn shake_hands(&self, stream: TcpStream) -> io::Result<TlsStream<Going<TcpStream>>> {
-        let shaken = timeout(HANDSHAKE_WAIT, async {
+    pub(super) async fn handshake(
+        &self,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<WriteTimeoutStream<TcpStream>>> {
+        let finished = timeout(HANDSHAKE_WAIT, async {
             let mut first = [HANDSHAKE];
             stream.peek(&mut first).await?;
             if first != [HANDSHAKE] {
-                turn_away(&stream);
+                refuse_plain(&stream);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not use TLS"));
             }
-            // The stall timer is below TLS, so that it also covers the handshake.
-            self.acceptor.accept(Going::new(stream, STALL_MAX)).await
+            // The stall timeout is below TLS, so it also covers the handshake.
+            self.acceptor.accept(WriteTimeoutStream::new(stream, STALL_MAX)).await
         });
-        shaken
+        finished
             .await
             .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "TLS handshake timed out")))
     }
 
-    /// Checks the files until told to stop. For each new pair, reports whether it is now in use.
+    /// Reads the files repeatedly until `stopping` is true. Calls `on_result` for each new pair: true if it is now in
+    /// use, false if it is unusable.
     pub(super) async fn renew<F: Future<Output = ()>>(
         self,
         mut stopping: watch::Receiver<bool>,
-        tell: impl Fn(bool) -> F,
+        on_result: impl Fn(bool) -> F,
     ) {
-        let mut judge = Judge::new(self.first);
+        let mut changes = ChangeDetector::new(self.first);
         loop {
             tokio::select! {
-                () = sleep(LOOK_EVERY) => {}
+                () = sleep(CHECK_EVERY) => {}
                 _ = stopping.wait_for(|stopped| *stopped) => return,
             }
             let files = Arc::clone(&self.files);
             let Ok(read) = tokio::task::spawn_blocking(move || files.read()).await else { continue };
-            if !judge.is_new(Seen::of(&read)) {
+            if !changes.is_new(ContentHash::of(&read)) {
                 continue;
             }
             match read.and_then(|read| self.files.certified(&read)) {
                 Ok(certified) => {
                     *self.shown.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(certified);
                     tracing::info!(file = %self.files.cert.display(), "new certificate in use");
-                    tell(true).await;
+                    on_result(true).await;
                 }
                 Err(error) => {
                     tracing::error!(%error, "the new certificate cannot be used; the old one stays in use");
-                    tell(false).await;
+                    on_result(false).await;
                 }
             }
         }
     }
 }
 
-/// Sends the remedy to a client without TLS, without waiting.
-fn turn_away(stream: &TcpStream) {
-    // Unread input would turn the close into a reset, which could overtake the answer.
+/// Tells a client without TLS to use https, without waiting.
+fn refuse_plain(stream: &TcpStream) {
+    // Unread input would turn the close into a reset, which could overtake the response.
     let _ = stream.try_read(&mut [0; 4_096]);
     let answer = format!(
         "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n\
          content-length: {}\r\n\r\n{PLAIN}",
         PLAIN.len()
     );
-    // Nothing has been sent on this connection, so a few bytes fit into its buffer.
+    // Nothing has been sent on this connection yet, so its buffer has room for a few bytes.
     let _ = stream.try_write(answer.as_bytes());
 }
 
-/// The certificate for new connections.
+/// The certificate and key for new connections.
 #[derive(Debug)]
 struct CurrentKey(RwLock<Arc<CertifiedKey>>);
 
@@ -181,11 +186,11 @@ fn bytes_of(flag: &'static str, path: &Path) -> Result<Vec<u8>, CertificateError
     Ok(bytes)
 }
 
-/// Hash of both files, for comparison with the next check without a copy of the key.
+/// Hash of both files, so that reads can be compared without a copy of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen([u8; 32]);
+struct ContentHash([u8; 32]);
 
-impl Seen {
+impl ContentHash {
     fn of(read: &Result<Pair, CertificateError>) -> Self {
         let mut hash = Sha256::new();
         match read {
@@ -200,24 +205,24 @@ impl Seen {
     }
 }
 
-/// Decides which contents of the files are new and stable.
+/// Decides which contents of the files are both new and stable.
 #[derive(Debug)]
-struct Judge {
-    judged: Seen,
-    last: Seen,
+struct ChangeDetector {
+    used: ContentHash,
+    last: ContentHash,
 }
 
-impl Judge {
-    fn new(first: Seen) -> Self {
-        Self { judged: first, last: first }
+impl ChangeDetector {
+    fn new(first: ContentHash) -> Self {
+        Self { used: first, last: first }
     }
 
-    /// Returns true if `seen` differs from the last judged contents and equals the previous check.
-    fn is_new(&mut self, seen: Seen) -> bool {
+    /// Returns true if `seen` equals the previous read and differs from the contents used last.
+    fn is_new(&mut self, seen: ContentHash) -> bool {
         let is_still = std::mem::replace(&mut self.last, seen) == seen;
-        let is_new = is_still && self.judged != seen;
+        let is_new = is_still && self.used != seen;
         if is_new {
-            self.judged = seen;
+            self.used = seen;
         }
         is_new
     }
@@ -229,15 +234,15 @@ mod tests {
 
     #[test]
     fn a_pair_is_used_once_both_files_have_come() {
-        let [old, half, new, bad] = [1, 2, 3, 4].map(|byte| Seen([byte; 32]));
-        let mut judge = Judge::new(old);
+        let [old, half, new, bad] = [1, 2, 3, 4].map(|byte| ContentHash([byte; 32]));
+        let mut changes = ChangeDetector::new(old);
         let looks = [old, half, new, new, new, bad, bad, bad, new, new];
-        let found: Vec<bool> = looks.into_iter().map(|seen| judge.is_new(seen)).collect();
+        let found: Vec<bool> = looks.into_iter().map(|seen| changes.is_new(seen)).collect();
         assert_eq!(found, [false, false, false, true, false, false, true, false, false, true]);
     }
 
     #[test]
-    fn what_cannot_be_used_is_said_in_a_sentence() {
+    fn unusable_files_yield_a_sentence_with_a_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
             let path = dir.path().join(name);

@@ -1,4 +1,4 @@
-//! Model cards, `README.md`: the card of an export, and the keys that it repeats from the card of the base model.
+//! Model cards (`README.md`): the card of an export, and the keys that it repeats from the card of the source folder.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -12,24 +12,25 @@ use serde::{Deserialize, Serialize};
 use super::reader::open;
 use super::{SourceSettings, is_id};
 
-/// Largest length of a licence's name in characters.
+/// Maximum length of a licence's name, in characters.
 const LICENCE_CHARS_MAX: usize = 64;
 
-/// Progress of a run.
+/// Progress of a run, for its model card.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Course {
     /// Number of learners with merged tokens.
     pub learners: u64,
     /// Number of merged tokens.
     pub tokens_merged: u64,
-    /// First held-out loss, in nats per token, if it was measured.
+    /// First held-out loss, in nats per token; `None` if it was not measured.
     pub loss_first: Option<f32>,
-    /// Newest held-out loss, in nats per token.
+    /// Newest held-out loss, in nats per token; `None` if it was not measured.
     pub loss_last: Option<f32>,
 }
 
 impl Course {
-    /// Returns the progress recorded in `ledger`. `losses` are the first and the newest held-out loss.
+    /// Returns the progress recorded in `ledger`. `losses` are the first and the newest held-out loss, in nats per
+    /// token.
     #[must_use]
     pub fn of(ledger: &Ledger, losses: [Option<f32>; 2]) -> Self {
         let merged = ledger.accounts().filter(|(_, account)| ledger.tokens_merged(account) > 0);
@@ -38,32 +39,32 @@ impl Course {
     }
 }
 
-/// Facts in a model card.
+/// Content of a model card.
 #[derive(Clone, Copy, Debug)]
 pub struct Card<'a> {
-    /// Run number as 16 hex digits.
+    /// Run id, as 16 hex digits.
     pub run: &'a str,
-    /// Specification of the run, as learners get it.
+    /// Specification of the run, as learners receive it.
     pub spec: &'a RunSpec,
-    /// Sizes of the model, if it is the built-in decoder.
+    /// Model, if it is the built-in decoder.
     pub model: Option<&'a ModelSpec>,
-    /// Number of parameters in the folder.
+    /// Number of parameters in the exported folder.
     pub params: u64,
     /// True if the run's adapters, if any, are merged into the weights.
     pub merged: bool,
-    /// Name of the text.
+    /// Display name of the training text.
     pub text: &'a str,
-    /// Name of the folder that the run began with.
+    /// Name of the folder whose model the run started from.
     pub init: Option<&'a str>,
-    /// Further settings of that folder.
+    /// Settings of that folder that do not affect training.
     pub source: Option<&'a SourceSettings>,
-    /// Initial model of the run as libraries load it: a name on the hub or a folder.
+    /// Initial model of the run in the form that libraries load: a name on the hub or a folder.
     pub base: Option<&'a str>,
     /// Name of the folder that contains the card.
     pub folder: &'a str,
     /// Progress of the run.
     pub course: Course,
-    /// Licence that the owner chose.
+    /// Licence chosen by the owner.
     pub licence: Option<&'a str>,
     /// Date of the export, as 2026-11-29.
     pub date: &'a str,
@@ -107,7 +108,7 @@ impl Card<'_> {
         card
     }
 
-    /// Returns the header keys about the model's origin, with the licence that its owner chose.
+    /// Returns the keys of the card's header. A licence chosen by the owner replaces that of the source folder.
     fn keys(&self) -> CardKeys {
         let mut keys = self.source.map(|source| source.card.clone()).unwrap_or_default();
         if let Some(licence) = self.licence {
@@ -124,7 +125,7 @@ impl Card<'_> {
         keys
     }
 
-    /// Returns the card of adapters without their base model.
+    /// Returns the card of adapters that are exported without their base model.
     fn of_adapters(self, keys: &str, lora: &LoraSpec) -> String {
         let (folder, base) = (literal(self.folder), self.base.unwrap_or("BASE"));
         let (named, base) = (quoted(base), literal(base));
@@ -143,7 +144,7 @@ impl Card<'_> {
         card
     }
 
-    /// Returns the card of a model with an architecture of its own.
+    /// Returns the card of a model that is not the built-in decoder.
     fn of_tensors(self, keys: &str) -> String {
         let mut card = format!(
             "---\n{keys}tags:\n- archipelago\n---\n\n# A model of {} parameters\n\nIt was trained with Archipelago, \
@@ -155,7 +156,7 @@ impl Card<'_> {
         card
     }
 
-    /// Adds the rows that all models share, and the rows `more`.
+    /// Adds the rows in `more`, then the rows that all cards have.
     fn add_rows(self, card: &mut String, more: &[(&str, String)]) {
         let course = self.course;
         let text = quoted(self.text);
@@ -195,7 +196,7 @@ impl Card<'_> {
         }
     }
 
-    /// Returns the facts about the learners' training.
+    /// Returns the rows about the learners' training.
     fn training(&self) -> [(&'static str, String); 3] {
         let inner = &self.spec.inner;
         let rate = format!(
@@ -221,18 +222,18 @@ fn trained(lora: &LoraSpec) -> String {
     format!("adapters (LoRA) of rank {rank} on {targets}, alpha {alpha}")
 }
 
-/// Returns `text` as a Python string literal.
+/// Returns `text` as a Python string literal, with its quotes.
 fn literal(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Returns a name as inline code, without characters that would end the code or the table cell.
+/// Returns a name as inline code of Markdown, without characters that would end the code or the table cell.
 fn quoted(name: &str) -> String {
     let plain = |c: char| if c.is_control() || "`|".contains(c) { ' ' } else { c };
     format!("`{}`", name.chars().map(plain).collect::<String>())
 }
 
-/// Returns true if `name` is valid as a licence in a model card: letters, digits, `.`, `+`, `-` and `_`, as in
+/// Returns true if `name` is a valid licence in a model card: letters, digits, `.`, `+`, `-` and `_`, as in
 /// `apache-2.0`.
 #[must_use]
 pub fn licence(name: &str) -> bool {
@@ -240,33 +241,34 @@ pub fn licence(name: &str) -> bool {
     (1..=LICENCE_CHARS_MAX).contains(&name.len()) && name.chars().all(plain)
 }
 
-/// Bytes read from the beginning of a card.
+/// Number of bytes that are read from the beginning of a card.
 const CARD_BYTES_MAX: u64 = 64 << 10;
 
-/// Largest length of a value in characters, and largest number of values of a key; others are left out.
+/// Maximum length of a value in characters, and maximum number of values per key. Values beyond are left out.
 const VALUE_CHARS_MAX: usize = 256;
 const VALUES_MAX: usize = 64;
 
-/// Keys of the YAML header that exports repeat.
+/// Keys in the YAML header of a card that exports repeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CardKeys {
-    /// Licence, as `apache-2.0`.
+    /// Licence, as in `apache-2.0`.
     pub license: Option<String>,
     /// Name of a licence that the hub does not list.
     pub license_name: Option<String>,
-    /// Location of the licence's text.
+    /// Location of the licence text.
     pub license_link: Option<String>,
     /// Models that the model is based on.
     pub base_model: Vec<String>,
-    /// Languages.
+    /// Languages of the model.
     pub language: Vec<String>,
-    /// Data sets that it was trained on.
+    /// Data sets on which the model was trained.
     pub datasets: Vec<String>,
 }
 
 impl CardKeys {
-    /// Returns the keys of the card in the folder at `path`; empty if there is no card, or if it has no header.
+    /// Returns the keys of the card in the folder at `path`. They are empty if there is no card, or if it has no
+    /// header.
     pub(super) fn read(path: &Path) -> Self {
         let mut card = Vec::new();
         let read = open(path, "README.md").map(|file| file.take(CARD_BYTES_MAX).read_to_end(&mut card));
@@ -276,8 +278,8 @@ impl CardKeys {
         }
     }
 
-    /// Returns the keys in the header of `card`. Cards have three forms of values: a value behind the key, a list in
-    /// brackets, and an entry on each line.
+    /// Returns the keys in the header of `card`. A value may follow its key, be a list in brackets, or be a list with
+    /// one entry per line.
     fn of(card: &str) -> Self {
         let mut keys = Self::default();
         let mut lines = card.trim_start_matches('\u{feff}').lines();
@@ -351,7 +353,7 @@ impl CardKeys {
     }
 }
 
-/// Returns a text in YAML: unquoted if YAML cannot read it as anything else, otherwise in quotation marks.
+/// Returns `value` as a YAML scalar. It is quoted if YAML could read it as anything but this text.
 fn scalar(value: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._/+-".contains(c);
     let is_word = |word: &&str| word.eq_ignore_ascii_case(value);

@@ -10,47 +10,47 @@ use super::LlamaError;
 use super::small::placeholder;
 use super::small::{bytes, object};
 
-/// Largest size of a chat template in bytes. Those of large models have some tens of thousands.
+/// Maximum size of a chat template, in bytes. Templates of large models have some tens of thousands.
 pub const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 
-/// Largest size of a token's text in bytes; longer ones are left out.
+/// Maximum size of a token's text, in bytes. Longer ones are left out.
 const TEXT_BYTES_MAX: usize = 256;
 
 const CONFIG: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template.jinja";
-/// Folder of named templates.
+/// Folder of named chat templates.
 pub(super) const TEMPLATES: &str = "additional_chat_templates";
 
-/// Texts of special tokens, in older folders.
+/// File with the texts of special tokens, in older folders.
 pub(super) const SPECIAL: &str = "special_tokens_map.json";
 
-/// Keys of the tokens whose texts templates can use.
+/// Keys of the special tokens whose texts a template can use.
 const TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// Chat format in a run's manifest.
+/// Chat format, as stored in a run's manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
-    /// Jinja template, if any.
+    /// Jinja template for conversations without tools, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// Separate template for conversations with tools, if any.
+    /// Jinja template for conversations with tools, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_use: Option<String>,
-    /// Texts of special tokens by their keys, such as `bos_token`. Absent tokens have no entry.
+    /// Texts of special tokens by key, such as `bos_token`. Absent tokens have no entry.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tokens: BTreeMap<String, String>,
 }
 
 impl Chat {
-    /// Name of the template that is used if a folder has several.
+    /// Name of the template for conversations without tools, in a folder with several templates.
     pub(super) const DEFAULT: &str = "default";
-    /// Name of the template that is used for conversations with tools, if a folder has it.
+    /// Name of the template for conversations with tools.
     pub const TOOL_USE: &str = "tool_use";
 
-    /// Reads the settings of the folder at `path`. As in `transformers`, templates in separate files replace those in
-    /// `tokenizer_config.json`. Without these files, the settings are empty.
+    /// Reads the chat format of the folder at `path`. As in `transformers`, templates in separate files replace those
+    /// in `tokenizer_config.json`. Without any of these files, the format is empty.
     ///
     /// # Errors
     /// - `Read`, `Long`: a file cannot be read, or is too long.
@@ -58,7 +58,7 @@ impl Chat {
     pub fn read(path: &Path) -> Result<Self, LlamaError> {
         let config = if path.join(CONFIG).exists() { object(path, CONFIG)? } else { Map::new() };
         let mut tokens = tokens(&config);
-        // Newer folders repeat the tokens in this file; older ones have them only there.
+        // Newer folders repeat the tokens in `special_tokens_map.json`; older ones have them only there.
         if !config.contains_key("added_tokens_decoder") && path.join(SPECIAL).exists() {
             tokens.extend(self::tokens(&object(path, SPECIAL)?));
         }
@@ -71,20 +71,20 @@ impl Chat {
         Ok(Self { template, tool_use, tokens })
     }
 
-    /// Returns true if there is a template.
+    /// Returns true if there is a chat template.
     #[must_use]
     pub fn has_template(&self) -> bool {
         self.template.is_some() || self.tool_use.is_some()
     }
 
-    /// Returns true if there are no templates and no tokens.
+    /// Returns true if there are neither templates nor special tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Returns the texts of tokens. A token's text is a string, or an object with it as its content.
+/// Returns the texts of special tokens in `config`. Each is a string, or an object with the string as its `content`.
 fn tokens(config: &Map<String, Value>) -> BTreeMap<String, String> {
     let text = |key: &str| {
         let value = config.get(key)?;
@@ -106,8 +106,7 @@ fn file(path: &Path, name: &str) -> Result<Option<String>, LlamaError> {
     String::from_utf8(bytes).map(Some).map_err(|_| LlamaError::form(name, "it is not UTF-8 text"))
 }
 
-/// Returns the default template and the one for conversations with tools. `chat_template` is either one text or a list
-/// of named ones.
+/// Returns the templates without and with tools in `config`. Its `chat_template` is one text or a list of named ones.
 fn templates(config: &Map<String, Value>) -> Result<(Option<String>, Option<String>), LlamaError> {
     let found = match config.get("chat_template") {
         None | Some(Value::Null) => (None, None),

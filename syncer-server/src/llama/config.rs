@@ -1,4 +1,5 @@
-//! Conversion between the shape of a model and `config.json` with its companion files.
+//! Conversion between a model's shape and the files `config.json`, `generation_config.json` and
+//! `tokenizer_config.json`.
 
 use archipelago_core::model::{
     self, CONTEXT_MAX, EXPERTS_MAX, ExpertSpec, LAYERS_MAX, ModelSpec, VOCAB_MAX, WIDTH_MAX,
@@ -9,30 +10,30 @@ use super::special::id_value;
 use super::writer::Precision;
 use super::{Chat, LlamaError, SourceSettings, SpecialTokens};
 
-/// Defaults of `transformers` for missing keys.
+/// Defaults of `transformers` for missing keys of a `config.json`.
 struct Defaults {
     norm_eps: f64,
     rope_theta: f64,
-    /// Number of key and value heads; `None` means as many as query heads.
+    /// Number of key and value heads; `None` means one per query head.
     kv_heads: Option<u32>,
 }
 
 const LLAMA: Defaults = Defaults { norm_eps: 1e-6, rope_theta: 1e4, kv_heads: None };
 const MIXTRAL: Defaults = Defaults { norm_eps: 1e-5, rope_theta: 1e6, kv_heads: Some(8) };
-/// Default of MixtralConfig.
+/// Default of `router_aux_loss_coef` in the Mixtral configuration of `transformers`.
 const AUX_LOSS: f64 = 0.001;
 
-/// Model description in a `config.json`.
+/// Content of a `config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shape {
-    /// Sizes of the model.
+    /// Shape of the model.
     pub model: ModelSpec,
-    /// Special tokens.
+    /// Special tokens of the model.
     pub special: SpecialTokens,
 }
 
 impl Shape {
-    /// Reads a `config.json`. `context` is the number of tokens in the run's windows. Without it, windows are as long
+    /// Reads a `config.json`. `context` is the number of tokens in a window of the run. Without it, windows are as long
     /// as the model allows.
     ///
     /// # Errors
@@ -93,7 +94,7 @@ impl Shape {
     }
 }
 
-/// Keys of a configuration. Null counts as missing, as in Python.
+/// Keys of a configuration. A null value counts as missing, as in Python.
 struct Keys<'a>(&'a Map<String, Value>);
 
 impl Keys<'_> {
@@ -101,7 +102,7 @@ impl Keys<'_> {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
-    /// Checks that `key` is `expected` or missing.
+    /// Checks that `key` is missing or has the value `expected`.
     fn may(&self, key: &'static str, expected: &Value, why: &str) -> Result<(), LlamaError> {
         match self.get(key) {
             Some(value) if value != expected => Err(LlamaError::key(key, value, why)),
@@ -109,7 +110,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Checks that `key` is present and `expected`.
+    /// Checks that `key` has the value `expected`.
     fn must(&self, key: &'static str, expected: &Value, why: &str) -> Result<(), LlamaError> {
         self.get(key).ok_or(LlamaError::Absent { key })?;
         self.may(key, expected, why)
@@ -129,7 +130,7 @@ impl Keys<'_> {
         value.as_f64().map(Some).ok_or_else(|| LlamaError::key(key, value, "it must be a number"))
     }
 
-    /// Returns the mixture of experts of a Mixtral.
+    /// Returns the mixture of experts of a Mixtral model.
     fn experts(&self) -> Result<ExpertSpec, LlamaError> {
         self.may("sliding_window", &Value::Null, "attention always covers the whole window here")?;
         let noise = self.number("router_jitter_noise")?.filter(|noise| *noise != 0.0);
@@ -151,7 +152,7 @@ impl Keys<'_> {
         Ok(ExpertSpec { count, per_token, aux_loss })
     }
 
-    /// Returns the number of tokens in a window: `asked`, or as many as the model allows.
+    /// Returns the number of tokens in a window: `asked`, or the model's maximum.
     fn context(&self, asked: Option<u32>) -> Result<u32, LlamaError> {
         let key = "max_position_embeddings";
         let made_for = self.integer(key, 1..=u32::MAX)?;
@@ -168,7 +169,8 @@ impl Keys<'_> {
         }
     }
 
-    /// Checks that rotary embeddings cover the whole head. `outer` is the key of the object that contains these keys.
+    /// Checks that rotary embeddings cover whole heads. `outer` is the path of the object that contains these keys,
+    /// with a final dot.
     fn whole_heads(&self, outer: &str) -> Result<(), LlamaError> {
         let key = "partial_rotary_factor";
         match self.number(key)?.filter(|part| *part != 1.0) {
@@ -181,7 +183,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Returns the base of the rotary frequencies, at the place of version 4 of transformers or of version 5.
+    /// Returns the base of the rotary frequencies. Versions 4 and 5 of transformers store it in different places.
     fn rope_theta(&self, default: f64) -> Result<f32, LlamaError> {
         let mut theta = self.number("rope_theta")?;
         self.whole_heads("")?;
@@ -218,8 +220,8 @@ fn positive(key: &str, value: f64) -> Result<f32, LlamaError> {
     }
 }
 
-/// Returns the `config.json` of a model like `spec` with parameters in `precision`. Keys of `source` that do not
-/// describe the shape are kept, and so is the model's longest text.
+/// Returns the `config.json` for a model like `spec` with parameters in `precision`. Keys of `source` that do not
+/// describe the shape are kept, and so is the longest text that the model supports.
 pub fn model_config(
     spec: &ModelSpec,
     special: &SpecialTokens,
@@ -239,7 +241,7 @@ pub fn model_config(
         "max_position_embeddings": positions(spec, source),
         "hidden_act": "silu",
         "rms_norm_eps": decimal(spec.norm_eps),
-        // Version 4 of transformers reads the first, version 5 the second.
+        // Version 4 of transformers reads `rope_theta`, version 5 `rope_parameters`.
         "rope_theta": decimal(spec.rope_theta),
         "rope_parameters": { "rope_type": "default", "rope_theta": decimal(spec.rope_theta) },
         "attention_bias": false,
@@ -264,7 +266,7 @@ pub fn model_config(
     config
 }
 
-/// Returns the longest text of the model in tokens; a run may train on shorter windows.
+/// Returns the longest text that the model supports, in tokens. A run may train on shorter windows.
 fn positions(spec: &ModelSpec, source: Option<&SourceSettings>) -> u64 {
     let made_for = source.and_then(|source| source.config.get("max_position_embeddings")?.as_u64());
     made_for.unwrap_or_default().max(spec.context.into())
@@ -279,8 +281,8 @@ fn add_absent(config: &mut Value, settings: Option<&Map<String, Value>>) {
     }
 }
 
-/// Returns the `generation_config.json`: that of `source`, or sampling up to half a context for a run without a source
-/// folder. `stops` are all tokens that end a text.
+/// Returns the `generation_config.json`: that of `source`, or a default if the run has no source folder. The default
+/// samples up to half a context. `stops` are all tokens that end a text.
 pub fn generation_config(
     spec: &ModelSpec,
     special: &SpecialTokens,
@@ -304,11 +306,12 @@ pub fn generation_config(
     config
 }
 
-/// Smallest `model_max_length` that means an unknown length: transformers writes 1e30.
+/// Smallest `model_max_length` that means an unknown length. transformers writes 1e30.
 const LENGTH_MAX: u64 = 1 << 40;
 
-/// Returns the `tokenizer_config.json` for `tokenizer`, a `tokenizer.json`. It has the settings of `source`; missing
-/// ones come from the special tokens and the length of the model. `chat` defines how conversations are rendered.
+/// Returns the content of `tokenizer_config.json`. `tokenizer` is the content of `tokenizer.json`. Settings of `source`
+/// are kept; missing ones follow from the special tokens and the longest text of the model. `chat` supplies the chat
+/// templates.
 pub fn tokenizer_config(
     spec: &ModelSpec,
     special: &SpecialTokens,
@@ -317,7 +320,7 @@ pub fn tokenizer_config(
     source: Option<&SourceSettings>,
 ) -> Value {
     let mut config = source.map_or_else(|| json!({}), |source| json!(source.tokenizer));
-    // Other classes override tokenizer.json for the beginning and end of a text, with which the model was trained.
+    // Other classes override how tokenizer.json begins and ends a text, and the model was trained with the latter.
     config["tokenizer_class"] = json!("PreTrainedTokenizerFast");
     let length = config.get("model_max_length").and_then(Value::as_u64).filter(|&length| length < LENGTH_MAX);
     config["model_max_length"] = json!(length.unwrap_or_else(|| positions(spec, source)));
@@ -346,8 +349,8 @@ pub fn tokenizer_config(
     config
 }
 
-/// Gives special tokens without a role the key that versions 4 and 5 of transformers both read: version 5 writes a list
-/// as `extra_special_tokens`, which version 4 takes for an object.
+/// Moves special tokens without a role to `additional_special_tokens`, which versions 4 and 5 of transformers both
+/// read. Version 5 writes them as a list `extra_special_tokens`, for which version 4 expects an object.
 fn as_version_4(config: &mut Value) {
     let Some(Value::Array(extra)) = config.get("extra_special_tokens").cloned() else { return };
     let mut all = match config.get("additional_special_tokens") {
@@ -359,7 +362,7 @@ fn as_version_4(config: &mut Value) {
     config.as_object_mut().expect("it is made as an object").remove("extra_special_tokens");
 }
 
-/// Returns the shortest decimal that is the same `f32`: 1e-5, not 9.999999747378752e-6.
+/// Returns the shortest decimal that is the same `f32`, such as 1e-5 instead of 9.999999747378752e-6.
 fn decimal(value: f32) -> Value {
     let shortest: f64 = value.to_string().parse().expect("a number prints as one");
     json!(shortest)

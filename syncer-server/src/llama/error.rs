@@ -1,12 +1,12 @@
-//! Reasons why a run cannot begin with a folder.
+//! Reasons why a run cannot start from a model folder.
 
 use archipelago_core::diloco::halves::ABS_MAX;
 use archipelago_core::model::ModelError;
 
-/// Largest length of an untrusted value in an error, in characters.
+/// Maximum length of an untrusted value in an error, in characters.
 const VALUE_CHARS_MAX: usize = 60;
 
-/// Fault of a model folder, with a remedy.
+/// Fault of a model folder. The message includes a remedy where one exists.
 #[derive(Debug, thiserror::Error)]
 pub enum LlamaError {
     /// A file cannot be opened or read.
@@ -17,31 +17,31 @@ pub enum LlamaError {
         /// The operating system's error.
         source: std::io::Error,
     },
-    /// The folder does not exist.
+    /// There is no folder at the path.
     #[error("{why}")]
     NoFolder {
-        /// Description of what is there instead, and a remedy.
+        /// Description of what is at the path instead, and a remedy.
         why: String,
     },
-    /// The folder holds adapters for PEFT.
+    /// The folder holds PEFT adapters without their base model.
     #[error(
         "it has adapter_config.json but no config.json, so it holds adapters without their base model: merge them \
          first, with merge_and_unload of PEFT or `export --merged` of their run, and give that folder"
     )]
     Adapters,
-    /// The folder has no parameters.
+    /// The folder has no safetensors file.
     #[error(
         "there is neither model.safetensors nor model.safetensors.index.json: save the model as safetensors"
     )]
     NoTensors,
-    /// A file is too long.
+    /// A file is too large.
     #[error("{file} has {bytes} bytes, but at most {bytes_max} are read: check that it is the right file")]
     Long {
         /// Name of the file.
         file: String,
         /// Its length in bytes.
         bytes: u64,
-        /// Largest length that is read, in bytes.
+        /// Largest size that is read, in bytes.
         bytes_max: u64,
     },
     /// The content of a file is invalid.
@@ -52,13 +52,13 @@ pub enum LlamaError {
         /// Description of the fault.
         why: String,
     },
-    /// A required key is missing.
+    /// A required key of `config.json` is missing.
     #[error("config.json has no {key}, which a model of type llama needs")]
     Absent {
         /// Name of the key.
         key: &'static str,
     },
-    /// A key has a value that runs cannot represent.
+    /// A key of `config.json` has a value that runs cannot represent.
     #[error("config.json has {key} = {value}: {why}")]
     Key {
         /// Name of the key.
@@ -68,10 +68,10 @@ pub enum LlamaError {
         /// Description of the values that can be represented.
         why: String,
     },
-    /// The sizes together describe no valid model.
+    /// The sizes in `config.json` together describe no valid model.
     #[error("config.json does not describe a supported model: {0}")]
     Model(#[from] ModelError),
-    /// A tensor does not belong to the model, or has a wrong form.
+    /// A tensor does not belong to the model, or has a wrong shape or type.
     #[error("tensor {name} in {file} {why}")]
     Tensor {
         /// Name of the tensor, shortened.
@@ -81,7 +81,7 @@ pub enum LlamaError {
         /// Description of the fault.
         why: String,
     },
-    /// A value is outside the range that learners can hold.
+    /// A parameter is outside the range that learners can hold.
     #[error(
         "tensor {name} in {file} has the value {value} at place {place}: values must be from -{ABS_MAX} to {ABS_MAX}"
     )]
@@ -104,7 +104,7 @@ pub enum LlamaError {
 }
 
 impl LlamaError {
-    /// Returns the error for a key whose value cannot be represented.
+    /// Returns the error for a key with an unsupported value.
     pub(super) fn key(key: impl Into<String>, value: impl ToString, why: impl Into<String>) -> Self {
         Self::Key { key: key.into(), value: short(&value.to_string()), why: why.into() }
     }
@@ -114,13 +114,13 @@ impl LlamaError {
         Self::Form { file: short(file), why: why.to_string() }
     }
 
-    /// Returns the error for an unexpected tensor.
+    /// Returns the error for an unexpected or invalid tensor.
     pub(super) fn tensor(name: &str, file: &str, why: impl Into<String>) -> Self {
         Self::Tensor { name: short(name), file: short(file), why: why.into() }
     }
 }
 
-/// Returns an untrusted text on one line, shortened.
+/// Returns untrusted text on one line, shortened to [`VALUE_CHARS_MAX`] characters.
 pub(super) fn short(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let mut short: String = text.chars().take(VALUE_CHARS_MAX).map(plain).collect();

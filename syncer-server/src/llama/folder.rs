@@ -1,4 +1,4 @@
-//! Folder of the model that a run begins with.
+//! Folder of the model that a run starts from.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -14,20 +14,20 @@ use super::small::{self, check_json, check_len, object};
 use super::source::is_id;
 use super::{Chat, LlamaError, SourceSettings, SpecialTokens, Tensors};
 
-/// Largest size of a `tokenizer.json` in bytes. Those of the largest vocabularies have some tens of millions.
+/// Maximum size of a `tokenizer.json`, in bytes. Those of the largest vocabularies have some tens of millions.
 const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
 
-/// Largest number of files with parameters.
+/// Maximum number of files with parameters.
 const FILES_MAX: usize = 1_000;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const CONFIG: &str = "config.json";
-/// File that a folder of PEFT adapters has instead.
+/// File that a folder of PEFT adapters has instead of `config.json`.
 const ADAPTERS: &str = "adapter_config.json";
 const TOKENIZER: &str = "tokenizer.json";
 
-/// Folder with a model that a run can use, as far as its files tell without the parameters.
+/// Folder whose model a run can use, as far as the files tell without their parameters.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -37,14 +37,14 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens the folder at `path` for a run with windows of `context` tokens. Without `context`, windows are as long as
-    /// the model allows.
+    /// Opens the folder at `path` for a run whose windows have `context` tokens. Without `context`, windows are as long
+    /// as the model allows.
     ///
     /// # Errors
     /// - `NoFolder`: there is no folder at `path`.
     /// - `Read`, `Long`, `Form`, `NoTensors`: a file is missing, too long or invalid.
     /// - `Adapters`: the folder holds adapters and no model.
-    /// - `Absent`, `Key`, `Model`: the model cannot be trained here.
+    /// - `Absent`, `Key`, `Model`: this program cannot train the model.
     /// - `Tensor`, `Missing`: the tensors do not match `config.json`.
     pub fn open(path: &Path, context: Option<u32>) -> Result<Self, LlamaError> {
         check_folder(path)?;
@@ -72,19 +72,19 @@ impl Folder {
         whole.file_name().map_or_else(|| "/".to_owned(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// Returns the sizes of the model.
+    /// Returns the shape of the model.
     #[must_use]
     pub fn model(&self) -> &ModelSpec {
         &self.shape.model
     }
 
-    /// Returns the special tokens.
+    /// Returns the special tokens of the model.
     #[must_use]
     pub fn special(&self) -> &SpecialTokens {
         &self.shape.special
     }
 
-    /// Returns the settings that exports repeat.
+    /// Returns the settings of the folder that exports repeat.
     #[must_use]
     pub fn settings(&self) -> &SourceSettings {
         &self.settings
@@ -116,7 +116,7 @@ impl Folder {
         &self.tensors
     }
 
-    /// Reads the parameters, flat.
+    /// Reads all parameters into one flat vector, in the order of the model's layout.
     ///
     /// # Errors
     /// Those of [`Tensors::read`].
@@ -124,14 +124,14 @@ impl Folder {
         self.tensors.read(&model::layout(&self.shape.model)?)
     }
 
-    /// Refuses a tokenizer with `tokens` tokens if the model has fewer. As in transformers, added tokens may lie beyond
-    /// the rows of the embedding if no text contains them, as the `<pad>` of some folders does.
+    /// Checks that the embedding has a row for each token that can occur. The tokenizer has `tokens` tokens. As in
+    /// transformers, added tokens may lack a row if no text contains them, as `<pad>` does in some folders.
     ///
-    /// `without_row` is the first token of the vocabulary itself that has no row, and `in_text` is the highest token of
-    /// the text, each with its name.
+    /// `without_row` is the first token of the vocabulary itself that lacks a row. `in_text` is the highest token in
+    /// the text. Each is an id and a name.
     ///
     /// # Errors
-    /// `Key`: a token of the vocabulary itself, or a token of the text, has no row.
+    /// `Key`: a token of the vocabulary itself, or a token in the text, has no row.
     pub fn check_vocab(
         &self,
         tokens: u32,
@@ -156,10 +156,10 @@ impl Folder {
     }
 }
 
-/// Refuses `path` if it is not a folder.
+/// Checks that `path` is a folder.
 ///
 /// # Errors
-/// `NoFolder`, with a description of what is there instead, and a remedy.
+/// `NoFolder`, with a description of what is at the path instead, and a remedy.
 fn check_folder(path: &Path) -> Result<(), LlamaError> {
     if path.is_dir() {
         return Ok(());
@@ -179,7 +179,7 @@ fn check_folder(path: &Path) -> Result<(), LlamaError> {
     Err(LlamaError::NoFolder { why })
 }
 
-/// Returns the names of the files with parameters.
+/// Returns the names of the safetensors files with the parameters.
 fn files(path: &Path) -> Result<Vec<String>, LlamaError> {
     if path.join(SINGLE).exists() {
         return Ok(vec![SINGLE.to_owned()]);
@@ -192,7 +192,7 @@ fn files(path: &Path) -> Result<Vec<String>, LlamaError> {
     let map = map.ok_or_else(|| LlamaError::form(INDEX, "it has no weight_map"))?;
     let mut names = BTreeSet::new();
     for name in map.values() {
-        // Only files inside the folder are read.
+        // Names that lead outside the folder are refused.
         let plain = |name: &&str| Path::new(name).file_name().is_some_and(|last| last == *name);
         let Some(name) = name.as_str().filter(plain) else {
             let why = format!("{} is not the name of a file in this folder", short(&name.to_string()));

@@ -1,7 +1,7 @@
-//! Hugging Face folders of Llama models: reading, parameters and export. Also reads parameter files of other models.
+//! Hugging Face folders of Llama models: reading, and export. Parameter files of other models can be read, too.
 //!
-//! Folders are untrusted. Reading one ends with a model that this program can train, or with an error of one sentence.
-//! Memory use is bounded by the size of the model's parameters plus a few megabytes.
+//! Folders are untrusted. Reading one yields a model that this program can train, or an error of one sentence. Reading
+//! takes no more memory than the model's parameters and a few megabytes.
 
 mod card;
 mod chat;

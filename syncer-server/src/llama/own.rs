@@ -1,22 +1,22 @@
-//! Layout of tensors of other models, derived from the files themselves.
+//! Layout of the tensors in parameter files of other models, derived from the files.
 
 use archipelago_core::diloco::{Layout, MergeClass, Tensor};
 
 use super::{LlamaError, Tensors};
 
-/// Prefix of the metadata key for a tensor's merge class; the tensor's name follows.
+/// Prefix of the metadata keys that set merge classes. The tensor's name follows it.
 const MERGE: &str = "merge.";
 
-/// Values of such an entry.
+/// Values of these metadata entries.
 const CLASSES: [(&str, MergeClass); 2] = [("radial", MergeClass::Radial), ("mean", MergeClass::Mean)];
 
 impl Tensors {
-    /// Returns the layout of the tensors, ordered by name. The file's metadata sets how each tensor is merged; the
-    /// default is radial.
+    /// Returns the layout of the tensors, ordered by name. Metadata entries set how a tensor is merged; the default is
+    /// radial.
     ///
     /// # Errors
     /// - `Tensor`: a tensor is neither a vector nor a matrix, or its merge class is unknown.
-    /// - `Form`: there are no tensors, or more than 2³² − 1 values.
+    /// - `Form`: there are no tensors, or they have more than 2³² − 1 values together.
     pub fn layout(&self) -> Result<Layout, LlamaError> {
         let mut tensors = Vec::new();
         for (name, file, shape) in self.shapes() {
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the layout of a file with these tensors, by name and shape, and these metadata entries.
+    /// Returns the layout of a file whose tensors have these names and shapes, and with these metadata entries.
     fn layout(tensors: &[(&str, &[usize])], notes: &[(&str, &str)]) -> Result<Layout, LlamaError> {
         let dir = tempfile::tempdir().unwrap();
         let bytes = vec![0; 1 << 10];
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_laid_out_is_refused_in_a_sentence() {
+    fn invalid_layouts_are_refused_with_a_sentence() {
         let check = |tensors: &[(&str, &[usize])], notes: &[(&str, &str)], part: &str| {
             let error = layout(tensors, notes).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

@@ -1,16 +1,16 @@
-//! Adapters in the format of Hugging Face's library PEFT.
+//! Adapters in the format of PEFT, a library of Hugging Face.
 
 use archipelago_core::diloco::{Layout, LayoutError, Tensor};
 use archipelago_core::model::{LoraSpec, LoraTarget};
 use serde_json::{Value, json};
 
-/// Prefix of PEFT for each tensor name of a wrapped model.
+/// Prefix that PEFT adds to each tensor name of a model.
 const PREFIX: &str = "base_model.model.";
 
-/// Returns the `adapter_config.json` of adapters like `lora` on the model `base`, a name on the hub or a folder.
+/// Returns the `adapter_config.json` for adapters like `lora`. `base` is their model: a name on the hub or a folder.
 #[must_use]
 pub fn adapter_config(lora: &LoraSpec, base: Option<&str>) -> Value {
-    // Alpha is its shortest decimal, and an integer if possible, because PEFT declares it as an integer.
+    // PEFT declares alpha as an integer, so it is one if possible, otherwise the shortest decimal.
     let alpha = lora.alpha.to_string();
     let alpha = alpha.parse::<u64>().map(Value::from).or_else(|_| alpha.parse::<f64>().map(Value::from));
     json!({
@@ -36,7 +36,7 @@ pub fn adapter_config(lora: &LoraSpec, base: Option<&str>) -> Value {
     })
 }
 
-/// Returns the name by which PEFT finds a matrix: the last part of its full name.
+/// Returns the name by which PEFT finds the matrix `target`: the last part of its full name.
 fn module(target: LoraTarget) -> &'static str {
     target.module().rsplit('.').next().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Parameters from untrusted safetensors files.
+//! Reading of parameters from untrusted safetensors files.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,37 +15,37 @@ use super::error::short;
 use super::small::{self, placeholder};
 use super::writer::shape;
 
-/// Largest size of a file's header in bytes: some hundred for each tensor.
+/// Maximum size of a file's header, in bytes. A header has some hundred bytes per tensor.
 const HEADER_BYTES_MAX: u64 = 8 << 20;
 
-/// Values in one read.
+/// Number of values in one read.
 const PIECE: usize = 1 << 18;
 
-/// Output matrix, which some folders contain although it is tied to the embedding.
+/// Name of the output matrix, which some folders contain although it is tied to the embedding.
 const HEAD: &str = "lm_head.weight";
 
-/// Name parts that wrappers of PyTorch modules add anywhere: torch.compile, FSDP, activation checkpoints.
+/// Name parts that wrappers of PyTorch modules insert anywhere: torch.compile, FSDP, activation checkpoints.
 const WRAPPERS: [&str; 3] = ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"];
 
-/// Prefix that DDP and DataParallel put before names.
+/// Prefix that DDP and DataParallel add to names.
 const DDP: &str = "module.";
 
-/// Suffix of derived tensors in old folders, which follow from the settings.
+/// Name suffix of tensors in old folders that follow from the settings and are ignored.
 const DERIVED: &str = ".rotary_emb.inv_freq";
 
-/// Tensors of several files: their places and types.
+/// Locations and types of the tensors in several files.
 #[derive(Debug)]
 pub struct Tensors {
     folder: PathBuf,
     files: Vec<String>,
-    places: BTreeMap<String, Place>,
-    /// Metadata of the files.
+    locations: BTreeMap<String, TensorLocation>,
+    /// Metadata entries of all files.
     notes: BTreeMap<String, String>,
 }
 
-/// Tensor in a file.
+/// Location and type of a tensor.
 #[derive(Debug)]
-struct Place {
+struct TensorLocation {
     file: usize,
     dtype: Dtype,
     shape: Vec<usize>,
@@ -59,65 +59,65 @@ impl Tensors {
     /// # Errors
     /// - `Read`: a file cannot be read.
     /// - `Form`: a file is not valid safetensors, or its tensors overlap, leave holes or reach beyond its end.
-    /// - `Tensor`: two files have a tensor of the same name.
+    /// - `Tensor`: two files have a tensor with the same name.
     pub fn open(folder: &Path, files: Vec<String>) -> Result<Self, LlamaError> {
-        let (mut places, mut notes) = (BTreeMap::new(), BTreeMap::new());
+        let (mut locations, mut notes) = (BTreeMap::new(), BTreeMap::new());
         for (index, name) in files.iter().enumerate() {
             let (first, header) = header(&open(folder, name)?, name)?;
             notes.extend(header.metadata().iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
             for (tensor, info) in header.tensors() {
-                let place = Place {
+                let location = TensorLocation {
                     file: index,
                     dtype: info.dtype,
                     shape: info.shape.clone(),
                     start: first + info.data_offsets.0 as u64,
                 };
-                if places.insert(tensor.clone(), place).is_some() {
+                if locations.insert(tensor.clone(), location).is_some() {
                     return Err(LlamaError::tensor(&tensor, name, "is in another file too"));
                 }
             }
         }
-        Ok(Self { folder: folder.to_owned(), files, places, notes })
+        Ok(Self { folder: folder.to_owned(), files, locations, notes })
     }
 
-    /// Returns the same tensors with the name parts of PyTorch wrappers removed.
+    /// Removes the name parts of PyTorch wrappers from all tensor names.
     ///
     /// # Errors
     /// `Tensor`: two tensors get the same name.
     pub(super) fn unwrapped(self) -> Result<Self, LlamaError> {
-        let mut places = BTreeMap::new();
-        for (name, place) in self.places {
+        let mut locations = BTreeMap::new();
+        for (name, location) in self.locations {
             let plain = unwrapped(&name);
-            let file = place.file;
-            if places.insert(plain.clone(), place).is_some() {
+            let file = location.file;
+            if locations.insert(plain.clone(), location).is_some() {
                 let why = format!("occurs twice, with and without the prefix of a wrapper: {}", short(&name));
                 return Err(LlamaError::tensor(&plain, &self.files[file], why));
             }
         }
-        Ok(Self { places, ..self })
+        Ok(Self { locations, ..self })
     }
 
     /// Returns the name, file and shape of each tensor, ordered by name.
     pub(super) fn shapes(&self) -> impl Iterator<Item = (&str, &str, &[usize])> {
-        self.places.iter().map(|(name, place)| (&**name, &*self.files[place.file], &*place.shape))
+        self.locations.iter().map(|(name, location)| (&**name, &*self.files[location.file], &*location.shape))
     }
 
-    /// Returns the metadata of the files.
+    /// Returns the metadata entries of all files.
     pub(super) fn notes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.notes.iter().map(|(key, value)| (&**key, &**value))
     }
 
-    /// Checks that the tensors are exactly the parameters of `layout`, each with its shape and in f32, f16 or bf16. An
-    /// output matrix is allowed even if the layout lacks one, since it may be tied to the embedding.
+    /// Checks that the tensors are exactly the parameters of `layout`, each with its shape and in f32, f16 or bf16. A
+    /// layout without output matrix still allows one, because it may be tied to the embedding.
     ///
     /// # Errors
     /// - `Missing`: a tensor is missing.
-    /// - `Tensor`: a tensor has a wrong form, or does not belong to the model.
+    /// - `Tensor`: a tensor has a wrong shape or type, or does not belong to the model.
     pub fn check(&self, layout: &Layout) -> Result<(), LlamaError> {
         let mut wanted: BTreeMap<&str, Vec<usize>> =
             layout.tensors().iter().map(|tensor| (&*tensor.name, shape(tensor))).collect();
-        for (name, place) in &self.places {
-            let file = &self.files[place.file];
+        for (name, location) in &self.locations {
+            let file = &self.files[location.file];
             let expected = match wanted.remove(&**name) {
                 Some(expected) => expected,
                 None if name == HEAD => layout.tensors().first().map(shape).unwrap_or_default(),
@@ -126,12 +126,13 @@ impl Tensors {
                     return Err(LlamaError::tensor(name, file, "does not belong to a model of this type"));
                 }
             };
-            if place.shape != expected {
-                let why = format!("has the shape {:?}, but config.json requires {expected:?}", place.shape);
+            if location.shape != expected {
+                let why =
+                    format!("has the shape {:?}, but config.json requires {expected:?}", location.shape);
                 return Err(LlamaError::tensor(name, file, why));
             }
-            if !matches!(place.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-                let why = format!("is of the type {}: save the model in F32, F16 or BF16", place.dtype);
+            if !matches!(location.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+                let why = format!("is of the type {}: save the model in F32, F16 or BF16", location.dtype);
                 return Err(LlamaError::tensor(name, file, why));
             }
         }
@@ -141,25 +142,25 @@ impl Tensors {
         }
     }
 
-    /// Reads the parameters, flat, `[layout.len()]`. Takes about a megabyte of memory in addition.
+    /// Reads all parameters into one flat vector, `[layout.len()]`. This takes about one further megabyte of memory.
     ///
     /// # Errors
     /// - Those of [`Self::check`].
     /// - `Read`: a file can no longer be read.
     /// - `Value`: a value is not finite, or larger than learners can hold.
-    /// - `Key`: the layout has no output matrix, and the existing one differs from the embedding.
+    /// - `Key`: the layout has no output matrix, but the files have one that differs from the embedding.
     pub fn read(&self, layout: &Layout) -> Result<Vec<f32>, LlamaError> {
         self.read_within(layout, std::slice::from_ref(&(0..layout.len())))
     }
 
-    /// Reads only these ranges of the flat vector, in order.
+    /// Reads only these ranges of the flat parameter vector, in their order.
     ///
     /// # Errors
-    /// Those of [`Self::read`], for the part that was read.
+    /// Those of [`Self::read`], for the ranges that are read.
     pub fn read_within(&self, layout: &Layout, ranges: &[Range<usize>]) -> Result<Vec<f32>, LlamaError> {
         self.check(layout)?;
         let is_tied = layout.tensors().iter().all(|tensor| tensor.name != HEAD);
-        let has_twin = is_tied && self.places.contains_key(HEAD);
+        let has_twin = is_tied && self.locations.contains_key(HEAD);
         let mut read = Vec::with_capacity(ranges.iter().map(ExactSizeIterator::len).sum());
         for range in ranges {
             for (start, tensor) in layout.offsets() {
@@ -175,8 +176,8 @@ impl Tensors {
                 })?;
                 // The embedding is the first tensor.
                 if has_twin && start == 0 {
-                    self.pieces(HEAD, within, |place, values| {
-                        let same = read[before + place..].get(..values.len());
+                    self.pieces(HEAD, within, |offset, values| {
+                        let same = read[before + offset..].get(..values.len());
                         (same == Some(values)).then_some(()).ok_or_else(not_the_embedding)
                     })?;
                 }
@@ -185,26 +186,26 @@ impl Tensors {
         Ok(read)
     }
 
-    /// Passes the values of a range of the tensor `name` to `take` in pieces, each with its offset in the range.
+    /// Passes the values of a range of the tensor `name` to `take`, piece by piece, each with its offset in the range.
     fn pieces(
         &self,
         name: &str,
         range: Range<usize>,
         mut take: impl FnMut(usize, &[f32]) -> Result<(), LlamaError>,
     ) -> Result<(), LlamaError> {
-        let place = self.places.get(name).ok_or_else(|| LlamaError::Missing { name: short(name) })?;
-        let file_name = &self.files[place.file];
+        let location = self.locations.get(name).ok_or_else(|| LlamaError::Missing { name: short(name) })?;
+        let file_name = &self.files[location.file];
         let mut file = open(&self.folder, file_name)?;
         let failed = |source| LlamaError::Read { file: short(file_name), source };
-        let (count, width) = (range.len(), place.dtype.bitsize() / 8);
-        file.seek(SeekFrom::Start(place.start + (width * range.start) as u64)).map_err(failed)?;
+        let (count, width) = (range.len(), location.dtype.bitsize() / 8);
+        file.seek(SeekFrom::Start(location.start + (width * range.start) as u64)).map_err(failed)?;
         let (mut bytes, mut values) = (vec![0; width * PIECE.min(count)], vec![0.0; PIECE.min(count)]);
         let mut done = 0;
         while done < count {
             let now = PIECE.min(count - done);
             let (bytes, values) = (&mut bytes[..width * now], &mut values[..now]);
             file.read_exact(bytes).map_err(failed)?;
-            decode(place.dtype, bytes, values);
+            decode(location.dtype, bytes, values);
             let bad = |value: &f32| !(value.is_finite() && value.abs() <= halves::ABS_MAX);
             if let Some(at) = values.iter().position(bad) {
                 let (name, file) = (short(name), short(file_name));
@@ -222,7 +223,8 @@ impl Tensors {
     }
 }
 
-/// Returns `name` without the parts that torch.compile, FSDP, activation checkpoints and, at the beginning, DDP add.
+/// Returns `name` without the parts that torch.compile, FSDP and activation checkpoints insert, and without the DDP
+/// prefix.
 fn unwrapped(name: &str) -> String {
     let mut name = name;
     while let Some(inner) = name.strip_prefix(DDP) {
@@ -236,7 +238,7 @@ fn unwrapped(name: &str) -> String {
     }
 }
 
-/// Converts `bytes` to numbers. Types that [`Tensors::check`] refuses become NaN.
+/// Converts `bytes` to numbers. Types that [`Tensors::check`] refuses yield NaN.
 fn decode(dtype: Dtype, bytes: &[u8], values: &mut [f32]) {
     match dtype {
         Dtype::F32 => copy_f32s(bytes, values),
@@ -256,7 +258,7 @@ fn not_the_embedding() -> LlamaError {
     LlamaError::key("tie_word_embeddings", true, why)
 }
 
-/// Opens a regular file of the folder, but no pipe or folder of that name.
+/// Opens a regular file of the folder. Pipes and folders are refused.
 pub(super) fn open(folder: &Path, name: &str) -> Result<File, LlamaError> {
     let failed = |source| LlamaError::Read { file: short(name), source };
     let path = folder.join(name);
@@ -266,7 +268,7 @@ pub(super) fn open(folder: &Path, name: &str) -> Result<File, LlamaError> {
     File::open(&path).map_err(failed)
 }
 
-/// Reads the header of a safetensors file, and the offset of the tensors' bytes.
+/// Reads the header of a safetensors file. Returns it with the offset of the first tensor byte.
 fn header(mut file: &File, name: &str) -> Result<(u64, Metadata), LlamaError> {
     let failed = |source| LlamaError::Read { file: short(name), source };
     let bytes = file.metadata().map_err(failed)?.len();
@@ -291,7 +293,7 @@ fn header(mut file: &File, name: &str) -> Result<(u64, Metadata), LlamaError> {
     file.read_exact(&mut header).map_err(failed)?;
     let metadata: Metadata =
         serde_json::from_slice(&header).map_err(|error| LlamaError::form(name, short(&error.to_string())))?;
-    // The parser has checked that the tensors follow each other without gaps, with the lengths of their shapes.
+    // The parser has checked that the tensors follow each other without gaps, and that lengths match shapes.
     let (end, there) = (metadata.data_len() as u64, rest - header_bytes);
     if end != there {
         let why =

@@ -1,4 +1,4 @@
-//! Small files of a folder, which are read whole.
+//! Small files of a model folder, which are read as a whole.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 use super::LlamaError;
 use super::reader::open;
 
-/// Largest size of a `config.json` or of a file index, in bytes.
+/// Maximum size of a `config.json` or of a file index, in bytes.
 pub(super) const JSON_BYTES_MAX: u64 = 16 << 20;
 
-/// Byte order marks of UTF-8, and of UTF-16 in both orders.
+/// Byte order marks of UTF-8 and of both forms of UTF-16.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
-/// Reads a small file.
+/// Reads a file of at most `bytes_max` bytes.
 pub(super) fn bytes(path: &Path, name: &str, bytes_max: u64) -> Result<Vec<u8>, LlamaError> {
     let file = open(path, name)?;
     let mut bytes = Vec::new();
@@ -24,11 +24,11 @@ pub(super) fn bytes(path: &Path, name: &str, bytes_max: u64) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// Returns the JSON object in a small file.
+/// Reads a small JSON file whose value is an object.
 ///
 /// # Errors
-/// - `Read`, `Long`: it cannot be read, or is too long.
-/// - `Form`: it is not a JSON object.
+/// - `Read`, `Long`: the file cannot be read, or is too large.
+/// - `Form`: the file is no JSON object.
 pub(super) fn object(path: &Path, name: &str) -> Result<Map<String, Value>, LlamaError> {
     let bytes = bytes(path, name, JSON_BYTES_MAX)?;
     check_json(name, &bytes)?;
@@ -38,11 +38,11 @@ pub(super) fn object(path: &Path, name: &str) -> Result<Map<String, Value>, Llam
     }
 }
 
-/// Refuses `bytes`, the beginning of a JSON file, if they belong to another kind of file, or if Python would not read
-/// them.
+/// Checks `bytes`, the beginning of a JSON file. Other kinds of files are refused, and files that Python would not
+/// read.
 ///
 /// # Errors
-/// `Form`, with the actual kind and a remedy.
+/// `Form`, with the kind of the file and a remedy.
 pub fn check_json(name: &str, bytes: &[u8]) -> Result<(), LlamaError> {
     if let Some(why) = placeholder(bytes) {
         return Err(LlamaError::form(name, why));
@@ -67,7 +67,7 @@ const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 /// First bytes of a web page, in lower case.
 const PAGE: [&[u8]; 2] = [b"<!doctype html", b"<html"];
 
-/// Returns the kind of a placeholder file that begins with `bytes`, and a remedy. Returns `None` for other files.
+/// Returns a description and a remedy if a file that begins with `bytes` is a placeholder. Returns `None` otherwise.
 #[must_use]
 pub fn placeholder(bytes: &[u8]) -> Option<&'static str> {
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
@@ -86,7 +86,7 @@ pub fn placeholder(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Bytes at the start of a file that suffice for [`placeholder`], including leading blanks.
+/// Number of bytes at the start of a file that suffice for [`placeholder`], including leading blanks.
 pub(super) const BYTES: usize = 256;
 
 #[cfg(test)]
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pointers_and_pages_are_told_from_files() {
+    fn pointers_and_pages_are_recognised() {
         let said = |bytes: &[u8]| placeholder(bytes).unwrap_or_default();
         assert!(
             said(b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 5\n")

@@ -1,4 +1,4 @@
-//! Settings of the folder that a run begins with, beyond the shape of its model. Exports repeat them.
+//! Settings of the folder that a run starts from, beyond the shape of its model. Exports repeat them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,10 +15,10 @@ const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
 const TOKENIZER: &str = "tokenizer_config.json";
 
-/// Largest number of named chat templates; further ones are left out.
+/// Maximum number of named chat templates. Further ones are left out.
 const TEMPLATES_MAX: usize = 16;
 
-/// Key of `config.json` for the place where the model was saved.
+/// Key of `config.json` with the name or path from which the model was loaded.
 const NAME: &str = "_name_or_path";
 
 /// Keys that exports do not repeat. They name code and files that an export lacks, or describe how a file was made.
@@ -40,30 +40,30 @@ const NOT_REPEATED: [&str; 9] = [
 pub struct SourceSettings {
     /// Absolute path of the folder.
     pub path: String,
-    /// Name of the model on the Hugging Face Hub, as `user/model`, if the folder shows it.
+    /// Name of the model on the Hugging Face Hub, as `user/model`, if the folder reveals it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// `config.json`.
+    /// Content of `config.json`, without keys that exports do not repeat.
     pub config: Map<String, Value>,
-    /// `generation_config.json`; empty if the folder has no such file.
+    /// Content of `generation_config.json`; empty if the folder has no such file.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub generation: Map<String, Value>,
-    /// `tokenizer_config.json` without chat templates, with the additions of `special_tokens_map.json`.
+    /// Content of `tokenizer_config.json` without chat templates, with additions from `special_tokens_map.json`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub tokenizer: Map<String, Value>,
     /// Chat templates by name, without the default one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub templates: BTreeMap<String, String>,
-    /// Header keys of the model card.
+    /// Header keys of the folder's model card.
     pub card: CardKeys,
 }
 
 impl SourceSettings {
-    /// Reads the settings of the folder at `path`. A `tokenizer_config.json` that cannot be used is ignored here;
-    /// [`Chat::read`] reports it to runs that need it.
+    /// Reads the settings of the folder at `path`. An unusable `tokenizer_config.json` is ignored here; [`Chat::read`]
+    /// reports it to runs that need it.
     ///
     /// # Errors
-    /// - `Read`, `Long`: a file cannot be read, or is too long.
+    /// - `Read`, `Long`: a file cannot be read, or is too large.
     /// - `Form`: `config.json` or `generation_config.json` is not a JSON object.
     pub fn read(path: &Path) -> Result<Self, LlamaError> {
         let optional = |name: &str| match path.join(name).exists() {
@@ -96,28 +96,28 @@ impl SourceSettings {
     }
 }
 
-/// Returns `id` if the folder at `path` has the name of the model. `config.json` names the model as it was loaded, so
-/// the folder of a fine-tuned model contains its parent's name.
+/// Returns `id` if the folder at `path` has the model's name. `config.json` names the model as it was loaded, so the
+/// folder of a fine-tuned model names its parent.
 fn same_name(id: &str, path: &Path) -> Option<String> {
     let (_, name) = id.split_once('/')?;
     path.file_name()?.to_str()?.eq_ignore_ascii_case(name).then(|| id.to_owned())
 }
 
 fn repeated(mut settings: Map<String, Value>) -> Map<String, Value> {
-    // A path on another machine is useless here, so only a name on the hub is kept.
+    // A path on another machine is useless here, so only a name on the hub is repeated.
     let is_id = |value: &Value| value.as_str().is_some_and(is_id);
     settings.retain(|key, value| !NOT_REPEATED.contains(&key.as_str()) && (key != NAME || is_id(value)));
     settings
 }
 
-/// Returns the templates of a list in `tokenizer_config.json`, without the default one.
+/// Returns the templates in a list of `tokenizer_config.json`, except the default one.
 fn named_templates(value: Option<Value>) -> BTreeMap<String, String> {
     let Some(Value::Array(several)) = value else { return BTreeMap::new() };
     let named = |one: &Value| Some((one["name"].as_str()?.to_owned(), one["template"].as_str()?.to_owned()));
     several.iter().filter_map(named).filter(|(name, _)| name != Chat::DEFAULT).take(TEMPLATES_MAX).collect()
 }
 
-/// Returns the templates in separate files, without the default one. Files that cannot be read are left out.
+/// Returns the templates in separate files. Unreadable files are left out.
 fn template_files(path: &Path) -> BTreeMap<String, String> {
     let Ok(entries) = std::fs::read_dir(path.join(TEMPLATES)) else { return BTreeMap::new() };
     let read = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -129,7 +129,7 @@ fn template_files(path: &Path) -> BTreeMap<String, String> {
     entries.filter_map(read).take(TEMPLATES_MAX).collect()
 }
 
-/// Largest length of a name in characters, as on the hub.
+/// Maximum length of a model's name in characters, as on the hub.
 const CHARS_MAX: usize = 96;
 
 /// Returns true if `text` has the form `user/model`.
@@ -143,7 +143,7 @@ pub fn is_id(text: &str) -> bool {
         && text.split_once('/').is_some_and(|(user, model)| is_name(user) && is_name(model))
 }
 
-/// Returns the name of the model in a folder of the hub's cache, `…/models--user--model/snapshots/REVISION`.
+/// Returns the model's name if `path` is in the hub's cache, `…/models--user--model/snapshots/REVISION`.
 pub(super) fn cached_id(path: &Path) -> Option<String> {
     let snapshots = path.parent().filter(|parent| parent.ends_with("snapshots"))?;
     let name = snapshots.parent()?.file_name()?.to_str()?.strip_prefix("models--")?;
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_told_from_a_path() {
+    fn hub_names_are_distinguished_from_paths() {
         for id in ["HuggingFaceTB/SmolLM2-135M", "a/b.c_d"] {
             assert!(is_id(id), "{id}");
         }

@@ -1,4 +1,4 @@
-//! Export of parameters as a safetensors file.
+//! Writing of parameters to a safetensors file.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -11,15 +11,15 @@ use safetensors::tensor::{Dtype, View};
 /// Data type of the written parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Precision {
-    /// 32 bits, as it is trained.
+    /// 32 bits, as in training.
     #[default]
     F32,
-    /// 16 bits, rounded to the nearest: half the bytes.
+    /// 16 bits, rounded to nearest: half the size.
     Bf16,
 }
 
 impl Precision {
-    /// Returns PyTorch's name of the type.
+    /// Returns PyTorch's name of this type.
     pub(super) fn torch_name(self) -> &'static str {
         match self {
             Self::F32 => "float32",
@@ -28,7 +28,8 @@ impl Precision {
     }
 }
 
-/// Writes `theta`, `[layout.len()]`, to `path` with the names and shapes of `transformers`, without syncing.
+/// Writes `theta`, `[layout.len()]`, to the file `path` with the tensor names of `layout`. The file is not synced to
+/// disk.
 ///
 /// # Errors
 /// The operating system's error.
@@ -46,7 +47,7 @@ pub fn write_tensors(
     safetensors::serialize_to_file(tensors, Some(metadata), path).map_err(std::io::Error::other)
 }
 
-/// Returns the shape of `tensor` in a file: vectors have one dimension.
+/// Returns the shape of `tensor` in a file, where vectors have one dimension.
 pub(super) fn shape(tensor: &archipelago_core::diloco::Tensor) -> Vec<usize> {
     match tensor.rows {
         1 => vec![tensor.cols as usize],

@@ -1,4 +1,4 @@
-//! Checks and facts of a run before it begins, and the secrets that it will require.
+//! Checks and facts of a run before it starts, and the secrets that it requires.
 
 use archipelago_cli::range as range_of;
 use archipelago_core::diloco::syncer::Syncer;
@@ -13,11 +13,11 @@ use crate::progress::Cancellation;
 use crate::status::AdapterFacts;
 use crate::store::{Store, fit};
 
-/// Checks settings, data and the run's folder without changing anything.
+/// Checks settings, data and the run's folder. Changes nothing.
 ///
 /// # Errors
 /// - `Preset`, `Setting`, `Config`: a setting is wrong.
-/// - `Init`: the run cannot begin with the given folder.
+/// - `Init`: the run cannot start from the given folder.
 /// - `DataUnreadable`, `DataEmpty`, `DataBinary`, `DataMixed`, `DataLine`, `Tokenizer`: the data or the tokenizer
 ///   cannot be used.
 /// - `DataTooSmall`, `DataTooFew`, `Memory`: the data or this machine is too small for the run.
@@ -36,10 +36,10 @@ pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
     Ok(plan.facts())
 }
 
-/// Returns the number and the fragments of the run that a process with these settings belongs to. Changes nothing.
+/// Returns the id and the fragments of the run that a cluster process with these settings belongs to. Changes nothing.
 ///
 /// # Errors
-/// Those of [`validate`]; `Config` if the settings are of a whole run.
+/// Those of [`validate`]. `Config` also if the settings are those of a whole run.
 pub(crate) fn membership(config: &ServeConfig) -> Result<(RunId, Vec<FragmentId>), ServerError> {
     let config = of_a_part(config);
     let plan = Plan::of(&config, |dir| Ok(Store::look(dir)), &Cancellation::default())?;
@@ -49,17 +49,17 @@ pub(crate) fn membership(config: &ServeConfig) -> Result<(RunId, Vec<FragmentId>
     Ok((shared.run, shared.fragments.ids().collect()))
 }
 
-/// Returns the same settings with a new folder, as each start of a cluster process uses.
+/// Returns the same settings with an unused folder, because each start of a cluster process uses a new folder.
 fn of_a_part(config: &ServeConfig) -> ServeConfig {
     ServeConfig { dir: config.dir.join("processes").join("none"), ..config.clone() }
 }
 
-/// Prepares a cluster process that leads rounds and serves no learners, before it contacts the others. No parameters of
-/// the model are created.
+/// Prepares a cluster process that leads rounds and serves no learners, before it contacts other processes. Creates no
+/// parameters of the model.
 ///
 /// # Errors
-/// Those of [`validate`], except that parameters are read only when needed; `Config` if the settings are of a whole
-/// run.
+/// Those of [`validate`], except that parameters are read only when needed. `Config` also if the settings are those of
+/// a whole run.
 pub(crate) fn to_lead(config: &ServeConfig) -> Result<Shared, ServerError> {
     let plan = Plan::of(config, Store::open, &Cancellation::default())?;
     config.log_effective();
@@ -69,11 +69,11 @@ pub(crate) fn to_lead(config: &ServeConfig) -> Result<Shared, ServerError> {
     Shared::of(&plan).ok_or_else(whole)
 }
 
-/// Describes the adapters that the run of `config` trains, as far as settings, its folder and the headers of `--init`
+/// Describes the adapters that a run with `config` trains, as far as settings, its folder and the headers of `--init`
 /// determine them. Returns `None` if the run trains all weights.
 ///
 /// # Errors
-/// - `Setting`, `Config`, `Init`: no weights exist that such adapters could be trained on.
+/// - `Setting`, `Config`, `Init`: there are no weights on which such adapters could be trained.
 /// - `DirCorrupt`, `Disk`: the run's folder cannot be read.
 pub fn adapters(config: &ServeConfig) -> Result<Option<String>, ServerError> {
     let there = Store::look(&config.dir).manifest()?;
@@ -85,11 +85,11 @@ pub fn adapters(config: &ServeConfig) -> Result<Option<String>, ServerError> {
     Ok(AdapterFacts::of(&decoder, form, bytes).map(|facts| facts.describe(params)))
 }
 
-/// Refuses a stop that would end a resumed run at once, and warns about a stop on a complete run. A run that is
-/// collecting its last updates has already reached its stop.
+/// Refuses a stop that would end a resumed run immediately. Warns if the run is complete. A run that is finishing has
+/// already reached its stop, so any stop is accepted.
 ///
 /// # Errors
-/// `Setting`: the stop has already passed.
+/// `Setting`: the run has already passed the stop.
 pub(super) fn check_stop(config: &ServeConfig, syncer: &Syncer) -> Result<(), ServerError> {
     let (stop, counted) = (config.stop_at_tokens, syncer.ledger().schedule_tokens());
     let status = syncer.status();
@@ -108,7 +108,7 @@ pub(super) fn check_stop(config: &ServeConfig, syncer: &Syncer) -> Result<(), Se
     Ok(range_of("stop-at-tokens", stop as f64, holds, &range)?)
 }
 
-/// Returns the invite that learners of the run must present, if any. Creates one if `config` asks for it.
+/// Returns the common invite of the run, if any. Creates one if `config` asks for it.
 ///
 /// # Errors
 /// - `Config`: the given invite is invalid.

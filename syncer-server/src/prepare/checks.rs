@@ -1,4 +1,4 @@
-//! Checks of a run's settings, and of this machine, before anything is created.
+//! Checks of a run's settings and of this machine, before anything is created.
 
 use std::num::NonZeroU16;
 
@@ -14,22 +14,22 @@ use crate::status::AlertTerms;
 use crate::store::{fit, outside};
 use crate::webhook;
 
-/// Largest number of copies of the parameters in memory: Θ, Θ̂ and momentum, two of them in a snapshot in progress, and
-/// Θ for a measurement.
+/// Maximum number of copies of all parameters in memory: Θ, Θ̂ and momentum, two of them again in a snapshot in
+/// progress, and Θ for a measurement.
 const COPIES: u64 = 6;
-/// The same for a process without leadership of rounds: Θ̂, and a copy for a measurement.
+/// Maximum number of copies in a cluster process that serves learners: Θ̂, and a copy for a measurement.
 const COPIES_LED: u64 = 2;
-/// Bytes for each value of an idle fragment that this process leads: Θ, Θ̂ and momentum.
+/// Memory for an idle fragment that this process leads, in bytes per value: Θ, Θ̂ and momentum.
 const LED_BYTES: u64 = 12;
-/// Largest number of bytes for each value of a fragment during a merge or a replay (measured, docs/scale.md).
+/// Maximum memory for a fragment during a merge or a replay, in bytes per value (measured, docs/scale.md).
 const AT_WORK_BYTES: u64 = 64;
-/// Fragments that are loaded and replayed at once.
+/// Number of fragments that are loaded and replayed at once.
 const FOLLOWED: u64 = 2;
 
-/// Largest size of an update without its body, and of any short message, in bytes, with a margin.
+/// Maximum size of an update message without its body, and of any short message, in bytes, with a margin.
 const SHORT_BODY_BYTES_MAX: usize = 32 << 10;
 
-/// Runs the checks that cost nothing.
+/// Checks the settings and the folder, as far as this needs no data.
 ///
 /// # Errors
 /// - `Preset`, `Setting`, `Config`: a setting is wrong.
@@ -52,7 +52,7 @@ pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
 }
 
 /// Refuses a run that would exhaust memory later. A process that leads rounds without `--lead-max` may lead any number
-/// of fragments, so one is assumed.
+/// of fragments. For it, memory for one fragment during a merge is required.
 pub(super) fn memory(cluster: &ClusterArgs, spec: &RunSpec, layout: &Layout) -> Result<(), ServerError> {
     let needed = needed_bytes(cluster.role, cluster.lead_max, spec, layout);
     match available_bytes() {
@@ -76,7 +76,7 @@ fn needed_bytes(role: Option<Role>, lead_max: Option<u16>, spec: &RunSpec, layou
     led + faced
 }
 
-/// Returns the largest body that a learner legitimately sends, in bytes.
+/// Returns the maximum size of a message body from an honest learner, in bytes.
 pub(super) fn body_bytes_max(spec: &RunSpec, layout: &Layout) -> Result<u32, ServerError> {
     let codec = Codec::new(&spec.exchange).map_err(internal)?;
     let count = NonZeroU16::new(spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
@@ -95,12 +95,12 @@ pub(super) fn body_bytes_max(spec: &RunSpec, layout: &Layout) -> Result<u32, Ser
     }
 }
 
-/// Checks the public link that the owner gave, if any.
+/// Checks the public link, if the owner gave one.
 fn public_origin(config: &ServeConfig) -> Result<(), ServerError> {
     config.public_url.as_deref().map_or(Ok(()), |link| origin(link).map(drop))
 }
 
-/// Returns the alert conditions. A snapshot alert needs an age of at least two snapshot intervals.
+/// Returns the thresholds of alerts. The age for snapshot alerts is at least two snapshot intervals.
 ///
 /// # Errors
 /// `Setting`: a setting is out of range.

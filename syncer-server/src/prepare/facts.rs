@@ -1,4 +1,4 @@
-//! Facts about a run before it begins, as `validate` and the start of `serve` report them.
+//! Facts about a run before it starts, as reported by `validate` and at the start of `serve`.
 
 use std::path::{Path, PathBuf};
 
@@ -16,15 +16,15 @@ use crate::initial_model::Origin;
 use crate::status::AdapterFacts;
 use crate::store::{Store, free_bytes};
 
-/// Bytes of a snapshot for each parameter.
+/// Size of a snapshot, in bytes per parameter.
 const SNAPSHOT_BYTES: u64 = 12;
-/// Largest number of snapshots in the folder: two that are kept, and one in progress.
+/// Maximum number of snapshots in the folder: two kept ones, and one in progress.
 const SNAPSHOTS: u64 = 3;
-/// Bytes for each initial parameter of a run that starts from a model.
+/// Disk space for the initial model that the run's folder keeps, in bytes per parameter.
 const INITIAL_BYTES: u64 = 4;
-/// Bytes of the tape beyond the limit `--keep`, for its segments and its log.
+/// Disk space of the tape beyond the limit `--keep`, in bytes, for its segments and its log.
 const TAPE_BYTES: u64 = 68 << 20;
-/// Bytes of decisions that are kept even if `--keep` is lower.
+/// Disk space for decisions that are kept even if `--keep` is lower, in bytes.
 const ROWS_BYTES_MIN: u64 = 64 << 20;
 
 /// Facts about a run that `validate` reports.
@@ -32,15 +32,15 @@ const ROWS_BYTES_MIN: u64 = 64 << 20;
 pub struct PlanFacts {
     /// Number of trained parameters.
     pub params: u64,
-    /// Facts about the adapters, if the run trains adapters and all other weights are frozen.
+    /// Facts about the adapters; `None` if the run trains all weights.
     pub adapters: Option<AdapterFacts>,
     /// Facts about the text.
     pub text: TextFacts,
-    /// Disk space.
+    /// Disk space that the run needs.
     pub room: Room,
     /// True if the folder already holds this run.
     pub resumes: bool,
-    /// Warnings for the owner, a sentence each.
+    /// Warnings for the owner, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -51,19 +51,19 @@ pub struct TextFacts {
     pub read_as: String,
     /// Number of documents; `None` for plain text.
     pub documents: Option<u64>,
-    /// Number of documents longer than a window.
+    /// Number of documents that are longer than a window.
     pub longer: u64,
     /// Number of training tokens.
     pub tokens: u64,
-    /// Number of training tokens that count for the loss. The other tokens only serve as context.
+    /// Number of training tokens that are targets of the loss. Others are masked and serve as context only.
     pub learnt: u64,
     /// Number of held-out tokens.
     pub held_out: u64,
     /// Tokens in a window.
     pub context: u32,
-    /// Steps of one learner in a pass over the text.
+    /// Number of steps that one learner needs for a pass over the text.
     pub steps: u64,
-    /// Passes over the text until the run stops, if a stop is set.
+    /// Number of passes over the text until the run stops; `None` if no stop is set.
     pub passes: Option<f64>,
 }
 
@@ -84,7 +84,7 @@ impl TextFacts {
         }
     }
 
-    /// Returns the facts in two sentences.
+    /// Returns the facts as two sentences.
     #[must_use]
     pub fn describe(&self) -> [String; 2] {
         let Self { read_as, tokens, learnt, longer, context, steps, .. } = self;
@@ -106,15 +106,15 @@ impl TextFacts {
     }
 }
 
-/// Disk space of a run, in bytes.
+/// Disk space that a run needs, and that its disk has, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Room {
     dir: PathBuf,
-    /// Bytes that the run may eventually take, not counting updates merged between two snapshots.
+    /// Disk space that the run may eventually need. Updates merged between two snapshots are not included.
     pub needed: u64,
-    /// Bytes that the run takes in any case, for its snapshots and first parameters.
+    /// Disk space that the run needs in any case, for its snapshots, its initial model and its frozen weights.
     pub least: u64,
-    /// Free bytes on the disk; `None` if the system does not report them.
+    /// Free space on the disk; `None` if the system does not report it.
     pub free: Option<u64>,
 }
 
@@ -143,13 +143,13 @@ impl Room {
         )
     }
 
-    /// Returns true if the disk has room for the run's snapshots.
+    /// Returns true if the disk has enough space for the run's snapshots and models.
     #[must_use]
     pub fn is_enough(&self) -> bool {
         self.free.is_none_or(|free| free >= self.least)
     }
 
-    /// Returns a warning if the disk may become full.
+    /// Returns a warning if the run may fill the disk.
     pub(super) fn warning(&self) -> Option<String> {
         let free = self.free.filter(|free| *free < self.needed)?;
         Some(format!(
@@ -162,7 +162,7 @@ impl Room {
     }
 }
 
-/// Returns the disk space for the run of `config`, as far as its settings and its folder determine it.
+/// Returns the disk space for a run with `config`, as far as its settings and its folder determine it.
 ///
 /// # Errors
 /// - `Preset`, `Setting`, `Config`, `Init`, `Tokenizer`: the settings describe no valid run.

@@ -1,4 +1,4 @@
-//! Folder of a run: creation of a new run, and identification of an existing one.
+//! Creation of a new run's folder, and comparison of an existing folder with the run.
 
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago_core::diloco::{Layout, RunId};
@@ -11,7 +11,7 @@ use crate::progress::{Cancellation, Progress, Unit};
 use crate::status::Carried;
 use crate::store::{FORMAT, Initial, Manifest, Snapshot, Store, digest};
 
-/// Begins a new run in the folder of `store`. Removes its files if that fails or is cancelled.
+/// Creates a new run in the folder of `store`. If this fails or is cancelled, its files are removed.
 pub(super) fn begin(
     store: &Store,
     corpus: &Corpus,
@@ -27,7 +27,8 @@ pub(super) fn begin(
     let snapshot = Snapshot { seq: 0, record, states, carried: Carried::default() };
     let total = snapshot.tensor_bytes();
     let progress = Progress::of(cancellation, "writing the first snapshot", total, Unit::Bytes);
-    // An earlier interrupted start may have left the only copy of its initial parameters here.
+    // If an interrupted start left a manifest, the folder may hold the only copy of its initial parameters, and is
+    // kept.
     let is_first = store.manifest()?.is_none();
     cancellation.writing(|| {
         let written = store
@@ -53,7 +54,7 @@ pub(super) fn manifest(
     Manifest { format: FORMAT, run, corpus, spec: spec.clone(), init, chat, text, tokenizer, forked: None }
 }
 
-/// Returns the snapshot to resume from, if the existing run `there` is this run.
+/// Returns the snapshot to resume from. Refuses if `there`, the manifest in the folder, is that of another run.
 pub(super) fn find(
     store: &Store,
     there: &Manifest,

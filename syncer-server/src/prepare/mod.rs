@@ -1,4 +1,4 @@
-//! Setup of a run: from settings to a syncer that is ready to serve, new or resumed.
+//! Preparation of a run: from settings to a syncer that can be served, new or resumed.
 
 mod ahead;
 mod checks;
@@ -40,51 +40,51 @@ pub use facts::{PlanFacts, Room, TextFacts, room};
 use folder::{begin, find, manifest};
 pub(crate) use shared::Shared;
 
-/// Everything that a server needs before it serves requests.
+/// A run that is ready to be served.
 pub(crate) struct Prepared {
     /// State machine of the run.
     pub(crate) syncer: Syncer,
-    /// State common to all processes of a cluster, if this is one of them.
+    /// State that all processes of a cluster share, if this process is in a cluster.
     pub(crate) shared: Option<Shared>,
     /// Tokenised text.
     pub(crate) corpus: Arc<Corpus>,
     /// Folder of the run.
     pub(crate) store: Arc<Store>,
-    /// Totals of earlier starts of the same run.
+    /// Statistics of earlier starts of the same run.
     pub(crate) carried: Carried,
-    /// Built-in decoder that describes the model, if it is one.
+    /// Model, if it is the built-in decoder.
     pub(crate) decoder: Option<ModelSpec>,
     /// Frozen weights, if the run trains adapters.
     pub(crate) frozen: Option<Arc<FrozenWeights>>,
-    /// Encoded evaluation set for downloads, if any text is held out.
+    /// Encoded held-out windows for downloads, if any text is held out.
     pub(crate) held_out: Option<Bytes>,
-    /// Evaluator of the held-out loss, unless that is switched off.
+    /// Evaluator of the held-out loss, unless evaluation is switched off or impossible.
     pub(crate) evaluator: Option<Evaluator>,
     /// Constant facts for the status.
     pub(crate) facts: RunFacts,
-    /// Check of the owner's token.
+    /// The owner's token, which admin requests must have.
     pub(crate) owner: AdminToken,
-    /// Admission of learners.
+    /// Admission rules for learners.
     pub(crate) admission: Admission,
-    /// Largest body that a learner legitimately sends, in bytes.
+    /// Maximum size of a message body from an honest learner, in bytes.
     pub(crate) body_bytes_max: u32,
     /// True if the run resumes an earlier start.
     pub(crate) resumed: bool,
-    /// Origin of a fork at its first start: the original run and its last decision before the fork.
+    /// For the first start of a fork: the original run, and its last decision before the fork.
     pub(crate) forked: Option<(RunId, u64)>,
     /// Writer of the core's decisions.
     pub(crate) tape: Writer,
-    /// Last row of the tape in the snapshot that the run resumes from.
+    /// Number of the last decision in the snapshot that the run resumes from.
     pub(crate) snapshot_seq: Option<u64>,
 }
 
-/// Planned run: checked settings, loaded data, and the content of its folder.
+/// A run before it is opened: checked settings, loaded data, and the content of its folder.
 pub(crate) struct Plan<'a> {
     config: &'a ServeConfig,
     origin: Arc<Origin>,
-    /// Initial parameters, if they had to be loaded already; they may be large.
+    /// Initial parameters, if they had to be loaded for the checks. They may be large.
     beginning: Option<StartingPoint>,
-    /// Frozen weights, if they had to be read already.
+    /// Frozen weights, if they had to be read for the checks.
     frozen: Option<Arc<FrozenWeights>>,
     syncer_config: SyncerConfig,
     store: Store,
@@ -97,23 +97,23 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Checks the settings, reads the data and inspects the folder. `open` opens the folder: [`Store::open`] to write
-    /// there afterwards, [`Store::look`] to only read it.
+    /// Checks the settings, reads the data and inspects the folder. `open` opens the folder: [`Store::open`] if it will
+    /// be written, [`Store::look`] if it is only read.
     ///
     /// # Errors
     /// - Those of `open`, [`corpus::read`], [`Corpus::load`], [`Store::latest`] and [`run_spec`].
-    /// - `Init`: the run cannot begin with the given folder.
+    /// - `Init`: the run cannot start from the given folder.
     /// - `Preset`, `Setting`, `Config`: a setting is wrong.
     /// - `DataTooSmall`, `Memory`: the data or this machine is too small for the run.
     /// - `OtherRun`: the folder holds a run with other settings or another corpus.
     /// - `DirForeign`: the folder holds other files and no run.
-    /// - `Cancelled`.
+    /// - `Cancelled`: the checks were cancelled.
     pub(crate) fn of(
         config: &'a ServeConfig,
         open: impl FnOnce(&Path) -> Result<Store, ServerError>,
         cancellation: &Cancellation,
     ) -> Result<Self, ServerError> {
-        // Checks that cost nothing come first.
+        // Checks that read no data come first.
         checks::settings(config)?;
         let syncer_config = syncer_config(config)?;
         let store = open(&config.dir)?;
@@ -180,7 +180,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Returns the facts that `validate` reports.
+    /// Returns the facts that `validate` reports about the run.
     pub(crate) fn facts(&self) -> PlanFacts {
         PlanFacts {
             params: self.layout.len() as u64,
@@ -195,10 +195,10 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Returns warnings for the owner, a sentence each.
+    /// Returns warnings for the owner, one sentence each.
     fn warnings(&self) -> Vec<String> {
         let of_text = self.corpus.warnings(self.spec.model.context, self.spec.inner.batch);
-        // The needed bytes include the files of an existing run, so only a new run is warned.
+        // The required disk space includes files that a resumed run already has, so only a new run gets this warning.
         let of_room = self.found.is_none().then(|| self.room().warning()).flatten();
         of_text.into_iter().chain(of_room).collect()
     }
@@ -212,14 +212,14 @@ impl<'a> Plan<'a> {
         Room::of(self.config, self.layout.len() as u64, frozen)
     }
 
-    /// Begins the run in its folder, or resumes it.
+    /// Creates the run in its folder, or resumes it.
     ///
     /// # Errors
     /// - `Disk`: the folder cannot be written or read.
     /// - `DirCorrupt`: the tape or the snapshots are missing or damaged.
     /// - `Config`: the syncer refuses the settings.
     /// - `Internal`, `System`: the program or the system fails.
-    /// - `Cancelled`: no files of a new run are left.
+    /// - `Cancelled`: the files of a new run were removed.
     pub(crate) fn open(mut self, cancellation: &Cancellation) -> Result<Prepared, ServerError> {
         cancellation.check()?;
         let shared = Shared::of(&self);
@@ -271,7 +271,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Logs the settings and what the text and the folder mean for the run.
+    /// Logs the settings, facts about text and disk space, and warnings.
     fn log(&self) {
         self.config.log_effective();
         let [read, pass] = self.text().describe();
@@ -279,10 +279,10 @@ impl<'a> Plan<'a> {
         self.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     }
 
-    /// Decides how the run starts, by the content of its folder. Takes the snapshot.
+    /// Decides how the run starts, by the content of its folder. Takes the snapshot out of the plan.
     ///
     /// # Errors
-    /// - `Config`: a run without a tape would resume another.
+    /// - `Config`: a run without a tape must be new.
     /// - `DirCorrupt`: the tape is missing.
     fn start(&mut self, manifest: Option<Manifest>) -> Result<Start, ServerError> {
         let tape_is_missing = |why: &str| ServerError::DirCorrupt {
@@ -309,9 +309,9 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Goes on after the last decision on the tape.
+    /// Resumes the run after the last decision on its tape.
     fn resume(&self, manifest: &Manifest, snapshot: Option<Snapshot>) -> Result<Opened, ServerError> {
-        // From here on no other program writes to the tape.
+        // From here on, no other program can write to the tape.
         let mut tape = self.tape(manifest.run, false)?;
         let (recovered, _) = recover(&self.store, manifest, snapshot.as_ref())?;
         let syncer = Syncer::go_on(recovered, &self.layout, self.syncer_config, unix_s());
@@ -320,7 +320,7 @@ impl<'a> Plan<'a> {
         Ok((syncer.map_err(internal)?, carried, tape))
     }
 
-    /// Begins a fork, which has a snapshot and no tape.
+    /// Starts a fork, which has a snapshot and no tape.
     fn begin_fork(&self, snapshot: Snapshot) -> Result<Opened, ServerError> {
         let Snapshot { record, states, carried, .. } = snapshot;
         let tape = self.tape(record.run, false)?;
@@ -328,8 +328,8 @@ impl<'a> Plan<'a> {
         Ok((syncer.map_err(internal)?, carried, tape))
     }
 
-    /// Begins one process of a cluster. No start resumes from its folder, so it stores neither parameters nor their
-    /// checksum, and the tape is outside this process.
+    /// Starts a process of a cluster. It never resumes from its folder. So the folder gets neither parameters nor their
+    /// checksum, and this process writes no tape.
     fn begin_process(&self, shared: &Shared) -> Result<Opened, ServerError> {
         let init = self.origin.named(String::new);
         let manifest = self.manifest(shared.run, init);
@@ -337,7 +337,7 @@ impl<'a> Plan<'a> {
         Ok((shared.syncer()?, Carried::default(), Writer::none()))
     }
 
-    /// Begins a new run in an empty folder.
+    /// Creates a new run in an empty folder.
     fn begin_run(&mut self, cancellation: &Cancellation) -> Result<Opened, ServerError> {
         let StartingPoint { theta, initial } = match self.beginning.take() {
             Some(beginning) => beginning,
@@ -364,28 +364,28 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Ways in which a run starts.
+/// Way in which a run starts.
 enum Start {
-    /// From its tape, and its last snapshot if there is one.
+    /// From its tape, and its newest snapshot if there is one.
     Resume(Box<Manifest>, Option<Box<Snapshot>>),
-    /// From the snapshot of the run that it was forked from.
+    /// From the snapshot that a fork copied from its original run.
     Fork(Box<Snapshot>),
     /// From initial parameters.
     New,
 }
 
-/// A syncer that is ready to serve, the totals of earlier starts, and the writer of its tape.
+/// A syncer that can be served, statistics of earlier starts, and the writer of its tape.
 type Opened = (Syncer, Carried, Writer);
 
-/// Returns the evaluation set, if any text is held out, and stores it in the run's folder.
+/// Returns the held-out windows, if any text is held out, and stores them in the run's folder.
 fn held_out(store: &Store, corpus: &Corpus, spec: &RunSpec) -> Result<Option<HeldOut>, ServerError> {
     let held_out = HeldOut::of(&corpus.held_out, spec.model.context);
     held_out.as_ref().map_or(Ok(()), |held_out| store.keep_held_out(held_out))?;
     Ok(held_out)
 }
 
-/// Returns the evaluator of the held-out loss, if it is enabled and text is held out. Only the built-in decoder can be
-/// measured.
+/// Returns the evaluator of the held-out loss; `None` if it is switched off or no text is held out. Only the built-in
+/// decoder can be evaluated.
 fn evaluator(
     config: &ServeConfig,
     decoder: Option<(ModelSpec, Option<Arc<FrozenWeights>>)>,
@@ -400,7 +400,7 @@ fn evaluator(
     Evaluator::new(&decoder, frozen, parameters, held_out, corpus, config.seed).map(Some)
 }
 
-/// Returns the admission rules of the run `run` in the folder of `store`.
+/// Returns the admission rules of the run `run`, whose folder is that of `store`.
 fn admission(config: &ServeConfig, store: &Store, run: RunId) -> Result<Admission, ServerError> {
     let terms = admission::Terms {
         run,
@@ -410,7 +410,7 @@ fn admission(config: &ServeConfig, store: &Store, run: RunId) -> Result<Admissio
     Admission::new(terms, Arc::new(InviteStore::open(store.dir())?))
 }
 
-/// Returns the display name of the text.
+/// Returns the display name of the training text.
 fn text_name(config: &ServeConfig) -> String {
     config.data.as_ref().map_or_else(|| BuiltIn::Grammar.title().to_owned(), DataSource::title)
 }
@@ -439,7 +439,7 @@ fn facts(
     }
 }
 
-/// Returns facts about the adapters that the run of `spec` trains, if its model is the adapters of `decoder`.
+/// Returns facts about the adapters that a run with `spec` trains; `None` if it trains all weights.
 fn adapter_facts(spec: &RunSpec, decoder: Option<&ModelSpec>) -> Option<AdapterFacts> {
     spec.frozen
         .as_ref()
@@ -447,10 +447,10 @@ fn adapter_facts(spec: &RunSpec, decoder: Option<&ModelSpec>) -> Option<AdapterF
         .and_then(|(said, decoder)| AdapterFacts::of(decoder, said.form, said.bytes))
 }
 
-/// Returns the layout of the model of `spec`.
+/// Returns the layout of the model in `spec`.
 ///
 /// # Errors
-/// `Internal`: the spec is no valid model.
+/// `Internal`: the spec has no valid model.
 pub fn layout(spec: &RunSpec) -> Result<Layout, ServerError> {
     Layout::of(&spec.model).map_err(internal)
 }

@@ -1,5 +1,5 @@
-//! State common to the processes of a cluster before they contact each other. It lets a process start without the whole
-//! model.
+//! Description of a run that all processes of a cluster derive from their settings. With it, a process can start
+//! without the whole model.
 
 use std::error::Error;
 use std::num::NonZeroU16;
@@ -17,10 +17,10 @@ use crate::errors::ServerError;
 use crate::initial_model::Origin;
 use crate::store::Initial;
 
-/// Description of a run that all of its processes agree on, without parameters.
+/// Description of a run without its parameters. All processes of a cluster derive the same one.
 #[derive(Clone)]
 pub(crate) struct Shared {
-    /// Number of the run.
+    /// Id of the run.
     pub(crate) run: RunId,
     /// Fragments of the run.
     pub(crate) fragments: Arc<Fragments>,
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Returns the common description for a cluster process with `plan`, or `None` if the plan is for a whole run.
+    /// Returns the description for a cluster process with `plan`; `None` if the plan is for a whole run.
     pub(super) fn of(plan: &Plan<'_>) -> Option<Self> {
         let run = plan.config.cluster.run(&plan.spec)?;
         let count = NonZeroU16::new(plan.spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
@@ -45,13 +45,12 @@ impl Shared {
         })
     }
 
-    /// Returns the terms of each fragment for `process` as its leader, or `None` if the run's exchange code cannot be
-    /// used.
+    /// Returns the terms on which `process` leads each fragment; `None` if the run's exchange code cannot be used.
     pub(crate) fn owner_terms(&self, process: ProcessId) -> Option<Vec<LeaderTerms>> {
         LeaderTerms::of(&self.spec, &self.config, &self.fragments, process)
     }
 
-    /// Returns the source of initial fragment states for the processes that lead fragments.
+    /// Returns the source of initial fragment states, for processes that lead fragments.
     pub(crate) fn initial_states(&self) -> InitialStates {
         let shared = self.clone();
         InitialStates::new(move |fragment| match shared.theta(fragment) {
@@ -60,10 +59,10 @@ impl Shared {
         })
     }
 
-    /// Creates a syncer that holds only Θ̂, because other processes lead its rounds.
+    /// Creates a syncer that holds only Θ̂, because other processes lead the rounds.
     ///
     /// # Errors
-    /// - `Init`: the folder's parameters cannot be read or held.
+    /// - `Init`: the initial parameters cannot be read, or learners cannot hold them.
     /// - `Config`: the syncer refuses the settings.
     pub(super) fn syncer(&self) -> Result<Syncer, ServerError> {
         let hat = |fragment| {
@@ -77,12 +76,12 @@ impl Shared {
         syncer.map_err(|error| ServerError::Config { why: error.to_string() })
     }
 
-    /// Returns the setting that names the source of the initial parameters, and their checksum, if they do not follow
-    /// from the seed. The run description covers only their shapes. All parameters are read, but only one fragment at a
-    /// time is held in memory.
+    /// Returns the setting that names the source of the initial parameters, with their checksum; `None` if they follow
+    /// from the seed. Processes compare these, because the run's spec covers only shapes. All parameters are read, but
+    /// one fragment at a time.
     ///
     /// # Errors
-    /// `Init`: the parameters cannot be read or held.
+    /// `Init`: the initial parameters cannot be read, or learners cannot hold them.
     pub(crate) fn first(&self) -> Result<Option<(String, String)>, ServerError> {
         let setting = match &*self.origin {
             Origin::Folder(_) => "init",
@@ -97,7 +96,7 @@ impl Shared {
         Ok(Some((key, format!("{:016x}", checksum(&all)))))
     }
 
-    /// Returns the initial Θ of `fragment`, `[fragment_len]`. Creates no other part of the model.
+    /// Returns the initial Θ of `fragment`, `[fragment_len]`, without creating any other part of the model.
     fn theta(&self, fragment: FragmentId) -> Result<Vec<f32>, ServerError> {
         let segments = self.fragments.segments(fragment).unwrap_or_default();
         let ranges: Vec<Range<usize>> = segments.iter().map(Segment::range).collect();
@@ -117,8 +116,7 @@ mod tests {
     use crate::progress::Cancellation;
     use crate::store::Store;
 
-    /// Returns the initial parameters of a whole run, and the common description of a cluster process with the same
-    /// settings.
+    /// Returns the initial parameters of a whole run, and the description for a cluster process with the same settings.
     fn both(config: &ServeConfig) -> (Vec<f32>, Shared) {
         let dir = tempfile::tempdir().unwrap();
         let config = ServeConfig { dir: dir.path().join("run"), ..config.clone() };
@@ -132,8 +130,8 @@ mod tests {
         (whole.theta, super::super::to_lead(&part).unwrap())
     }
 
-    /// Goal: a process that leads a fragment begins with the same bits as a whole run, for every source of parameters.
-    /// A process that serves learners begins with the matching Θ̂.
+    /// Goal: a process that leads a fragment starts from the same bits as a whole run, for every source of parameters,
+    /// and a process that serves learners starts from the matching Θ̂.
     #[test]
     fn fragments_begin_as_a_whole_run_does() {
         let plain = ServeConfig { preset: "tiny".into(), seed: 5, ..ServeConfig::default() };

@@ -1,5 +1,5 @@
-//! Search for the merge that raised the loss most: a coarse pass over the tape, then finer passes over the steepest
-//! rise.
+//! Search for the merge that raised the held-out loss most: a coarse pass over the tape, then finer passes within the
+//! steepest rise.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::evaluate::LossMeter;
 use crate::export::flat;
 use crate::tape::{MergedSender, Recording, Replayed, ReplayedMerge};
 
-/// Course of the held-out loss, in nats per token.
+/// Course of the held-out loss over a replay, in nats per token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Losses {
@@ -22,45 +22,45 @@ pub struct Losses {
     pub first: f32,
     /// Lowest measured loss.
     pub least: f32,
-    /// Final loss, after the last merge and all rollbacks.
+    /// Loss after the last merge and all rollbacks.
     pub last: f32,
-    /// Approximate number of merges between two measurements.
+    /// Approximate number of merges between two measurements of the first pass.
     pub every: u64,
-    /// Merge that raised the loss most, within the steepest rise between two measurements. `None` if the loss never
-    /// rose.
+    /// Merge that raised the loss most, within the steepest rise between two measurements of the first pass. `None` if
+    /// the loss never rose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rise: Option<Rise>,
 }
 
-/// Merge that raised the loss.
+/// A merge that raised the loss.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rise {
-    /// Number of the decision.
+    /// Number of the decision on the tape.
     pub seq: u64,
-    /// Round number.
+    /// Number of the round.
     pub round: Round,
     /// Merged fragment.
     pub fragment: FragmentId,
-    /// Loss before the merge.
+    /// Held-out loss before the merge, in nats per token.
     pub before: f32,
-    /// Loss after the merge.
+    /// Held-out loss after the merge, in nats per token.
     pub after: f32,
-    /// Learners whose updates were merged.
+    /// Learners whose updates were merged, with their shares.
     pub members: Vec<MergedSender>,
 }
 
-/// Measurement of the loss.
+/// A measurement of the held-out loss.
 #[derive(Clone, Debug)]
 struct Point {
-    /// Number of merges before it.
+    /// Number of merges before the measurement.
     merges: u64,
     loss: f32,
-    /// Merge just before the measurement, or `None` before the first one.
+    /// Last merge before the measurement; `None` at the start.
     merge: Option<ReplayedMerge>,
 }
 
-/// Search for the merge that raised the loss most.
+/// Search for the merge that raised the held-out loss most.
 pub struct Search<'a> {
     recording: &'a Recording,
     until: u64,
@@ -69,19 +69,19 @@ pub struct Search<'a> {
     layout: Layout,
     /// Measurements of the first pass.
     overview: Vec<Point>,
-    /// Loss at the end of the first pass.
+    /// Loss after the last merge and all rollbacks, once the first pass is done.
     last: f32,
     every: u64,
 }
 
 impl<'a> Search<'a> {
-    /// Creates a search up to row `until` with about `points` measurements in each pass over the tape.
+    /// Creates a search up to decision `until`, with about `points` measurements per pass over the tape.
     ///
     /// # Errors
-    /// - `DirCorrupt`: the folder has no evaluation set.
+    /// - `DirCorrupt`: the folder has no held-out text.
     /// - `Disk`: the folder cannot be read.
     /// - `Config`: the model is not the built-in decoder.
-    /// - `Internal`: the run has no valid model.
+    /// - `Internal`: the manifest has no valid model.
     pub fn new(recording: &'a Recording, until: u64, points: u32) -> Result<Self, ServerError> {
         let spec = &recording.manifest().spec;
         let Some(decoder) = recording.manifest().decoder()? else {
@@ -108,13 +108,14 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Runs the first pass, over the whole tape. `tell` gets each merge, with the loss after it if it was measured.
+    /// Makes the first pass, over the whole tape. Calls `on_merge` with each merge, which has its loss if it was
+    /// measured.
     ///
     /// # Errors
     /// Those of [`Recording::play`].
-    pub fn overview(&mut self, tell: impl FnMut(&ReplayedMerge)) -> Result<Replayed, ServerError> {
+    pub fn overview(&mut self, on_merge: impl FnMut(&ReplayedMerge)) -> Result<Replayed, ServerError> {
         let all = 0..self.recording.merges(self.until)?;
-        let (points, replayed) = self.pass(all, self.every, self.until, tell)?;
+        let (points, replayed) = self.pass(all, self.every, self.until, on_merge)?;
         // A rollback after the last merge changes the loss without a merge.
         self.last = match points.last() {
             Some(point) if replayed.undone.is_empty() => point.loss,
@@ -124,7 +125,7 @@ impl<'a> Search<'a> {
         Ok(replayed)
     }
 
-    /// Runs further passes, each over a smaller range, until the merge is found.
+    /// Makes further passes over ever smaller ranges until the merge is found.
     ///
     /// # Errors
     /// Those of [`Recording::play`].
@@ -137,7 +138,7 @@ impl<'a> Search<'a> {
             && step > 1
         {
             let range = before.merges..after.merges;
-            // The range is at least halved, so that the search ends.
+            // Each range is at most half as long as the one before it, so the search ends.
             step = (range.end - range.start).div_ceil(self.points.max(2)).max(1);
             let until = after.merge.as_ref().map_or(0, |merge| merge.seq);
             rise = steepest(&self.pass(range, step, until, |_| {})?.0);
@@ -149,13 +150,14 @@ impl<'a> Search<'a> {
         Ok(Losses { first, least, last: self.last, every: self.every, rise })
     }
 
-    /// Measures before the first merge of `range`, then after every `step`th, and after the last.
+    /// Replays up to decision `until`. Measures at the start of `range`, after every `step`th merge of it, and after
+    /// its last.
     fn pass(
         &mut self,
         range: Range<u64>,
         step: u64,
         until: u64,
-        mut tell: impl FnMut(&ReplayedMerge),
+        mut on_merge: impl FnMut(&ReplayedMerge),
     ) -> Result<(Vec<Point>, Replayed), ServerError> {
         let recording = self.recording;
         let mut points = Vec::new();
@@ -172,7 +174,7 @@ impl<'a> Search<'a> {
                 merge.loss = Some(loss);
                 points.push(Point { merges, loss, merge: Some(merge.clone()) });
             }
-            tell(&merge);
+            on_merge(&merge);
             Ok(())
         })?;
         Ok((points, replayed))
@@ -183,7 +185,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns the neighbours between which the loss rose most, if it rose at all. NaN counts as the highest loss.
+/// Returns the two neighbouring points with the largest rise of the loss, if it rose at all. NaN counts as infinite.
 fn steepest(points: &[Point]) -> Option<(Point, Point)> {
     let height = |point: &Point| if point.loss.is_nan() { f32::INFINITY } else { point.loss };
     let pairs = points.windows(2).filter_map(|pair| match pair {

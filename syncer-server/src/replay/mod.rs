@@ -1,4 +1,4 @@
-//! The command `replay`: recomputes every merge of a run and compares it bit by bit.
+//! The command `replay`: recomputes every merge of a run and compares it with the recorded one, bit for bit.
 
 mod losses;
 mod text;
@@ -22,46 +22,47 @@ pub use losses::{Losses, Rise};
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Replay {
-    /// Run number as 16 hex digits.
+    /// Run id, as 16 hex digits.
     pub run: String,
-    /// First replayed decision.
+    /// Number of the first replayed decision.
     pub first: u64,
-    /// Last replayed decision.
+    /// Number of the last replayed decision.
     pub last: u64,
-    /// Recomputed merges, each equal to the recorded one bit for bit.
+    /// Number of recomputed merges, all equal to the recorded ones bit for bit.
     pub merges: u64,
-    /// Rollbacks of fragments, each recomputed to the same bits.
+    /// Rollbacks of fragments, all recomputed to the recorded bits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub undone: Vec<Undone>,
-    /// Merged tokens of the run at the end.
+    /// Merged tokens of the run after the last replayed decision.
     pub tokens_merged: u64,
-    /// Time from the first merge of the run to the last, in seconds. Gaps of more than a day do not count, because the
-    /// run was down or the machine's clock was set.
+    /// Time from the first merge to the last, in seconds. Gaps of more than a day are left out: the run was down, or
+    /// the machine's clock was changed.
     pub run_s: f64,
-    /// Duration of one replay in seconds, including loss measurements.
+    /// Duration of the first pass over the tape in seconds, including its loss measurements.
     pub took_s: f64,
-    /// Damaged snapshots, each with its file; the next start skips them.
+    /// Damaged snapshots, each with its file. The next start skips them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
-    /// Course of the loss, if requested.
+    /// Course of the held-out loss, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub losses: Option<Losses>,
-    /// Exported final model, if requested.
+    /// Facts about the exported final model, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exported: Option<Exported>,
 }
 
-/// Replays the tape of a run, measures the loss along the way and exports the final model, as `args` requests. Calls
-/// `tell` with each merge.
+/// Replays the tape of a run. As `args` requests, it measures the loss on the way and exports the final model. Calls
+/// `on_merge` with each merge.
 ///
 /// # Errors
 /// - `NoRun`, `NoSnapshot`: the folder holds no run, or no intact snapshot.
-/// - `OutTaken`: the folder for the model holds something else.
+/// - `OutTaken`: the folder for the exported model holds something else.
 /// - `Disk`: a file cannot be read or written.
 /// - `DirCorrupt`: a decision, an update or a snapshot is damaged or missing, or a result differs from the recorded
-///   one; the error names it. Also returned if the folder has no evaluation set.
+///   one; the error names it. Also if losses are requested and the folder has no held-out text.
+/// - `Config`: losses are requested, and the model is not the built-in decoder.
 #[expect(clippy::disallowed_methods, reason = "people are told how long it took")]
-pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Result<Replay, ServerError> {
+pub fn replayed(args: &ReplayArgs, mut on_merge: impl FnMut(&ReplayedMerge)) -> Result<Replay, ServerError> {
     let recording = Recording::open(args.folder.path())?;
     if let Some(out) = args.out.as_deref().filter(|_| !args.overwrite) {
         free(out, recording.manifest().run)?;
@@ -69,22 +70,22 @@ pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Resu
     let began = Instant::now();
     let mut span = MergeTime::default();
     let mut curves = Curves::new(recording.merges(args.until)?);
-    let mut look = |merge: &ReplayedMerge| {
+    let mut observe = |merge: &ReplayedMerge| {
         span.add(merge.at_ms);
         curves.add(merge);
-        tell(merge);
+        on_merge(merge);
     };
     let (Replayed { first, last, merges, undone, recovery }, mut search) = match args.losses {
         false => {
             let replayed = recording.play(args.until, |merge, _| {
-                look(&merge);
+                observe(&merge);
                 Ok(())
             })?;
             (replayed, None)
         }
         true => {
             let mut search = losses::Search::new(&recording, args.until, args.points)?;
-            (search.overview(&mut look)?, Some(search))
+            (search.overview(&mut observe)?, Some(search))
         }
     };
     let took_s = began.elapsed().as_secs_f64();
@@ -113,10 +114,10 @@ pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Resu
     Ok(replay)
 }
 
-/// Longest gap between two merges that counts as run time, in milliseconds.
+/// Maximum gap between two merges that counts as run time, in milliseconds.
 const GAP_MS: u64 = 24 * 3_600 * 1_000;
 
-/// Sum of the times from merge to merge.
+/// Sum of the times between merges.
 #[derive(Default)]
 struct MergeTime {
     last_ms: Option<u64>,
@@ -124,7 +125,7 @@ struct MergeTime {
 }
 
 impl MergeTime {
-    /// Adds a merge at `at_ms` milliseconds since 1970. The clock may have been set since the last merge.
+    /// Adds a merge at `at_ms`, in milliseconds since 1970. Times may go backwards if the clock was changed.
     fn add(&mut self, at_ms: u64) {
         let gap_ms = self.last_ms.replace(at_ms).map_or(0, |last_ms| at_ms.saturating_sub(last_ms));
         self.total_ms += if gap_ms > GAP_MS { 0 } else { gap_ms };
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_set_makes_no_run_longer() {
+    fn a_changed_clock_adds_no_run_time() {
         let mut span = MergeTime::default();
         for at_ms in [0, 500, 1_795_937_160_000, 1_795_937_161_000, 1_700_000_000_000, 1_700_000_000_250] {
             span.add(at_ms);

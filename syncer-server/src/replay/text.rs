@@ -1,4 +1,4 @@
-//! Readable report of a replay.
+//! Readable output of a replay.
 
 use std::fmt::{Display, Formatter, Result};
 
@@ -10,17 +10,17 @@ use crate::inspect::{count, duration};
 use crate::report::{HEAD, Html, curve};
 use crate::tape::{ReplayedMerge, Undone};
 
-/// Display form of a round's number. It counts from each start of the syncer; the upper half of the number identifies
-/// the start, so that round numbers are unique in a run.
-struct Told(Round);
+/// Display form of a round's number: the lower half, which restarts with each start of the syncer. The upper half
+/// identifies the start, so that numbers are unique in a run.
+struct DisplayRound(Round);
 
-impl Display for Told {
+impl Display for DisplayRound {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, "{}", self.0.0 & u64::from(u32::MAX))
     }
 }
 
-/// Returns the time `at_ms` milliseconds after 1970, to the second.
+/// Formats `at_ms`, in milliseconds since 1970, as date and time to the second.
 fn date(at_ms: u64) -> String {
     let at = i64::try_from(at_ms).ok().and_then(DateTime::from_timestamp_millis);
     at.map_or_else(|| format!("{at_ms} ms"), |at| at.format("%Y-%m-%d %H:%M:%S UTC").to_string())
@@ -34,7 +34,7 @@ impl Display for ReplayedMerge {
             f,
             "decision {seq} at {}: round {} on fragment {fragment}, {learners} learners, {tokens} tokens, ",
             date(*at_ms),
-            Told(*round),
+            DisplayRound(*round),
         )?;
         write!(f, "norm {norm:.4}")?;
         loss.map_or(Ok(()), |loss| write!(f, ", loss {loss:.4}"))
@@ -88,7 +88,7 @@ impl Display for Losses {
 impl Display for Rise {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Self { seq, round, fragment, before, after, members } = self;
-        let round = Told(*round);
+        let round = DisplayRound(*round);
         write!(f, "it rose most with decision {seq}, round {round} on fragment {fragment}: ")?;
         write!(f, "from {before:.4} to {after:.4}, by the updates of")?;
         members.iter().enumerate().try_for_each(|(place, member)| {
@@ -101,10 +101,10 @@ impl Display for Rise {
 /// Approximate number of points in a curve.
 const POINTS_MAX: u64 = 1_000;
 
-/// Curves over merges. Merges that share a point are combined: the largest norm, since a single one may do harm, and
-/// the mean number of learners.
+/// Curves over the merges of a run. Several merges may share a point, which has their largest norm, because a single
+/// merge may do harm, and their mean number of learners.
 pub(super) struct Curves {
-    /// Merges for each point.
+    /// Number of merges per point.
     each: u64,
     merges: u64,
     learners: f64,
@@ -122,7 +122,7 @@ impl Curves {
         Self { each, merges: 0, learners: 0.0, norm: 0.0, losses, cohorts, norms }
     }
 
-    /// Adds the next merge.
+    /// Adds the next merge to the curves.
     pub(super) fn add(&mut self, merge: &ReplayedMerge) {
         self.merges += 1;
         self.learners += merge.members.len() as f64;
@@ -136,7 +136,7 @@ impl Curves {
         }
     }
 
-    /// Returns the page.
+    /// Returns the curves as an HTML page.
     pub(super) fn page(self, replay: &Replay) -> String {
         let mut html = Html::default();
         let title = format!("The merges of run {}", replay.run);
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn rounds_are_counted_from_each_start() {
-        assert_eq!(Told(Round(7)).to_string(), "7");
-        assert_eq!(Told(Round((1_790_000_000 << 32) + 7)).to_string(), "7");
+        assert_eq!(DisplayRound(Round(7)).to_string(), "7");
+        assert_eq!(DisplayRound(Round((1_790_000_000 << 32) + 7)).to_string(), "7");
     }
 }

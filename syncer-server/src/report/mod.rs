@@ -1,9 +1,8 @@
-//! Report files of a run: its curves as lines of JSON and as TensorBoard event files, and a self-contained page.
+//! Report files of a run: its series as lines of JSON and as a TensorBoard event file, and a self-contained page.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `page` | `report.html` |
-//! | `html` | HTML writer that escapes all foreign text |
+//! | `page` | `report.html`, and an HTML writer that escapes foreign text |
 //! | `tensorboard` | event files of TensorBoard |
 
 mod page;
@@ -32,16 +31,16 @@ pub use tensorboard::tensorboard;
 pub struct Reports<'a> {
     /// Existing folder for `history.jsonl` and `report.html`.
     pub out: &'a Path,
-    /// Folder for a TensorBoard event file, if one is asked for; created if missing.
+    /// Folder for a TensorBoard event file, if requested. It is created if missing.
     pub tensorboard: Option<&'a Path>,
-    /// Whether numbers replace the names of learners.
+    /// True if numbers replace the names of learners.
     pub hides_names: bool,
 }
 
-/// Writes reports on the newest snapshot in `dir`.
+/// Writes reports on the newest snapshot of the run in `dir`.
 ///
 /// # Errors
-/// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
+/// - `NoRun`, `NoSnapshot`: the folder has no run, or no snapshot of it.
 /// - `DirCorrupt`: no snapshot is intact.
 /// - `Disk`: a file cannot be read or written.
 pub fn report(dir: &Path, reports: Reports<'_>) -> Result<(), ServerError> {
@@ -58,55 +57,54 @@ pub fn report(dir: &Path, reports: Reports<'_>) -> Result<(), ServerError> {
     reports.tensorboard.map_or(Ok(()), |folder| tensorboard(&report, folder, written_s).map(drop))
 }
 
-/// Returns the time at which the last file was written to `folder`, in seconds since 1970; 0 if the system does not
-/// know it.
+/// Returns the time of the last change in `folder`, in seconds since 1970; 0 if the system does not report it.
 fn modified_s(folder: &Path) -> f64 {
     let modified = std::fs::metadata(folder).and_then(|metadata| metadata.modified());
     let since = modified.ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// The data of a report on a run.
+/// Data of a report on a run.
 #[derive(Clone, Debug)]
 pub struct RunReport {
-    /// The run.
+    /// Id of the run.
     pub run: RunId,
-    /// Its description.
+    /// Specification of the run.
     pub spec: RunSpec,
-    /// Parameters of its model.
+    /// Number of parameters that the run trains.
     pub params: u64,
-    /// Whether the model is the built-in decoder.
+    /// True if the model is the built-in decoder.
     pub is_decoder: bool,
-    /// Whether the run is complete.
+    /// True if the run is complete.
     pub is_over: bool,
-    /// Number of rounds that led to a version.
+    /// Number of rounds that ended with a merge.
     pub rounds: u64,
-    /// Tokens merged.
+    /// Merged tokens.
     pub tokens_merged: u64,
-    /// Merged over trained tokens, 0 to 1.
+    /// Participation: merged over trained tokens, 0 to 1.
     pub participation: f64,
-    /// The learners, those with the most merged tokens first.
+    /// Learners, in descending order of merged tokens.
     pub contributors: Vec<Contributor>,
-    /// Its series, measurements and texts.
+    /// Series, measurements and generated texts.
     pub carried: Carried,
 }
 
-/// A learner and its contribution.
+/// A learner and its contribution to the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contributor {
-    /// Its name.
+    /// Name of the learner.
     pub name: String,
-    /// Its own description of its device.
+    /// The learner's own description of its device.
     pub device: String,
-    /// Its merged tokens.
+    /// Merged tokens of the learner.
     pub tokens_merged: u64,
-    /// Number of its updates.
+    /// Number of updates that the learner sent.
     pub updates: u64,
 }
 
 impl RunReport {
-    /// Creates the data of a run from `record` and `carried`; its model has `params` parameters. If it `hides_names`,
-    /// numbers replace the learners' names, and devices are left out.
+    /// Creates the data of a report from `record` and `carried`. `params` is the number of trained parameters. If
+    /// `hides_names`, numbers replace the learners' names, and devices are left out.
     #[must_use]
     pub fn new(record: &SyncerRecord, params: u64, carried: Carried, hides_names: bool) -> Self {
         let ledger = &record.ledger;
@@ -145,8 +143,8 @@ struct Measurement {
     measured_by: Option<LearnerId>,
 }
 
-/// Renders `history.jsonl`: one JSON object per line, by time, with the names and units of `/v1/series`. A measurement
-/// of the held-out loss has a line of its own with `valLoss`; the other lines are points of the series.
+/// Renders `history.jsonl`: one JSON object per line, ordered by time, with the names and units of `/v1/series`. Lines
+/// with `valLoss` are measurements of the held-out loss; all others are points of the series.
 #[must_use]
 pub fn history_lines(carried: &Carried) -> String {
     let point = |point: &Point| {
@@ -171,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates the data of a run that has started and merged nothing, with this course.
+    /// Creates the data of a run that has merged nothing yet, with these statistics.
     pub(in crate::report) fn report_of(carried: Carried) -> RunReport {
         let config = crate::ServeConfig::default();
         let shards = vec![ShardSpec { tokens: 100_000, sha256: [7; 32] }];
@@ -189,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_write_no_markup() {
+    fn foreign_text_is_escaped() {
         let mut report = report_of(Carried::default());
         report.contributors = vec![contributor("</td><script>alert(1)</script>", 3)];
         report.tokens_merged = 4;
@@ -207,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_fetched_from_anywhere() {
+    fn the_page_loads_nothing() {
         let page = page(&report_of(Carried::default()));
         for outside in ["src=", "href=", "url(", "@import", "https://"] {
             assert!(!page.contains(outside), "{outside}");
@@ -216,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn curves_and_settings_are_told() {
+    fn the_page_has_curves_and_settings() {
         let mut carried = Carried::default();
         for rounds in 0..40 {
             let evaluation = Evaluation {
@@ -238,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_added_up() {
+    fn many_contributors_are_summed_up() {
         let mut report = report_of(Carried::default());
         report.contributors = (0..250).map(|number| contributor(&format!("learner {number}."), 10)).collect();
         report.tokens_merged = 2_500;

@@ -1,4 +1,4 @@
-//! `report.html`: a run on one self-contained page.
+//! `report.html`: a self-contained page about a run.
 
 use std::fmt::Write;
 
@@ -9,12 +9,12 @@ use super::RunReport;
 use crate::inspect::{count, duration};
 use crate::store::readable;
 
-/// Maximum number of learners in the table; the others are summed up.
+/// Maximum number of learners in the table. One row sums up the others.
 const CONTRIBUTORS_MAX: usize = 200;
-/// Maximum number of texts of the model, spread over the run.
+/// Maximum number of generated texts on the page, spread over the run.
 const TEXTS_MAX: usize = 8;
 
-/// Beginning of such a page up to its title. Its policy forbids the browser to load anything.
+/// Beginning of a page, up to its title. Its content security policy keeps the browser from loading anything.
 pub(crate) const HEAD: &str = concat!(
     "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n",
@@ -23,7 +23,7 @@ pub(crate) const HEAD: &str = concat!(
     "</style>\n"
 );
 
-/// Renders the page.
+/// Renders the page of a run.
 #[must_use]
 pub fn page(report: &RunReport) -> String {
     let mut html = Html::default();
@@ -40,7 +40,7 @@ pub fn page(report: &RunReport) -> String {
     html.into_text()
 }
 
-/// Describes what was trained, on which data, by how many learners.
+/// Describes the run in a few sentences.
 fn sentence(report: &RunReport) -> String {
     let learners = match report.contributors.len() {
         1 => "one learner".to_owned(),
@@ -90,10 +90,10 @@ fn curves(html: &mut Html, report: &RunReport) {
     html.raw("</section>\n");
 }
 
-/// A curve: name, colour and points.
+/// A curve: its name, colour and points.
 type Curve<'a> = (&'a str, u8, Vec<(f64, f64)>);
 
-/// Draws curves. `axes` are the labels of x and y.
+/// Draws `curves` in one plot. `axes` are the labels of x and y.
 pub(crate) fn curve<const N: usize>(html: &mut Html, title: &str, axes: [&str; 2], curves: [Curve<'_>; N]) {
     let [x, y] = axes.map(|label| Axis { label: label.into(), scale: Scale::Linear });
     let line = |(name, colour, points): Curve<'_>| Series {
@@ -139,7 +139,7 @@ fn texts(html: &mut Html, report: &RunReport) {
         return;
     }
     html.raw("<section>\n").element("h2", "Texts of the model over the run");
-    // The first, the newest, and as many evenly spaced ones between them as fit.
+    // The first text, the newest, and evenly spaced ones between them.
     let last = kept.len() - 1;
     let shown = TEXTS_MAX.min(kept.len());
     let mut places: Vec<usize> = (0..shown).map(|i| i * last / (shown - 1).max(1)).collect();
@@ -178,10 +178,10 @@ fn model(html: &mut Html, report: &RunReport) {
     html.table(&[], usize::MAX, &sums).raw("</details>\n</section>\n");
 }
 
-/// Adds all settings that learners got, by their names in the run's description.
+/// Adds all settings that learners received, under their names in the run's spec.
 fn settings(html: &mut Html, report: &RunReport) {
     html.raw("<section>\n").element("h2", "Settings");
-    // Parsed from text, in which 32-bit numbers have their short form.
+    // The spec is parsed from text, so that 32-bit floats keep their short decimal form.
     let spec = serde_json::to_string(&report.spec).unwrap_or_default();
     let mut spec: Value = serde_json::from_str(&spec).unwrap_or_default();
     spec["model"] = readable(&report.spec.model);
@@ -193,7 +193,7 @@ fn settings(html: &mut Html, report: &RunReport) {
     html.table(&["Setting", "Value"], 1, &rows).raw("</section>\n");
 }
 
-/// Adds the leaves of `value`, each with its path.
+/// Adds a row for each leaf of `value`: its path, which begins with `name`, and its value.
 fn leaves(name: &str, value: &Value, rows: &mut Vec<Vec<String>>) {
     match value {
         Value::Object(fields) => {
@@ -207,24 +207,24 @@ fn leaves(name: &str, value: &Value, rows: &mut Vec<Vec<String>>) {
     }
 }
 
-/// HTML under construction. Texts are escaped when they are added; names of elements and classes are our own.
+/// HTML under construction. Texts are escaped when they are added. Names of elements and classes are trusted.
 #[derive(Default)]
 pub(crate) struct Html(String);
 
 impl Html {
-    /// Adds our own HTML unchanged.
+    /// Adds trusted HTML unchanged.
     pub(crate) fn raw(&mut self, html: &str) -> &mut Self {
         self.0.push_str(html);
         self
     }
 
-    /// Adds foreign text in an element.
+    /// Adds an element with escaped text. `name` may be followed by attributes.
     pub(crate) fn element(&mut self, name: &str, text: &str) -> &mut Self {
         let _ = writeln!(self.0, "<{name}>{}</{}>", escape(text), name.split(' ').next().unwrap_or(name));
         self
     }
 
-    /// Adds a table with the names of its columns and its rows. The columns from `numbers_from` on are numbers.
+    /// Adds a table. Columns from the index `numbers_from` on hold numbers.
     pub(crate) fn table(&mut self, columns: &[&str], numbers_from: usize, rows: &[Vec<String>]) -> &mut Self {
         self.raw("<div class=\"wide\"><table>\n");
         if !columns.is_empty() {

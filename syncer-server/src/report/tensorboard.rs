@@ -1,7 +1,9 @@
-//! TensorBoard event file of a run's curves and texts: `TFRecord` records, each an `Event` of TensorBoard's protobuf.
+//! TensorBoard event file with a run's curves and texts: `TFRecord` records, each with an `Event` in TensorBoard's
+//! protobuf.
 //!
-//! A record is its length (64 bits), the masked CRC-32C of that, the event, and the masked CRC-32C of the event; all
-//! numbers are little endian. Of `Event` and `Summary` only the few fields that curves and texts need are written.
+//! A record has four parts: its length (64 bits), the masked CRC-32C of the length, the event, and the masked CRC-32C
+//! of the event. All numbers are little endian. Of `Event` and `Summary`, only the fields that curves and texts need
+//! are written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +13,12 @@ use crate::errors::ServerError;
 use crate::status::Carried;
 use crate::store::{disk, write_file};
 
-/// Writes `events.out.tfevents.0.RUN` to `folder`, replacing an older one, and returns its path. Creates the folder if
-/// it is missing. Steps are merged tokens. `written_s` is the time of the snapshot, in seconds since 1970. It dates a
-/// run that has no points yet.
+/// Writes `events.out.tfevents.0.RUN` to `folder`, in place of an older one, and returns its path. Creates the folder
+/// if it is missing. Steps in the file are merged tokens. `written_s` is the time of the snapshot, in seconds since
+/// 1970; it dates a run without points.
 ///
 /// # Errors
-/// `Disk`: it cannot be written.
+/// `Disk`: the file cannot be written.
 pub fn tensorboard(report: &RunReport, folder: &Path, written_s: f64) -> Result<PathBuf, ServerError> {
     fs::create_dir_all(folder).map_err(disk("make", folder))?;
     let path = folder.join(format!("events.out.tfevents.0.{}", report.run));
@@ -24,7 +26,7 @@ pub fn tensorboard(report: &RunReport, folder: &Path, written_s: f64) -> Result<
     Ok(path)
 }
 
-/// Times of a run on two clocks, oldest first: uptime of its syncers, and time since 1970, in seconds.
+/// Pairs of times of a run, oldest first, in seconds: total uptime of its syncers, and time since 1970.
 struct WallClock(Vec<(f64, f64)>);
 
 impl WallClock {
@@ -37,15 +39,15 @@ impl WallClock {
         Self(known)
     }
 
-    /// Returns the seconds since 1970 at which the syncers had been up for `time_s` seconds, based on the next known
-    /// moment. Between two starts of a run, only the wall clock goes on.
+    /// Returns the time, in seconds since 1970, at which the syncers had been up for `time_s` seconds. It is computed
+    /// from the next known pair, because uptime stands still between two starts.
     fn at(&self, time_s: f64) -> f64 {
         let next = self.0.iter().find(|(up_s, _)| *up_s >= time_s).or(self.0.last());
         next.map_or(time_s, |(up_s, unix_s)| unix_s + (time_s - up_s))
     }
 }
 
-/// Encodes the whole file.
+/// Encodes the content of the file.
 fn events(report: &RunReport, written_s: f64) -> Vec<u8> {
     let carried = &report.carried;
     let clock = WallClock::new(carried, written_s);
@@ -79,7 +81,7 @@ fn events(report: &RunReport, written_s: f64) -> Vec<u8> {
     file
 }
 
-/// Appends an `Event` at `unix_s`, in seconds since 1970, with these values of its `Summary`.
+/// Appends an `Event` with these values in its `Summary`. `unix_s` is in seconds since 1970.
 fn event(file: &mut Vec<u8>, unix_s: f64, tokens: u64, values: Vec<Fields>) {
     let mut summary = Fields::default();
     for value in values {
@@ -97,8 +99,8 @@ fn scalar(tag: &str, value: f32) -> Fields {
     fields
 }
 
-/// Encodes a `Summary.Value` with a text: a tensor with one string, for the text plug-in. The plug-in renders Markdown,
-/// in which text indented by four spaces stays unchanged.
+/// Encodes a `Summary.Value` with a text: a tensor of one string for the text plug-in. The plug-in renders Markdown, so
+/// the text is indented by four spaces, which keeps it unchanged.
 fn text(tag: &str, text: &str) -> Fields {
     /// `DataType::DT_STRING`.
     const STRING: u64 = 7;
@@ -115,7 +117,7 @@ fn text(tag: &str, text: &str) -> Fields {
     fields
 }
 
-/// The fields of a protobuf message, each preceded by its number and wire type.
+/// Encoded fields of a protobuf message. Each begins with its number and wire type.
 #[derive(Default)]
 struct Fields(Vec<u8>);
 
@@ -145,7 +147,7 @@ impl Fields {
         self
     }
 
-    /// Appends a varint: seven bits per byte, lowest first; all bytes but the last have their highest bit set.
+    /// Appends a varint: seven bits per byte, lowest first. All bytes except the last have their highest bit set.
     fn raw_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -164,12 +166,12 @@ fn record(file: &mut Vec<u8>, data: &[u8]) {
     file.extend(masked_crc(data).to_le_bytes());
 }
 
-/// Returns a masked CRC-32C, which may itself be part of data with a CRC.
+/// Returns the masked CRC-32C. The mask protects data that itself contains CRCs.
 fn masked_crc(data: &[u8]) -> u32 {
     crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Returns the CRC-32C: Castagnoli's polynomial, bits reflected. Files are small, so one bit at a time is fast enough.
+/// Returns the CRC-32C (Castagnoli, reflected). Files are small, so one bit at a time is fast enough.
 fn crc32c(data: &[u8]) -> u32 {
     !data.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
@@ -199,7 +201,7 @@ mod tests {
             1_699_999_997.5,
             "a run without points"
         );
-        // The syncer is up for ten seconds, down for an hour, and up again.
+        // The syncer is up for ten seconds, then down for an hour, then up again.
         for (time_s, at_ms) in [(1.0, 5_001_000), (9.0, 5_009_000), (11.0, 8_611_000)] {
             carried.series.push(Point { time_s, at_ms, ..Point::default() });
         }
@@ -210,7 +212,7 @@ mod tests {
         );
     }
 
-    /// The script `tests/golden/tensorboard/read.py` makes TensorBoard itself read the same bytes.
+    /// `tests/golden/tensorboard/read.py` reads the same bytes with TensorBoard itself.
     #[test]
     fn files_are_those_that_tensorboard_reads() {
         let mut carried = Carried::default();

@@ -6,35 +6,35 @@ use std::collections::btree_map::Entry;
 use archipelago_core::diloco::{LearnerId, Millis};
 use serde::{Deserialize, Serialize};
 
-/// Thresholds of alerts; 0 turns an alert off.
+/// Thresholds of alerts. 0 turns an alert off.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AlertTerms {
-    /// Time without a learner in rounds, in milliseconds.
+    /// Time without a learner in rounds after which the owner is alerted, in milliseconds.
     pub no_learner_ms: u64,
-    /// Ratio of the held-out loss to its best, above 1.
+    /// Ratio of the newest to the lowest held-out loss above which the owner is alerted; more than 1, or 0.
     pub loss_ratio: f64,
-    /// Age of the newest snapshot, in milliseconds.
+    /// Age of the newest snapshot from which on the owner is alerted, in milliseconds.
     pub snapshot_age_ms: u64,
 }
 
-/// The state of a run that alerts depend on.
+/// State of a run on which alerts depend.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sight {
-    /// Learners in rounds.
+    /// Number of learners in rounds.
     pub live: u32,
-    /// The newest held-out loss and the best so far, in nats per token.
+    /// Newest held-out loss and lowest so far, in nats per token.
     pub losses: Option<(f32, f32)>,
-    /// Age of the newest snapshot, or time since the start without a snapshot, in milliseconds.
+    /// Age of the newest snapshot in milliseconds; without a snapshot, the time since the start.
     pub snapshot_age_ms: u64,
-    /// The disk fault, as a sentence.
+    /// Fault of the disk, as a sentence.
     pub disk_fault: Option<String>,
     /// The shortage of disk space, as a sentence.
     pub disk_shortage: Option<String>,
     /// Learners that are suspected of not training.
     pub suspects: Vec<LearnerId>,
-    /// Whether the owner paused the run.
+    /// True if the owner paused the run.
     pub is_held: bool,
-    /// Whether the run is complete.
+    /// True if the run is complete.
     pub is_over: bool,
 }
 
@@ -43,13 +43,13 @@ pub struct Sight {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum AlertKind {
-    /// No learner has trained for a while.
+    /// No learner has taken part in rounds for a while.
     NoLearner,
-    /// The held-out loss is far above its best.
+    /// The held-out loss is far above its lowest value.
     LossRose,
-    /// No snapshot was written for a while.
+    /// The newest snapshot is old.
     SnapshotOld,
-    /// The disk accepts no writes.
+    /// The disk accepts no writes, or a snapshot could not be written.
     DiskFault,
     /// The disk is nearly full.
     DiskNearlyFull,
@@ -78,9 +78,9 @@ impl AlertKind {
 pub struct AlertView {
     /// Kind of the alert.
     pub kind: AlertKind,
-    /// The problem, as a sentence for people.
+    /// Description of the problem, as a sentence for people.
     pub text: String,
-    /// Time since it was raised, in seconds.
+    /// Time since the alert was raised, in seconds.
     pub for_s: f64,
 }
 
@@ -89,9 +89,9 @@ pub struct AlertView {
 pub struct AlertChange {
     /// Kind of the alert.
     pub kind: AlertKind,
-    /// Whether it was raised; otherwise it was cleared.
+    /// True if the alert was raised, false if it was cleared.
     pub is_raised: bool,
-    /// The problem, or its end, as a sentence for people.
+    /// Description of the problem or of its end, as a sentence for people.
     pub text: String,
 }
 
@@ -99,21 +99,21 @@ pub struct AlertChange {
 #[derive(Clone, Debug)]
 pub struct Alerts {
     terms: AlertTerms,
-    /// Start and text of each active alert.
+    /// Time of the raise and current text of each active alert.
     raised: BTreeMap<AlertKind, (Millis, String)>,
-    /// Last time that a learner was live or that none could be expected.
+    /// Last time at which a learner took part, or at which none was expected.
     accompanied: Millis,
 }
 
 impl Alerts {
-    /// Creates a set without active alerts, at time 0.
+    /// Creates alerts at time 0, of which none is active.
     #[must_use]
     pub fn new(terms: AlertTerms) -> Self {
         Self { terms, raised: BTreeMap::new(), accompanied: Millis(0) }
     }
 
-    /// Checks the run at `now` and returns the changes.
-    pub fn look(&mut self, now: Millis, sight: &Sight) -> Vec<AlertChange> {
+    /// Updates the alerts for the state in `sight` at `now`. Returns the alerts that were raised or cleared.
+    pub fn update(&mut self, now: Millis, sight: &Sight) -> Vec<AlertChange> {
         if sight.live > 0 || sight.is_held || sight.is_over {
             self.accompanied = now;
         }
@@ -129,7 +129,7 @@ impl Alerts {
         });
         for (kind, text) in wrong {
             match self.raised.entry(kind) {
-                // An alert is announced once; its text stays current.
+                // An alert is reported only when it is raised, but its text is kept current.
                 Entry::Occupied(mut raised) => raised.get_mut().1 = text,
                 Entry::Vacant(free) => {
                     changes.push(AlertChange { kind, is_raised: true, text: text.clone() });
@@ -152,8 +152,8 @@ impl Alerts {
     }
 }
 
-/// Returns the problems of a run that has been without learners for `alone_ms`. If the loss `was_high`, it must come
-/// halfway back to clear the alert; otherwise an alert would flap with each measurement.
+/// Returns the problems of a run that has had no learner for `alone_ms`, with their texts. If the loss `was_high`, it
+/// must fall halfway back to end the alert, so that the alert does not switch with each measurement.
 fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BTreeMap<AlertKind, String> {
     let mut wrong = BTreeMap::new();
     if let Some(why) = &sight.disk_fault {
@@ -184,7 +184,7 @@ fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BT
     }
     if let Some((last, best)) = sight.losses.filter(|_| loss_ratio > 0.0) {
         let bearable = f64::from(best) * if was_high { f64::midpoint(1.0, loss_ratio) } else { loss_ratio };
-        // NaN counts as too high.
+        // NaN is too high.
         if last.is_nan() || f64::from(last) > bearable {
             let text = format!(
                 "The model got worse: its held-out loss is {last:.3}, more than {loss_ratio} times its best, {best:.3}."
@@ -195,13 +195,13 @@ fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BT
     wrong
 }
 
-/// Rounds down to whole seconds, and from a minute on to whole minutes, so that the text does not change every second.
+/// Rounds down to whole seconds, and from one minute on to whole minutes, so that texts do not change every second.
 fn whole(ms: u64) -> u64 {
     let step_ms = if ms < 60_000 { 1_000 } else { 60_000 };
     if ms < 1_000 { ms } else { ms / step_ms * step_ms }
 }
 
-/// Formats a duration in seconds, minutes or hours.
+/// Formats a duration in milliseconds as seconds, minutes or hours.
 fn words(ms: u64) -> String {
     match ms {
         0..60_000 => format!("{} s", ms as f64 / 1e3),
@@ -221,12 +221,12 @@ mod tests {
         Sight { live: 1, losses: Some((2.0, 2.0)), ..Sight::default() }
     }
 
-    /// Checks the alerts raised (true) and cleared (false) by these states, one minute apart.
+    /// Checks which alerts these states, one minute apart, raise (true) and clear (false).
     fn check(terms: AlertTerms, sights: &[Sight], expected: &[(u64, AlertKind, bool)]) {
         let mut alerts = Alerts::new(terms);
         let mut found = Vec::new();
         for (minute, sight) in (0..).zip(sights) {
-            for change in alerts.look(Millis(minute * 60_000), sight) {
+            for change in alerts.update(Millis(minute * 60_000), sight) {
                 assert!(change.text.ends_with('.'), "{change:?}");
                 found.push((minute, change.kind, change.is_raised));
             }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_missed_after_a_while_and_not_while_the_run_is_held_or_over() {
+    fn missing_learners_raise_an_alert_unless_the_run_is_paused_or_complete() {
         let nobody = Sight { live: 0, ..fine() };
         let sights = [times(&nobody, 12), times(&fine(), 1), times(&nobody, 11)].concat();
         let kind = AlertKind::NoLearner;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn old_snapshots_and_faults_of_the_disk_are_told() {
+    fn old_snapshots_and_disk_faults_raise_alerts() {
         let old = |minutes: u64| Sight { snapshot_age_ms: minutes * 60_000, ..fine() };
         let kind = AlertKind::SnapshotOld;
         check(TERMS, &[old(14), old(15), old(16), old(0)], &[(1, kind, true), (3, kind, false)]);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn suspects_are_told_until_nobody_is_one() {
+    fn suspects_raise_one_alert_until_none_is_left() {
         let of = |learners: &[u32]| Sight {
             suspects: learners.iter().copied().map(LearnerId).collect(),
             ..fine()
@@ -292,8 +292,8 @@ mod tests {
     #[test]
     fn says_since_when_in_words() {
         let mut alerts = Alerts::new(TERMS);
-        assert_eq!(alerts.look(Millis(600_000), &Sight::default()).len(), 1);
-        assert_eq!(alerts.look(Millis(660_000), &Sight::default()), [], "it is told once");
+        assert_eq!(alerts.update(Millis(600_000), &Sight::default()).len(), 1);
+        assert_eq!(alerts.update(Millis(660_000), &Sight::default()), [], "it is reported once");
         let view = alerts.view(Millis(660_000));
         let text = "No learner has taken part for 11 min.".into();
         assert_eq!(view, [AlertView { kind: AlertKind::NoLearner, text, for_s: 60.0 }]);

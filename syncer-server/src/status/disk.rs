@@ -1,4 +1,4 @@
-//! State of the run's tape and snapshots on disk.
+//! State of the run's tape, snapshots and shared services.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::LogEvent;
 use super::log::sentence;
 
-/// State of tape and snapshots for the board.
+/// State of tape, snapshots and shared services, for the status.
 #[derive(Debug, Default)]
 pub struct Disk {
     tape: Taped,
-    /// Time of the newest snapshot that this process wrote.
+    /// Time of the newest snapshot written by this process.
     saved: Option<Millis>,
     snapshot_fault: Option<Arc<str>>,
     /// Warning that the disk was nearly full after the newest snapshot, as a sentence.
@@ -23,21 +23,21 @@ pub struct Disk {
 /// State of the tape.
 #[derive(Clone, Debug, Default)]
 pub struct Taped {
-    /// Decisions on disk.
+    /// Number of decisions on disk.
     pub decisions: u64,
-    /// Bodies of updates on disk, in bytes.
+    /// Size of update bodies on disk, in bytes.
     pub update_bytes: u64,
-    /// Reason why writes fail, while they do.
+    /// Reason why the tape cannot be written at present, if any.
     pub fault: Option<Arc<str>>,
-    /// Time that the oldest decision has waited for the disk, in milliseconds, if one waits.
+    /// Time for which the oldest unwritten decision has waited for the disk, in milliseconds.
     pub waits_ms: Option<u64>,
 }
 
-/// Wait of a decision, in milliseconds, above which the disk counts as hanging. A busy disk needs far less.
+/// Wait of a decision above which the disk is considered hanging, in milliseconds. A busy disk needs far less.
 pub const UNSAVED_MS_MAX: u64 = 3_000;
 
 impl Taped {
-    /// Returns the state with a fault if the disk has not answered for too long.
+    /// Adds a fault if a decision has waited for the disk too long.
     fn judged(mut self) -> Self {
         let hangs = self.waits_ms.is_some_and(|ms| ms > UNSAVED_MS_MAX);
         let no_answer = || format!("it has not answered for more than {} s", UNSAVED_MS_MAX / 1_000).into();
@@ -51,28 +51,28 @@ impl Taped {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct DiskView {
-    /// Reason why the tape cannot be written. The run stops until it can, and then resumes by itself.
+    /// Reason why the tape cannot be written. The run pauses until it can be written, and then resumes by itself.
     pub tape_fault: Option<String>,
-    /// Reason why the newest snapshot was not written; decisions are still recorded.
+    /// Reason why the newest snapshot was not written. Decisions are still recorded.
     pub snapshot_fault: Option<String>,
-    /// In a run on several machines, the fault of a shared service that stops merges, as seen by this process. Merges
+    /// In a run on several machines, the fault of a shared service that stops merges, as this process sees it. Merges
     /// resume by themselves.
     pub services_fault: Option<String>,
-    /// Decisions on disk since the run began.
+    /// Number of decisions on disk since the run began.
     pub decisions: u64,
-    /// Decisions that are not on disk yet. The figures include them; a crash now would undo them. Learners do not know
-    /// them yet.
+    /// Number of decisions that are not on disk yet. The status includes them, but a crash now would undo them.
+    /// Learners are not informed of them yet.
     pub unsaved: u64,
-    /// Time that the oldest of them has waited for the disk, in seconds.
+    /// Time for which the oldest unwritten decision has waited for the disk, in seconds.
     pub unsaved_age_s: Option<f64>,
-    /// Updates on the disk, in bytes.
+    /// Size of update bodies on disk, in bytes.
     pub update_bytes: u64,
-    /// Age of the newest snapshot of this process, in seconds.
+    /// Age of the newest snapshot written by this process, in seconds.
     pub snapshot_age_s: Option<f64>,
 }
 
 impl Disk {
-    /// Records the state of the tape. Returns a log event if the tape began to fail or works again.
+    /// Records the state of the tape. Returns a log event if the tape started to fail or works again.
     pub fn taped(&mut self, tape: Taped) -> Option<LogEvent> {
         let tape = tape.judged();
         let news = news(self.tape.fault.as_ref(), tape.fault.as_ref(), true);
@@ -97,7 +97,7 @@ impl Disk {
         news
     }
 
-    /// Records the state of the services that the run's processes share. Returns a log event if it changed.
+    /// Records the fault of the services that the run's processes share, if any. Returns a log event if this changed.
     pub fn served(&mut self, fault: Option<Arc<str>>) -> Option<LogEvent> {
         match (std::mem::replace(&mut self.services_fault, fault), &self.services_fault) {
             (None, Some(why)) => Some(LogEvent::ServicesFault { why: why.to_string() }),
@@ -120,19 +120,19 @@ impl Disk {
         fault.map(|fault| sentence(&fault, "", false))
     }
 
-    /// Returns the age of the newest snapshot, or the time since the start without a snapshot, in milliseconds.
+    /// Returns the age of the newest snapshot in milliseconds; without a snapshot, the time since the start.
     #[must_use]
     pub fn snapshot_age_ms(&self, now: Millis) -> u64 {
         now.since(self.saved.unwrap_or(Millis(0)))
     }
 
-    /// Returns true if the tape cannot be written.
+    /// Returns true if the tape cannot be written at present.
     #[must_use]
     pub fn is_faulty(&self) -> bool {
         self.tape.fault.is_some()
     }
 
-    /// Returns the JSON view.
+    /// Returns the view for the status.
     #[must_use]
     pub fn view(&self, now: Millis) -> DiskView {
         let text = |fault: &Option<Arc<str>>| fault.as_deref().map(str::to_owned);
@@ -141,7 +141,7 @@ impl Disk {
             snapshot_fault: text(&self.snapshot_fault),
             services_fault: text(&self.services_fault),
             decisions: self.tape.decisions,
-            // The actor fills these two in.
+            // The actor sets these two fields.
             unsaved: 0,
             unsaved_age_s: None,
             update_bytes: self.tape.update_bytes,
@@ -150,7 +150,7 @@ impl Disk {
     }
 }
 
-/// Returns the log event for a change of the fault from `before` to `now`, if any.
+/// Returns the log event for a change of a fault from `before` to `now`, if it appeared or disappeared.
 fn news(before: Option<&Arc<str>>, now: Option<&Arc<str>>, is_tape: bool) -> Option<LogEvent> {
     match (before, now) {
         (None, Some(why)) => Some(LogEvent::DiskFault { why: why.to_string(), is_tape }),
@@ -163,7 +163,7 @@ fn news(before: Option<&Arc<str>>, now: Option<&Arc<str>>, is_tape: bool) -> Opt
 mod tests {
     use super::*;
 
-    /// Goal: a disk that hangs is reported like one that fails, once each time; a slow disk is not reported.
+    /// Goal: a hanging disk is reported like a failing one, once each time, and a slow disk is not reported.
     #[test]
     fn a_disk_that_hangs_takes_nothing() {
         let mut disk = Disk::default();

@@ -1,4 +1,4 @@
-//! Measurements of the held-out loss and texts of the model, over the whole run.
+//! Measurements of the held-out loss, and generated texts, over the whole run.
 
 use archipelago_core::wire::LearnerId;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -7,36 +7,36 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evaluation {
-    /// Tokens merged into the measured parameters.
+    /// Merged tokens of the measured parameters.
     pub tokens_merged: u64,
-    /// Rounds merged into them.
+    /// Merged rounds of the measured parameters.
     pub rounds: u64,
-    /// Mean loss in nats per token; not finite if the model diverged.
+    /// Mean held-out loss, in nats per token. It is not finite if the model diverged.
     #[serde(deserialize_with = "loss")]
     pub loss: f32,
-    /// Time that the run's syncers had been up, in seconds.
+    /// Total uptime of the run's syncers at the measurement, in seconds.
     pub time_s: f64,
-    /// The learner that measured it, if this program did not.
+    /// Learner that measured the loss; `None` if the syncer did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_by: Option<LearnerId>,
 }
 
-/// The measurements of a run: the first, the newest, and as many between them as fit.
+/// Measurements of a run: the first, the newest, and some between them, of which recent ones are denser.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct History {
-    /// Oldest first.
+    /// Measurements, oldest first.
     pub evaluations: Vec<Evaluation>,
-    /// Text that the newest parameters wrote.
+    /// Newest text that the model generated.
     pub sample: String,
-    /// The lowest finite loss so far, in nats per token.
+    /// Lowest finite loss so far, in nats per token.
     best: Option<f32>,
-    /// Texts of the whole run.
+    /// Texts generated over the whole run.
     pub samples: Samples,
 }
 
-/// Reads a loss; null becomes NaN. JSON cannot represent numbers that are not finite and writes null for them. The
-/// snapshot of a diverged run thus stays readable.
+/// Reads a loss, where null stands for NaN: JSON has no numbers that are not finite, and null is written instead. So
+/// the snapshot of a diverged run stays readable.
 pub(super) fn loss<'de, D: Deserializer<'de>>(from: D) -> Result<f32, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f32::NAN))
 }
@@ -45,7 +45,7 @@ pub(super) fn loss<'de, D: Deserializer<'de>>(from: D) -> Result<f32, D::Error> 
 const HISTORY_MAX: usize = 512;
 
 impl History {
-    /// Adds a measurement. A full list drops every second one, so that the whole run stays covered.
+    /// Adds a measurement. A full list first drops every second one, so that it always covers the whole run.
     pub fn push(&mut self, evaluation: Evaluation, sample: Option<String>) {
         if self.evaluations.len() >= HISTORY_MAX {
             let mut index = 0;
@@ -76,13 +76,13 @@ impl History {
         self.best
     }
 
-    /// Returns the tokens merged into the parameters that wrote the newest text.
+    /// Returns the merged tokens of the parameters that generated the newest text.
     #[must_use]
     pub fn written(&self) -> Option<u64> {
         self.samples.kept().last().map(|sample| sample.tokens_merged)
     }
 
-    /// Returns the learner that measured the newest loss, if this program did not.
+    /// Returns the learner that measured the newest loss; `None` if the syncer did.
     #[must_use]
     pub fn measured_by(&self) -> Option<LearnerId> {
         self.evaluations.last().and_then(|evaluation| evaluation.measured_by)
@@ -95,25 +95,25 @@ impl History {
     }
 }
 
-/// Maximum number of texts kept.
+/// Maximum number of texts kept. The first and the newest stay.
 pub const SAMPLES_MAX: usize = 32;
 
-/// A text, with the state of the run that wrote it.
+/// A generated text, with the state of the run at that time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextSample {
-    /// Time that the run's syncers had been up, in seconds.
+    /// Total uptime of the run's syncers when the text was generated, in seconds.
     pub time_s: f64,
-    /// Tokens merged into the parameters that wrote the text.
+    /// Merged tokens of the parameters that generated the text.
     pub tokens_merged: u64,
     /// Held-out loss of those parameters, in nats per token.
     #[serde(deserialize_with = "loss")]
     pub loss: f32,
-    /// The text, prompt included.
+    /// The text with its prompt.
     pub text: String,
 }
 
-/// The first text, the newest, and evenly spaced ones between them, so that they cover the whole run.
+/// Texts of a run: the first, the newest, and evenly spaced ones between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Samples {
@@ -131,7 +131,7 @@ impl Default for Samples {
 impl Samples {
     /// Adds the newest text.
     pub fn push(&mut self, sample: TextSample) {
-        // The previous text may have stayed only because it was the newest.
+        // The previous text may have been kept only because it was the newest.
         if self.seen > 0 && !(self.seen - 1).is_multiple_of(self.every) {
             self.kept.pop();
         }

@@ -1,4 +1,4 @@
-//! JSON views of learners: the foremost few, or all of them page by page.
+//! JSON views of learners: the most relevant ones, or all of them in pages.
 
 use std::cmp::Reverse;
 
@@ -16,68 +16,68 @@ pub const FOREMOST_MAX: usize = 64;
 /// Maximum number of learners in one page.
 pub const PAGE_MAX: usize = 200;
 
-/// One learner.
+/// State of one learner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LearnerView {
-    /// Its id in the run.
+    /// Number of the learner in the run.
     pub learner: LearnerId,
-    /// Fingerprint of its key, 32 hex digits, as used in bans.
+    /// Fingerprint of the learner's key, 32 hex digits, as used in bans.
     pub fingerprint: String,
-    /// Its name for people.
+    /// Display name of the learner.
     pub name: String,
-    /// Its own description of its device.
+    /// The learner's own description of its device.
     pub device: String,
-    /// Kind of its device.
+    /// Kind of the learner's device.
     pub kind: DeviceKind,
-    /// Its state; `null` while it is away.
+    /// Activity of the learner; `null` while it is not connected.
     pub state: Option<LearnerState>,
-    /// Whether it takes part in rounds.
+    /// True if the learner takes part in rounds.
     pub live: bool,
-    /// Time since it connected, in seconds; `null` while it is away.
+    /// Time since the learner connected, in seconds; `null` while it is not connected.
     pub connected_s: Option<f64>,
-    /// Duration of its steps, in milliseconds; 0 if unknown.
+    /// Duration of the learner's steps, in milliseconds; 0 if unknown.
     pub step_ms: f64,
-    /// Windows in its batch; 0 until it trains.
+    /// Windows in the learner's batch; 0 until it trains.
     pub batch: u32,
-    /// Time from a request to its answer, in milliseconds; 0 if unknown. It includes the latency and the rest of its
-    /// step.
+    /// Time from a request for an update to its arrival, in milliseconds; 0 if unknown. It includes the latency and the
+    /// rest of the current step.
     pub answer_ms: f64,
-    /// Whether its link is too slow for every change, so that it fetches whole fragments at its own pace.
+    /// True if the learner's link is too slow for every change. It then fetches whole fragments at its own pace.
     pub thin: bool,
-    /// Tokens it trained per second, over the last 10 seconds.
+    /// Tokens that the learner trained per second, over the last 10 seconds.
     pub tokens_per_s: f64,
-    /// Its last training loss, in nats per token.
+    /// Last training loss that the learner reported, in nats per token.
     pub loss: Option<f32>,
-    /// Tokens it trained on.
+    /// Tokens that the learner trained.
     pub tokens_trained: u64,
-    /// Its merged tokens.
+    /// Merged tokens of the learner.
     pub tokens_merged: u64,
-    /// Its share of all merged tokens, 0 to 1.
+    /// The learner's share of all merged tokens, 0 to 1.
     pub merged_share: f64,
-    /// Number of its updates.
+    /// Number of updates from the learner.
     pub updates: u64,
-    /// Fates of its updates.
+    /// Fates of the learner's updates.
     pub fates: view::Fates,
-    /// The share of its pace that the owner allows it, 0.001 to 1.
+    /// Share of its pace that the owner allows the learner, 0.001 to 1.
     pub share: f64,
-    /// The run's trust in it.
+    /// Trust of the run in the learner.
     pub trust: Trust,
-    /// Reason for the suspicion that it does not train, as a sentence for people; `null` if there is none.
+    /// Reason why the learner is suspected of not training, as a sentence for people; `null` if it is not.
     pub doubt: Option<String>,
-    /// Time until it may come back, in seconds, if the owner dropped it; `null` otherwise.
+    /// Time until the learner may return, in seconds, if the owner dropped it; `null` otherwise.
     pub returns_s: Option<f64>,
 }
 
 impl LearnerView {
-    /// Hides the learner's identity: its number replaces its name, and only the kind of its device remains.
+    /// Hides the learner's identity: its number replaces its name, and the kind of its device replaces the description.
     pub(super) fn hide(&mut self) {
         self.name = hidden_name(self.learner);
         self.device = self.kind.name().into();
     }
 
-    /// Returns its state in one word.
+    /// Returns the learner's state as one word.
     pub(crate) fn state_name(&self) -> &'static str {
         match self.state {
             Some(LearnerState::Joining) => "joining",
@@ -91,7 +91,7 @@ impl LearnerView {
     }
 }
 
-/// Returns the name of a learner in a run with hidden names.
+/// Returns the name that replaces a learner's own in a run with hidden names.
 #[must_use]
 pub fn hidden_name(learner: LearnerId) -> String {
     format!("islet {learner}")
@@ -114,7 +114,7 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// Returns the kind in one word, as in JSON.
+    /// Returns the kind as one word, as in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Browser => "browser",
@@ -141,14 +141,14 @@ impl From<wire::DeviceKind> for DeviceKind {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum Trust {
-    /// A newcomer: its updates count little.
+    /// A newcomer, whose updates have a small weight.
     #[default]
     Probation,
-    /// Its updates count in full.
+    /// The learner's updates have full weight.
     Trusted,
-    /// Its updates made the model worse once, or do not show that it trains. It must prove itself again.
+    /// The learner's updates made the model worse once, or do not show that it trains. It must prove itself again.
     Suspect,
-    /// Its updates made the model worse. The run takes none for a while, or until the owner lets it back.
+    /// The learner's updates made the model worse. The run accepts none for a while, or until the owner readmits it.
     Out,
 }
 
@@ -168,23 +168,24 @@ impl From<TrustLevel> for Trust {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LearnersByState {
-    /// Fetching parameters or data.
+    /// Learners that fetch parameters or data.
     pub joining: u32,
-    /// Training.
+    /// Learners that train.
     pub training: u32,
-    /// Paused by their owners.
+    /// Learners paused by their users.
     pub paused: u32,
-    /// In hidden tabs.
+    /// Learners in hidden browser tabs.
     pub hidden: u32,
-    /// Without a lease to train on.
+    /// Learners without a lease to train on.
     pub starved: u32,
-    /// Waiting because the run's owner paused it.
+    /// Learners that wait because the run's owner paused the run.
     pub held: u32,
-    /// Not connected.
+    /// Learners that are not connected.
     pub away: u32,
 }
 
-/// Returns the foremost learners, and the number of learners in each state.
+/// Returns up to [`FOREMOST_MAX`] learners, connected ones first and then by merged tokens, and the number of learners
+/// in each state.
 #[must_use]
 pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerView>, LearnersByState) {
     let mut counts = LearnersByState::default();
@@ -198,7 +199,7 @@ pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerVi
             Some(LearnerState::Hidden) => &mut counts.hidden,
             Some(LearnerState::Starved) => &mut counts.starved,
             Some(LearnerState::Held) => &mut counts.held,
-            // These are counted above.
+            // Learners without a state are not connected, and are counted above.
             None => continue,
         } += 1;
     }
@@ -211,19 +212,19 @@ pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerVi
         });
         learners.truncate(FOREMOST_MAX);
     }
-    // A stable row order keeps the table readable.
+    // A stable order keeps the rows of tables in place.
     learners.sort_by_key(|learner| learner.learner);
-    (learners.iter().map(|learner| shown(learner, syncer, speeds, now)).collect(), counts)
+    (learners.iter().map(|learner| learner_view(learner, syncer, speeds, now)).collect(), counts)
 }
 
 /// Query parameters of `/v1/learners`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearnersQuery {
-    /// Learners to skip, from the first.
+    /// Number of learners to skip.
     #[serde(default)]
     pub offset: usize,
-    /// Learners wanted, at least 1; a page holds at most [`PAGE_MAX`].
+    /// Maximum number of learners in the answer, at least 1. A page has at most [`PAGE_MAX`].
     #[serde(default = "page")]
     pub limit: usize,
     /// Sort order.
@@ -235,19 +236,19 @@ fn page() -> usize {
     50
 }
 
-/// Sort orders of learners; ties are broken by id.
+/// Sort orders of learners. Ties are in order of number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum Sort {
-    /// Most merged tokens first.
+    /// By merged tokens, descending.
     #[default]
     Merged,
-    /// Fastest first.
+    /// By speed, descending.
     Speed,
     /// By name.
     Name,
-    /// Training first, away last.
+    /// By state: training first, not connected last.
     State,
 }
 
@@ -256,23 +257,23 @@ pub enum Sort {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LearnersPage {
-    /// Learners ever seen.
+    /// Number of all learners ever seen.
     pub total: usize,
-    /// Learners skipped before this page.
+    /// Number of learners before this page.
     pub offset: usize,
-    /// Sort order.
+    /// Sort order of the learners.
     pub sort: Sort,
     /// The learners of this page.
     pub learners: Vec<LearnerView>,
 }
 
-/// Returns the learners that `query` asks for, in a run without measured speeds.
+/// Returns the page of learners that `query` selects, for a run whose speeds are unknown.
 #[must_use]
 pub fn learners_of(syncer: &Syncer, now: Millis, query: LearnersQuery) -> LearnersPage {
     page_of(syncer, &Speeds::default(), now, query)
 }
 
-/// Returns the learners that `query` asks for.
+/// Returns the page of learners that `query` selects.
 #[must_use]
 pub fn page_of(syncer: &Syncer, speeds: &Speeds, now: Millis, query: LearnersQuery) -> LearnersPage {
     let mut learners: Vec<LearnerStatus<'_>> = syncer.learners().collect();
@@ -282,18 +283,18 @@ pub fn page_of(syncer: &Syncer, speeds: &Speeds, now: Millis, query: LearnersQue
             learners.sort_by(|a, b| speeds.of(b.learner).total_cmp(&speeds.of(a.learner)));
         }
         Sort::Name => learners.sort_by_key(|learner| learner.name),
-        Sort::State => learners.sort_by_key(|learner| place(learner.state)),
+        Sort::State => learners.sort_by_key(|learner| state_rank(learner.state)),
     }
     let page = learners.iter().skip(query.offset).take(query.limit.min(PAGE_MAX));
     LearnersPage {
         total: learners.len(),
         offset: query.offset,
         sort: query.sort,
-        learners: page.map(|learner| shown(learner, syncer, speeds, now)).collect(),
+        learners: page.map(|learner| learner_view(learner, syncer, speeds, now)).collect(),
     }
 }
 
-fn place(state: Option<LearnerState>) -> u32 {
+fn state_rank(state: Option<LearnerState>) -> u32 {
     match state {
         Some(LearnerState::Training) => 0,
         Some(LearnerState::Hidden) => 1,
@@ -305,7 +306,7 @@ fn place(state: Option<LearnerState>) -> u32 {
     }
 }
 
-fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Millis) -> LearnerView {
+fn learner_view(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Millis) -> LearnerView {
     let clock_tokens = syncer.ledger().clock_tokens();
     let returns = syncer.returns(now, learner.learner);
     LearnerView {
@@ -333,13 +334,13 @@ fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Mil
         doubt: syncer
             .ledger()
             .suspicion(learner.learner)
-            .map(|doubt| format!("Its {}.", doubted(doubt.looks))),
+            .map(|doubt| format!("Its {}.", suspicion_reason(doubt.looks))),
         returns_s: returns.map(|at| at.since(now) as f64 / 1e3),
     }
 }
 
-/// Returns the reason why a learner is suspected after `looks` loss checks.
+/// Returns the reason for a suspicion after `looks` loss checks, as a part of a sentence.
 #[must_use]
-pub fn doubted(looks: u32) -> String {
+pub fn suspicion_reason(looks: u32) -> String {
     format!("updates do not lower the loss on their own text as other learners' updates do: {looks} checks")
 }

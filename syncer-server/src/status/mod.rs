@@ -1,4 +1,4 @@
-//! Run status as JSON: the core's status and the figures that only the server knows.
+//! Status of a run as JSON: the core's status, and statistics that only the server has.
 
 mod alerts;
 mod disk;
@@ -31,67 +31,67 @@ pub use series::{RATE_WINDOW_MS, Rate};
 pub use tracker::StatusTracker;
 pub use view::AdapterFacts;
 
-/// Figures that the server accumulates over all its starts. Snapshots and the tape's file both keep them; the tape's
-/// file is updated more often.
+/// Statistics that the server accumulates over all its starts. Both the snapshots and the tape's file store them; those
+/// in the tape's file are updated more often.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carried {
-    /// Traffic on the sockets.
+    /// Traffic on the WebSockets.
     pub traffic: Traffic,
     /// Measurements of the held-out loss.
     pub history: History,
-    /// The course of the run.
+    /// Time series of the run.
     pub series: Series,
-    /// Time that the run's syncers were up, in seconds.
+    /// Total uptime of the run's syncers, in seconds.
     pub run_s: f64,
-    /// Source of the text, as in the status; empty if no snapshot has recorded it yet.
+    /// Name of the text, as in the status; empty if no snapshot has recorded it yet.
     pub corpus: String,
 }
 
 impl Carried {
-    /// Returns the later of the two by the run's clock.
+    /// Returns the one of the two with the longer total uptime.
     #[must_use]
     pub fn later(self, other: Self) -> Self {
         if other.run_s > self.run_s { other } else { self }
     }
 }
 
-/// Constant facts about the run and its server.
+/// Facts about the run and its server that do not change.
 #[derive(Clone, Debug, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct RunFacts {
-    /// The preset's name.
+    /// Name of the preset.
     pub preset: String,
-    /// Name of the folder whose model the run started from, if any; the run has the size of that model.
+    /// Name of the folder whose model the run started from, if any. The run's model then has the size of that model.
     pub init: Option<String>,
-    /// The adapters and their frozen weights, if the run trains adapters.
+    /// Facts about adapters and frozen weights, if the run trains adapters.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub adapters: Option<AdapterFacts>,
-    /// Source of the text.
+    /// Name of the text.
     pub corpus: String,
-    /// Tokens to train on.
+    /// Number of training tokens in the text.
     pub corpus_tokens: u64,
     /// Bytes of text per token, on average.
     pub bytes_per_token: f64,
-    /// Whether a token is a byte, so that a page can decode it without a request.
+    /// True if each token is a byte, so that a page can decode tokens without a request.
     pub token_is_byte: bool,
-    /// Lower bound of any model's loss in nats per token, if the text's distribution is known.
+    /// Lower bound of the held-out loss of any model, in nats per token, if the text's distribution is known.
     pub entropy_floor: Option<f64>,
-    /// Tokens at which the learning rate reaches its minimum.
+    /// Merged tokens at which the learning rate reaches its minimum.
     pub total_tokens: u64,
-    /// Whether learners must show an invite.
+    /// True if learners must present an invite.
     pub invite_required: bool,
-    /// Whether the run is for a class: pages show how to join, and the owner steers single learners.
+    /// True if the run is for a class: pages show how to join, and the owner controls single learners.
     pub classroom: bool,
-    /// Whether the learners' names and devices are hidden.
+    /// True if the names and devices of learners are hidden.
     pub names_hidden: bool,
-    /// Pages to lend a machine, best first, without the invite.
+    /// Links to the page for joining, best first, without the invite.
     pub links: Vec<String>,
 }
 
-/// A run at one moment, as in `/v1/status`, the event `status` and the last line of `--json`.
+/// Status of a run, as in `/v1/status`, the event `status` and the last line of `--json`.
 #[derive(Clone, Debug, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -99,43 +99,44 @@ pub struct ServerStatus {
     /// State of the core.
     #[serde(flatten)]
     pub core: view::Run,
-    /// Constant facts.
+    /// Facts that do not change.
     #[serde(flatten)]
     pub facts: RunFacts,
-    /// Traffic on the sockets.
+    /// Traffic on the WebSockets.
     #[serde(flatten)]
     pub traffic: view::Traffic,
-    /// Socket bits per uploaded parameter.
+    /// WebSocket bits per uploaded parameter.
     pub bits_per_param_up: Option<f64>,
-    /// Socket bits per downloaded parameter.
+    /// WebSocket bits per downloaded parameter.
     pub bits_per_param_down: Option<f64>,
-    /// Tokens that all learners trained per second, over the last 10 seconds.
+    /// Tokens that all learners together trained per second, over the last 10 seconds.
     pub tokens_per_s: f64,
-    /// Time since the newest merge of this process, in seconds.
+    /// Time since the newest merge in this process, in seconds.
     pub last_merge_age_s: Option<f64>,
     /// Held-out loss before training, in nats per token.
     pub val_loss_first: Option<f32>,
     /// Newest held-out loss, in nats per token.
     pub val_loss_last: Option<f32>,
-    /// The trusted learner that measured the newest loss, if the syncer cannot measure it.
+    /// Trusted learner that measured the newest loss, if the syncer cannot measure it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub val_measured_by: Option<LearnerId>,
-    /// Text that the newest parameters wrote.
+    /// Newest text that the model generated.
     pub sample: String,
-    /// The foremost learners, sorted by id. Connected learners take precedence, then those with the most merged tokens.
+    /// The most relevant learners, in order of number. Connected learners take precedence, then those with the most
+    /// merged tokens.
     pub learners: Vec<LearnerView>,
-    /// Number of all learners ever seen, by state.
+    /// Number of learners in each state, of all learners ever seen.
     pub learners_by_state: LearnersByState,
-    /// Open sockets, with or without a learner.
+    /// Open WebSockets, with or without a learner.
     pub sockets: u32,
-    /// State of tape and snapshots on disk.
+    /// State of tape, snapshots and shared services.
     pub disk: DiskView,
     /// Active alerts for the owner.
     pub alerts: Vec<AlertView>,
     /// Time since the server started, in seconds.
     pub uptime_s: f64,
-    /// Time that the run's syncers were up, in seconds; [`SeriesView::time_s`] is on this clock.
+    /// Total uptime of the run's syncers, in seconds, as in [`SeriesView::time_s`].
     pub run_s: f64,
 }
 
@@ -143,7 +144,7 @@ pub struct ServerStatus {
 mod tests {
     use super::*;
 
-    /// Goal: a run whose held-out loss is no longer a number can be resumed.
+    /// Goal: a run whose held-out loss is NaN can be resumed.
     #[test]
     fn snapshots_of_a_run_that_diverged_load() {
         let mut carried = Carried::default();

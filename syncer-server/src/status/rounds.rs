@@ -1,4 +1,4 @@
-//! The last rounds, assembled from the core's events.
+//! Reports on the last rounds, assembled from the core's events.
 
 use std::collections::VecDeque;
 
@@ -12,116 +12,117 @@ use super::view;
 /// Maximum number of rounds kept.
 pub const ROUNDS_KEPT: usize = 48;
 
-/// Answers of a round that are listed; others are only counted.
+/// Maximum number of answers listed per round. Further ones are only counted.
 pub const ANSWERS_MAX: usize = 32;
 
-/// One round. `launched_ms` is on the server's clock; the other times are counted from it.
+/// Report on one round. `launched_ms` is on the server's clock. All other times are relative to it, except those in
+/// `decision`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct RoundReport {
-    /// The round.
+    /// Number of the round.
     pub round: Round,
-    /// Its fragment.
+    /// Fragment that the round merges.
     pub fragment: FragmentId,
-    /// Learners invited.
+    /// Number of learners that were asked for an update.
     pub invited: u32,
-    /// Time of its launch, since the server started.
+    /// Time of the launch, in milliseconds since the server started.
     pub launched_ms: u64,
     /// Number of answers, in time or not.
     pub answered: u32,
-    /// The first answers, in order of arrival.
+    /// Answers in order of arrival, at most 32.
     pub answers: Vec<Answer>,
-    /// Time at which the quorum was reached.
+    /// Time at which the quorum was reached, in milliseconds after the launch.
     pub quorum_ms: Option<u64>,
-    /// Length of the grace window, if one was opened.
+    /// Length of the grace window in milliseconds, if there was one.
     pub grace_ms: Option<u64>,
-    /// Time at which the grace window ends, or would have ended.
+    /// Time at which the grace window ends, or would have ended, in milliseconds after the launch.
     pub grace_end_ms: Option<u64>,
-    /// The last decision about it; times in it are on the server's clock.
+    /// Last decision about the round. Times in it are on the server's clock.
     pub decision: Option<view::Decision>,
-    /// Time at which the merge began.
+    /// Time at which the merge began, in milliseconds after the launch.
     pub merge_start_ms: Option<u64>,
-    /// Time at which the merge ended or failed.
+    /// Time at which the merge ended or failed, in milliseconds after the launch.
     pub merge_end_ms: Option<u64>,
-    /// The resulting version, if the round was merged.
+    /// Result of the merge, once it is done.
     pub merged: Option<MergedReport>,
 }
 
-/// One learner's answer.
+/// Answer of one learner in a round.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Answer {
-    /// The learner.
+    /// Learner that answered.
     pub learner: LearnerId,
-    /// Time of the answer.
+    /// Time of arrival, in milliseconds after the launch; 0 if the answer came before it.
     pub after_ms: u64,
-    /// Tokens that count; 0 if it had nothing to merge.
+    /// Credited tokens of a merged update, claimed tokens of any other; 0 if the learner had nothing to merge.
     pub tokens: u64,
-    /// Its fate.
+    /// Fate of the answer.
     pub fate: AnswerFate,
-    /// Whether it arrived before the round.
+    /// True if the answer arrived before the round was launched.
     pub early: bool,
-    /// Reason why it was late.
+    /// Reason why the update was late, if it was.
     pub late: Option<LateReason>,
-    /// Reason why it was refused.
+    /// Reason why the update was refused, if it was.
     pub refused: Option<Refusal>,
 }
 
-/// Fate of an answer.
+/// Fate of an answer in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum AnswerFate {
-    /// The round is not over.
+    /// The round is still in progress.
     Pending,
-    /// It had nothing to merge.
+    /// The learner had nothing to merge.
     Passed,
-    /// It is part of the new version.
+    /// The update was merged.
     Merged,
-    /// It came late; its learner keeps it for the next round.
+    /// The update was late. Its learner keeps the progress for the next round.
     Late,
-    /// It was refused.
+    /// The update was refused.
     Refused,
 }
 
-/// The result of a round.
+/// Result of a merge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct MergedReport {
-    /// The resulting version.
+    /// Version of the fragment after the merge.
     pub version: Version,
-    /// Updates in it.
+    /// Number of merged updates.
     pub updates: u32,
-    /// Tokens in it.
+    /// Merged tokens.
     pub tokens: u64,
     /// L2 norm of the merged delta.
     pub norm: f64,
-    /// From launch to the end of collecting, in milliseconds.
+    /// Time from launch to the end of collecting, in milliseconds.
     pub collect_ms: u64,
-    /// From the end of collecting to sending, in milliseconds.
+    /// Time from the end of collecting until the change is sent, in milliseconds.
     pub sync_ms: u64,
 }
 
-/// `/v1/rounds` and the event `rounds`: some of the last rounds.
+/// `/v1/rounds` and the event `rounds`: reports on some of the last rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct RoundsView {
-    /// The server's clock, in milliseconds since it started.
+    /// Current time on the server's clock, in milliseconds since it started.
     pub now_ms: u64,
-    /// Oldest first.
+    /// Reports, oldest round first.
     pub rounds: Vec<RoundReport>,
 }
 
-/// The last rounds.
+/// Reports on the last rounds.
 #[derive(Debug, Default)]
 pub struct Rounds {
-    /// Each report, and whether it changed since the last call of [`Rounds::take_changed`].
+    /// Reports, oldest first, each with a flag: it changed since the last [`Rounds::take_changed`].
     reports: VecDeque<(RoundReport, bool)>,
-    /// Answers that wait for the next round on their fragment.
+    /// Answers that arrived before the next round of their fragment.
     early: Vec<(FragmentId, Answer)>,
 }
 
@@ -138,7 +139,7 @@ impl Rounds {
             _ => {}
         }
         let of = |report: &RoundReport| match event {
-            // An update that belonged to no round is reported with the last round of its fragment.
+            // The fate of an update that belonged to no round is added to the last round of its fragment.
             Event::Settled { round: None, fragment, .. } => report.fragment == *fragment,
             _ => round_of(event) == Some(report.round),
         };
@@ -149,13 +150,13 @@ impl Rounds {
         *changed = true;
     }
 
-    /// Returns all rounds.
+    /// Returns all reports.
     #[must_use]
     pub fn all(&self, now: Millis) -> RoundsView {
         RoundsView { now_ms: now.0, rounds: self.reports.iter().map(|(report, _)| report.clone()).collect() }
     }
 
-    /// Returns the rounds that changed since the last call; `None` if none did.
+    /// Returns the reports that changed since the last call; `None` if none did.
     pub fn take_changed(&mut self, now: Millis) -> Option<RoundsView> {
         let changed = self
             .reports
@@ -219,7 +220,9 @@ impl RoundReport {
                     Decision::AwaitQuorum { .. } | Decision::Abandon { .. } => {}
                 }
             }
-            Event::Settled { learner, tokens, fate, .. } => self.settle(*learner, after_ms, *tokens, fate),
+            Event::Settled { learner, tokens, fate, .. } => {
+                self.record_fate(*learner, after_ms, *tokens, fate);
+            }
             Event::Merged { version, updates, tokens, norm, collect_ms, sync_ms, .. } => {
                 self.merge_end_ms = Some(collect_ms + sync_ms);
                 self.merged = Some(MergedReport {
@@ -243,8 +246,9 @@ impl RoundReport {
         }
     }
 
-    /// Settles an answer. An accepted update is settled with its round; any other answer is added with its fate.
-    fn settle(&mut self, learner: LearnerId, after_ms: u64, tokens: u64, fate: &Fate) {
+    /// Records the fate of an update. Late and refused updates that were not accepted before are added as further
+    /// answers.
+    fn record_fate(&mut self, learner: LearnerId, after_ms: u64, tokens: u64, fate: &Fate) {
         let pending = |answer: &&mut Answer| answer.learner == learner && answer.fate == AnswerFate::Pending;
         let taken = self.answers.iter_mut().find(pending);
         let fate_late = AnswerFate::Late;
@@ -254,9 +258,9 @@ impl RoundReport {
             (Fate::Merged { tokens, .. }, Some(answer)) => {
                 (answer.fate, answer.tokens) = (AnswerFate::Merged, *tokens);
             }
-            // The answer is one of those that are only counted.
+            // The answer is one of those beyond the list.
             (Fate::Merged { .. }, None) => {}
-            // The merge of the update failed.
+            // The update was accepted, but its merge failed.
             (Fate::Late(reason @ LateReason::RoundOver), Some(answer)) => {
                 (answer.fate, answer.late) = (AnswerFate::Late, Some(*reason));
             }
@@ -269,7 +273,7 @@ impl RoundReport {
 }
 
 impl Answer {
-    /// Creates an answer that arrived before its round.
+    /// Creates an answer that arrived before the launch of its round.
     fn early(learner: LearnerId, tokens: u64) -> Self {
         let fate = AnswerFate::Pending;
         Self { learner, after_ms: 0, tokens, fate, early: true, late: None, refused: None }
@@ -310,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_told_from_launch_to_version() {
+    fn a_round_is_reported_from_launch_to_version() {
         let mut rounds = Rounds::default();
         let (round, fragment) = (Round(1), FRAGMENT);
         let decided = |decision| Event::Decided { round, fragment, decision };
@@ -370,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_what_changed_once() {
+    fn changed_rounds_are_returned_once() {
         let mut rounds = Rounds::default();
         assert_eq!(rounds.take_changed(Millis(0)), None);
         rounds.note(Millis(1), &launched(1));

@@ -1,4 +1,4 @@
-//! The course of a run in at most [`POINTS_MAX`] points, for runs of any length.
+//! Time series of a run, in at most [`POINTS_MAX`] points regardless of its length.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,36 +9,36 @@ use serde::{Deserialize, Serialize};
 use super::history::History;
 use super::view;
 
-/// Maximum number of points, the first and the newest included.
+/// Maximum number of points, including the first and the newest.
 pub const POINTS_MAX: usize = 600;
 
-/// A run at one moment, or averaged over a short interval.
+/// Statistics of a run over a short interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Uptime of the run's syncers at the end of the interval, in seconds.
+    /// Total uptime of the run's syncers at the end of the interval, in seconds.
     pub time_s: f64,
-    /// Mean training loss in the interval, in nats per token.
+    /// Mean training loss over the interval, in nats per token; `None` if no learner reported one.
     pub train_loss: Option<f32>,
-    /// Mean tokens trained per second.
+    /// Mean of the tokens trained per second, over the interval.
     pub tokens_per_s: f32,
-    /// Merged over trained tokens at the end of the interval, 0 to 1.
+    /// Participation at the end of the interval: merged over trained tokens, 0 to 1.
     pub participation: f32,
-    /// Mean number of learners in rounds.
+    /// Mean number of learners in rounds, over the interval.
     pub live: f32,
-    /// WebSocket bytes from learners up to the end of the interval.
+    /// Cumulative WebSocket bytes from learners while training, at the end of the interval.
     pub bytes_up: u64,
-    /// WebSocket bytes to learners up to the end of the interval.
+    /// Cumulative WebSocket bytes to learners while training, at the end of the interval.
     pub bytes_down: u64,
-    /// Tokens merged up to the end of the interval.
+    /// Merged tokens at the end of the interval.
     pub tokens_merged: u64,
-    /// Rounds merged up to the end of the interval.
+    /// Merged rounds at the end of the interval.
     pub rounds: u64,
-    /// End of the interval in milliseconds since 1970, by the syncer machine's clock.
+    /// End of the interval, in milliseconds since 1970, by the clock of the syncer's machine.
     pub at_ms: u64,
 }
 
-/// Accumulated samples of an incomplete point.
+/// Sums over the samples of a point that is not complete yet.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bucket {
@@ -50,15 +50,15 @@ struct Bucket {
     last: Point,
 }
 
-/// The course of a run: its first sample, then points of `span` samples each. When the points reach the maximum,
-/// neighbours are merged in pairs and `span` doubles.
+/// Time series of a run: its first sample, then points of `span` samples each. When the number of points reaches the
+/// maximum, neighbours are merged in pairs and `span` doubles.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
     span: u32,
     points: Vec<Point>,
     open: Option<Bucket>,
-    /// The newest sample, unaveraged.
+    /// The newest sample, without averaging.
     newest: Option<Point>,
 }
 
@@ -69,7 +69,7 @@ impl Default for Series {
 }
 
 impl Series {
-    /// Adds a sample and returns the point that it completes, if any.
+    /// Adds a sample. Returns the point that it completes, if any.
     pub fn push(&mut self, sample: Point) -> Option<Point> {
         self.newest = Some(sample);
         let point = if self.points.is_empty() {
@@ -89,13 +89,13 @@ impl Series {
         Some(point)
     }
 
-    /// Returns the number of samples in a point.
+    /// Returns the number of samples per point.
     #[must_use]
     pub fn span(&self) -> u32 {
         self.span
     }
 
-    /// Returns the points, oldest first, followed by the newest sample.
+    /// Returns the points, oldest first, and the newest sample after them.
     pub fn points(&self) -> impl Iterator<Item = &Point> {
         let shown = self.points.last().map(|point| point.time_s);
         let newest = self.newest.iter().filter(move |newest| Some(newest.time_s) != shown);
@@ -148,14 +148,14 @@ impl Bucket {
     }
 }
 
-/// `/v1/series`: columns of equal length, oldest first, with measurements and texts.
+/// `/v1/series`: columns of equal length, oldest point first, with measurements and texts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct SeriesView {
-    /// Seconds per point. When it doubles, fetch all points again.
+    /// Seconds per point. When it doubles, all points must be fetched again.
     pub span_s: u32,
-    /// Uptime of the run's syncers, in seconds.
+    /// Total uptime of the run's syncers, in seconds.
     pub time_s: Vec<f64>,
     /// Mean training loss, in nats per token.
     pub train_loss: Vec<Option<f32>>,
@@ -165,17 +165,17 @@ pub struct SeriesView {
     pub participation: Vec<f32>,
     /// Learners in rounds.
     pub live: Vec<f32>,
-    /// WebSocket bytes from learners so far.
+    /// Cumulative WebSocket bytes from learners while training.
     pub bytes_up: Vec<u64>,
-    /// WebSocket bytes to learners so far.
+    /// Cumulative WebSocket bytes to learners while training.
     pub bytes_down: Vec<u64>,
-    /// Tokens merged so far.
+    /// Merged tokens.
     pub tokens_merged: Vec<u64>,
-    /// Rounds merged so far.
+    /// Merged rounds.
     pub rounds: Vec<u64>,
     /// Measurements of the held-out loss.
     pub evaluations: Vec<view::Evaluation>,
-    /// Texts of the model over the run.
+    /// Texts generated over the run.
     pub samples: Vec<view::TextSample>,
 }
 
@@ -198,7 +198,8 @@ impl SeriesView {
         view
     }
 
-    /// Returns the points, oldest first. Columns of unequal length, which no syncer sends, end with the shortest.
+    /// Returns the points, oldest first. If columns have unequal lengths, which no syncer sends, the shortest sets the
+    /// number.
     pub fn points(&self) -> impl Iterator<Item = view::Point> {
         (0..self.time_s.len()).map_while(|at| {
             Some(view::Point {
@@ -216,7 +217,7 @@ impl SeriesView {
     }
 }
 
-/// Returns the columns of `series` with the measurements and texts of `history`.
+/// Returns the columns of `series`, with the measurements and texts in `history`.
 #[must_use]
 pub fn series_of(series: &Series, history: &History) -> SeriesView {
     let evaluations = history.evaluations.iter().map(|&evaluation| evaluation.into()).collect();
@@ -224,7 +225,7 @@ pub fn series_of(series: &Series, history: &History) -> SeriesView {
     SeriesView { evaluations, samples, ..SeriesView::new(series) }
 }
 
-/// The event `point`: one more row of [`SeriesView`].
+/// The event `point`: a new row for the columns of [`SeriesView`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -236,26 +237,26 @@ pub struct PointEvent {
     pub point: view::Point,
 }
 
-/// Length of the window, in milliseconds.
+/// Length of the window of [`Rate`], in milliseconds.
 pub const RATE_WINDOW_MS: u64 = 10_000;
 
-/// Tokens per second over a sliding window.
+/// Growth per second of a count, over a sliding window.
 #[derive(Debug, Default)]
 pub struct Rate {
     samples: VecDeque<(Millis, u64)>,
 }
 
 impl Rate {
-    /// Records the count at `now`.
+    /// Records the value of the count at `now`.
     pub fn sample(&mut self, now: Millis, count: u64) {
         self.samples.push_back((now, count));
-        // One sample at or before the window's start stays as the baseline.
+        // One sample at or before the start of the window stays as the baseline.
         while self.samples.get(1).is_some_and(|(at, _)| now.since(*at) >= RATE_WINDOW_MS) {
             self.samples.pop_front();
         }
     }
 
-    /// Returns the growth per second; 0 before two samples.
+    /// Returns the growth per second; 0 before the second sample.
     #[must_use]
     pub fn per_s(&self) -> f64 {
         match (self.samples.front(), self.samples.back()) {
@@ -267,14 +268,14 @@ impl Rate {
     }
 }
 
-/// Tokens per second of each connected learner; departed learners are forgotten.
+/// Tokens per second of each connected learner. Learners that leave are removed.
 #[derive(Debug, Default)]
 pub struct Speeds {
     rates: BTreeMap<LearnerId, Rate>,
 }
 
 impl Speeds {
-    /// Records the tokens of all learners up to `now`.
+    /// Records the trained tokens of all connected learners at `now`.
     pub fn sample(&mut self, now: Millis, syncer: &Syncer) {
         let mut before = std::mem::take(&mut self.rates);
         for learner in syncer.present() {
@@ -284,7 +285,7 @@ impl Speeds {
         }
     }
 
-    /// Returns the tokens per second of `learner`, 0 if it is away.
+    /// Returns the tokens per second of `learner`; 0 if it is not connected.
     #[must_use]
     pub fn of(&self, learner: LearnerId) -> f64 {
         self.rates.get(&learner).map_or(0.0, Rate::per_s)
@@ -295,7 +296,7 @@ impl Speeds {
 mod tests {
     use super::*;
 
-    /// Creates a sample that grows by 1 each second, with a loss in every second sample.
+    /// Returns a sample whose values grow with `second`. Every second sample has a loss.
     fn sample(second: u64) -> Point {
         Point {
             time_s: second as f64,
@@ -331,7 +332,7 @@ mod tests {
             assert_eq!(series.push(sample(second)), Some(sample(second)));
         }
         assert_eq!((series.span(), series.points.len()), (2, 1 + (POINTS_MAX - 2) / 2));
-        // Samples 1 and 2: means of rates and losses, totals as of the end.
+        // Samples 1 and 2 are merged: rates and losses are means, totals are those at the end.
         let merged = Point { train_loss: Some(2.0), tokens_per_s: 1.5, ..sample(2) };
         assert_eq!((series.points[0], series.points[1]), (sample(0), merged));
         assert_eq!(series.push(sample(599)), None);

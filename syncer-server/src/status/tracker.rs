@@ -1,4 +1,4 @@
-//! The published state of a run, updated as the run goes on.
+//! Tracker of everything that the server publishes about a run.
 
 use std::sync::Arc;
 
@@ -15,20 +15,19 @@ use super::{
 use crate::clock::unix_ms;
 use crate::meters::Traffic;
 
-/// Shortest time between two writes of the figures, in milliseconds. A crash loses at most this much of the run's
-/// history.
+/// Minimum time between two writes of the statistics, in milliseconds. A crash loses at most this much of the series.
 const FIGURES_EVERY_MS: u64 = 10_000;
 
-/// Published figures that the core does not have.
+/// Status of a run beyond the core's own. The actor updates it.
 pub struct StatusTracker {
     facts: RunFacts,
-    /// Uptime of earlier starts, in seconds.
+    /// Total uptime of earlier starts, in seconds.
     run_s_before: f64,
-    /// Final value of the run's clock, in seconds, once the run is complete.
+    /// Total uptime when the run was completed, in seconds; `None` before that.
     ended_s: Option<f64>,
     history: History,
     series: Series,
-    /// The series as JSON, while it is current.
+    /// The series as JSON, if it is current.
     series_json: Option<Arc<str>>,
     rounds: Rounds,
     rate: Rate,
@@ -38,12 +37,12 @@ pub struct StatusTracker {
     alerts: Alerts,
     /// Time of the newest merge.
     merged_at: Option<Millis>,
-    /// Time of the last write of the figures, with their tokens merged and the time of their newest measurement.
+    /// Time of the last write of the statistics, the merged tokens in it, and the uptime at its newest measurement.
     figures_kept: Option<(Millis, u64, Option<f64>)>,
 }
 
 impl StatusTracker {
-    /// Creates a board that continues from `carried` and from the stored lines of the log, oldest first.
+    /// Creates a tracker that continues from `carried` and from the stored lines of the log, oldest first.
     #[must_use]
     pub fn new(facts: RunFacts, carried: Carried, log: Vec<LogEntry>, terms: AlertTerms) -> Self {
         Self {
@@ -64,12 +63,12 @@ impl StatusTracker {
         }
     }
 
-    /// Returns the state of the disk.
+    /// Returns the state of tape, snapshots and shared services.
     pub fn disk(&mut self) -> &mut Disk {
         &mut self.disk
     }
 
-    /// Checks for alerts and returns those that were raised or cleared.
+    /// Updates the alerts. Returns those that were raised or cleared.
     pub fn look(&mut self, now: Millis, syncer: &Syncer) -> Vec<AlertChange> {
         let core = syncer.status();
         let sight = Sight {
@@ -82,7 +81,7 @@ impl StatusTracker {
             is_held: core.paused,
             is_over: core.finished,
         };
-        self.alerts.look(now, &sight)
+        self.alerts.update(now, &sight)
     }
 
     /// Returns the run's log.
@@ -90,21 +89,22 @@ impl StatusTracker {
         &mut self.log
     }
 
-    /// Returns the lines of the run's log that `query` asks for at `now_ms`, in milliseconds since 1970.
+    /// Returns the lines of the run's log that `query` selects. `now_ms` is the current time in milliseconds since
+    /// 1970.
     #[must_use]
     pub fn log_view(&self, now_ms: u64, query: &LogQuery) -> LogView {
         self.log.view(now_ms, query, self.facts.names_hidden)
     }
 
-    /// Returns the part of the board that a snapshot stores.
+    /// Returns the statistics that snapshots store.
     #[must_use]
     pub fn carried(&self, now: Millis, traffic: Traffic) -> Carried {
         let (history, series) = (self.history.clone(), self.series.clone());
         Carried { traffic, history, series, run_s: self.run_s(now), corpus: self.facts.corpus.clone() }
     }
 
-    /// Returns the figures if it is time to write them and the run has moved on since the last write. The first
-    /// measurement is written at once, since all later ones are compared with it.
+    /// Returns the statistics if a write is due and the run has made progress since the last one. The first measurement
+    /// is written immediately, because all later ones are compared with it.
     pub fn due_figures(&mut self, now: Millis, syncer: &Syncer, traffic: Traffic) -> Option<Carried> {
         let merged = syncer.status().tokens_merged;
         let measured = self.history.evaluations.last().map(|evaluation| evaluation.time_s);
@@ -121,13 +121,13 @@ impl StatusTracker {
         })
     }
 
-    /// Returns true if the learners' names and devices are hidden.
+    /// Returns true if the names and devices of learners are hidden.
     #[must_use]
     pub fn names_hidden(&self) -> bool {
         self.facts.names_hidden
     }
 
-    /// Marks the run as complete: its clock stops, and its series gets no more points.
+    /// Marks the run as complete: its uptime stops, and its series gets no more points.
     pub fn end(&mut self, now: Millis) {
         self.ended_s = Some(self.run_s(now));
     }
@@ -140,7 +140,7 @@ impl StatusTracker {
         self.rounds.note(now, event);
     }
 
-    /// Records a measurement of the held-out loss, and the text that came with it, if any.
+    /// Records a measurement of the held-out loss, with the text generated at the same time, if any.
     pub fn evaluated(
         &mut self,
         now: Millis,
@@ -153,19 +153,19 @@ impl StatusTracker {
         evaluation.into()
     }
 
-    /// Returns the first held-out loss and the newest, in nats per token.
+    /// Returns the first and the newest held-out loss, in nats per token.
     #[must_use]
     pub fn losses(&self) -> [Option<f32>; 2] {
         [self.history.first(), self.history.last()]
     }
 
-    /// Returns the newest text.
+    /// Returns the newest generated text.
     #[must_use]
     pub fn newest_sample(&self) -> Option<view::TextSample> {
         self.history.samples.kept().last().map(Into::into)
     }
 
-    /// Measures rates and extends the series; called once a second. Returns the point that is now complete, if any.
+    /// Updates rates and the series; called once a second. Returns the point that this completes, if any.
     pub fn tick(&mut self, now: Millis, syncer: &Syncer, traffic: Traffic) -> Option<PointEvent> {
         let core = syncer.status();
         self.rate.sample(now, core.tokens_trained);
@@ -219,7 +219,7 @@ impl StatusTracker {
     /// Returns one page of learners.
     #[must_use]
     pub fn learners(&self, now: Millis, syncer: &Syncer, query: LearnersQuery) -> LearnersPage {
-        // Sorting by name would reveal hidden names.
+        // Sorting by name would reveal hidden names, so another order is used.
         let by_name = query.sort == Sort::Name && self.facts.names_hidden;
         let sort = if by_name { Sort::Merged } else { query.sort };
         let mut page = page_of(syncer, &self.speeds, now, LearnersQuery { sort, ..query });
@@ -227,7 +227,7 @@ impl StatusTracker {
         page
     }
 
-    /// Returns `event` for watchers: without name and device if those are hidden.
+    /// Returns `event` as watchers may see it: without name and device if these are hidden.
     #[must_use]
     pub fn told(&self, event: Event) -> Event {
         match event {
@@ -238,25 +238,25 @@ impl StatusTracker {
         }
     }
 
-    /// Removes names and devices if those are hidden.
+    /// Removes names and devices if these are hidden.
     fn hide(&self, learners: &mut [LearnerView]) {
         if self.facts.names_hidden {
             learners.iter_mut().for_each(LearnerView::hide);
         }
     }
 
-    /// Returns the last rounds.
+    /// Returns the reports on the last rounds.
     #[must_use]
     pub fn rounds(&self, now: Millis) -> RoundsView {
         self.rounds.all(now)
     }
 
-    /// Returns the rounds that changed since the last call; `None` if none did.
+    /// Returns the reports on rounds that changed since the last call; `None` if none did.
     pub fn take_changed_rounds(&mut self, now: Millis) -> Option<RoundsView> {
         self.rounds.take_changed(now)
     }
 
-    /// Returns the course of the run as JSON.
+    /// Returns the series with measurements and texts, as JSON.
     pub fn series_json(&mut self) -> Arc<str> {
         let (series, history) = (&self.series, &self.history);
         let json = self.series_json.get_or_insert_with(|| {
@@ -288,7 +288,7 @@ mod tests {
 
     const RUN: RunId = RunId(7);
 
-    /// Creates a run of `count` learners; a learner with a higher number trained more.
+    /// Returns a run with `count` learners.
     fn crowd(count: u32) -> Syncer {
         let shards = vec![ShardSpec { tokens: 1 << 24, sha256: [0; 32] }];
         let config = ServeConfig { preset: "tiny".into(), ..ServeConfig::default() };
@@ -316,7 +316,7 @@ mod tests {
                 invite: None,
             };
             syncer.handle(Millis(0), Input::Message(conn, Message::Hello(hello)));
-            // Tokens count as trained only under a lease.
+            // Only tokens under a lease are credited as trained.
             let ready = Message::Ready { run: RUN, layout: syncer.fragments().hash(), batch: 1 };
             syncer.handle(Millis(0), Input::Message(conn, ready));
             report(&mut syncer, number, 1, 0);
@@ -374,7 +374,7 @@ mod tests {
         let (mut syncer, mut board) = (crowd(450), board());
         syncer.handle(Millis(0), Input::Disconnected(ConnId(3)));
         board.tick(Millis(0), &syncer, Traffic::default());
-        // The fastest speed that its step time allows; the core would not believe more.
+        // The highest speed that the step time allows. The core would not credit more.
         report(&mut syncer, 5, 4_001, 1_000);
         board.tick(Millis(1_000), &syncer, Traffic::default());
         let page = |offset, limit, sort| {

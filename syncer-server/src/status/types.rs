@@ -1,4 +1,4 @@
-//! The JSON of the routes as TypeScript, for the pages: `web-demo/pages/shared/api.ts`.
+//! TypeScript types of the JSON in answers, for the pages: `web-demo/pages/shared/api.ts`.
 
 use archipelago_core::diloco::{FragmentId, LearnerId, Millis, Round, Version};
 use archipelago_core::wire::{FrozenForm, LateReason, LearnerState, Refusal};
@@ -44,7 +44,7 @@ export type ServerEvents = {
 
 #[test]
 fn types_of_the_routes_are_current() {
-    // The learner's types declare the names of the protocol.
+    // The types of the protocol are declared with those of the learner.
     let module = Module::new("web-demo/pages/shared/api.ts", HEADING)
         .import::<LearnerId>("@archipelago-train/learner")
         .import::<FragmentId>("@archipelago-train/learner")
@@ -52,7 +52,7 @@ fn types_of_the_routes_are_current() {
         .import::<Version>("@archipelago-train/learner")
         .import::<LateReason>("@archipelago-train/learner")
         .import::<Refusal>("@archipelago-train/learner");
-    // Flattened types are not named.
+    // Flattened types have no name in TypeScript.
     let module = module
         .declare::<ServerStatus>()
         .declare::<AdapterFacts>()

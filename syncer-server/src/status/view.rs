@@ -1,7 +1,7 @@
-//! JSON views of the core and of snapshots.
+//! JSON views of the core's types and of stored types.
 //!
-//! These types are for people and pages only. Stored values, and values that decisions depend on, have types of their
-//! own that convert into these.
+//! These types are for people and pages only. Stored values, and values on which decisions depend, have separate types,
+//! from which these are converted.
 
 use std::collections::BTreeMap;
 
@@ -14,58 +14,58 @@ use serde::{Deserialize, Serialize};
 use super::history::loss;
 use crate::{meters, status};
 
-/// State of a run at one moment, from the core.
+/// The core's status of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Run {
-    /// The run, as 16 hex digits.
+    /// Id of the run, as 16 hex digits.
     pub run: String,
-    /// Its layout, as 16 hex digits.
+    /// Hash of the run's layout, as 16 hex digits.
     pub layout: String,
-    /// Parameters of the model.
+    /// Number of parameters that the run trains.
     pub params: u64,
-    /// Connections with a learner.
+    /// Connected learners.
     pub connected: u32,
     /// Connected learners that hold the parameters and take part in rounds.
     pub live: u32,
-    /// Learners ever seen.
+    /// All learners ever seen.
     pub learners_total: u32,
     /// Tokens trained by all learners.
     pub tokens_trained: u64,
-    /// Tokens merged; also the clock of the inner schedule.
+    /// Merged tokens, which are also the clock of the learning-rate schedule.
     pub tokens_merged: u64,
     /// Participation: merged over trained tokens, 0 to 1.
     pub participation: f64,
-    /// Rounds that led to a version.
+    /// Rounds that ended with a merge.
     pub rounds: u64,
-    /// Rounds without a merge.
+    /// Rounds that ended without a merge.
     pub rounds_abandoned: u64,
-    /// Rounds in flight.
+    /// Rounds in progress.
     pub rounds_open: u32,
     /// Updates received.
     pub updates: u64,
-    /// Updates in open rounds, still without a fate.
+    /// Updates without a fate, in rounds in progress.
     pub updates_pending: u64,
     /// Fates of all other updates.
     pub fates: Fates,
-    /// Pass over the data, from 0.
+    /// Number of the pass over the text, from 0.
     pub epoch: u32,
-    /// Upper bound of the windows trained twice because a lease was lost.
+    /// Upper bound of the windows trained twice because a lease expired.
     pub regranted_windows: u64,
     /// Measured times.
     pub timing: Timing,
-    /// The current upper limit of the grace window, in milliseconds.
+    /// Current maximum of the grace window, in milliseconds.
     pub grace_ms: u64,
     /// Mean of the connected learners' last training losses, in nats per token.
     pub train_loss: Option<f32>,
-    /// Id, version and size of each fragment.
+    /// Id, version and number of values of each fragment.
     pub fragments: Vec<(FragmentId, Version, u64)>,
-    /// Whether the owner paused the run: nothing is launched or leased.
+    /// True if the owner paused the run: no round is launched and no lease is granted.
     pub paused: bool,
-    /// Whether the last collection has begun.
+    /// True once the last updates are being collected.
     pub finishing: bool,
-    /// Whether the run is complete: no learner trains any more, and the figures stay constant.
+    /// True if the run is complete: no learner trains any more, and the status stays constant.
     pub finished: bool,
 }
 
@@ -105,11 +105,11 @@ impl From<Status> for Run {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Fates {
-    /// Merged.
+    /// Merged updates.
     pub merged: u64,
-    /// Late, by reason.
+    /// Late updates, by reason.
     pub late: BTreeMap<LateReason, u64>,
-    /// Refused, by reason.
+    /// Refused updates, by reason.
     pub refused: BTreeMap<Refusal, u64>,
 }
 
@@ -119,20 +119,20 @@ impl From<&FateCounts> for Fates {
     }
 }
 
-/// Moving averages of measured times, in milliseconds; 0 until measured.
+/// Moving averages of measured times, in milliseconds; 0 until the first measurement.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Timing {
-    /// ξ_step: one inner step of the median live learner.
+    /// ξ_step: duration of an inner step of the median live learner.
     pub step_ms: f64,
-    /// ξ_launch: from the launch of one round to that of the next; H/P steps, at least 1 step.
+    /// ξ_launch: time from the launch of a round to the next launch: H/P steps, at least 1 step.
     pub launch_ms: f64,
-    /// ξ_quorum: from the start of a round to its K-th update.
+    /// ξ_quorum: time from the start of a round to its quorum.
     pub quorum_ms: f64,
-    /// ξ_sync: from the end of collecting to the merged fragment being sent.
+    /// ξ_sync: time from the end of collecting until the merged fragment is sent.
     pub sync_ms: f64,
-    /// From the start of a round to an update for it, late ones included.
+    /// Time from the start of a round until an update for it arrives, late ones included.
     pub answer_ms: f64,
 }
 
@@ -143,33 +143,33 @@ impl From<diloco::Timing> for Timing {
     }
 }
 
-/// A decision about one round, with its cause. Times are on the server's clock.
+/// A decision about a round, with its cause. Times are on the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "decision", rename_all = "camelCase", rename_all_fields = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum Decision {
-    /// There are too few updates. A new one changes that, or patience ends at `until`.
+    /// There are too few updates. The round waits for more, at most until `until`.
     AwaitQuorum {
-        /// Updates still needed.
+        /// Number of updates that are missing for a quorum.
         missing: u32,
         /// Time at which patience ends.
         until: Millis,
     },
-    /// The quorum is reached; the window of `graceMs` closes at `until`.
+    /// The quorum is reached. The grace window of `graceMs` closes at `until`.
     AwaitGrace {
-        /// Length of the window.
+        /// Length of the grace window, in milliseconds.
         grace_ms: u64,
-        /// Time at which the window closes.
+        /// Time at which the grace window closes.
         until: Millis,
     },
-    /// The present updates are merged.
+    /// The updates that have arrived are merged.
     Merge {
-        /// Cause of the end of the wait.
+        /// Reason why the wait ended.
         why: MergeCause,
     },
     /// There is no update to merge.
     Abandon {
-        /// Cause of the end of the wait.
+        /// Reason why the wait ended.
         why: AbandonCause,
     },
 }
@@ -228,22 +228,22 @@ impl From<diloco::AbandonCause> for AbandonCause {
     }
 }
 
-/// Traffic on the sockets.
+/// Traffic on the WebSockets.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Traffic {
     /// WebSocket bytes from learners while training, including frame headers and pings.
     pub bytes_up: u64,
-    /// The same to learners.
+    /// WebSocket bytes to learners while training, including frame headers and pings.
     pub bytes_down: u64,
     /// Parameters in all updates received.
     pub values_up: u64,
     /// Parameters in all merged fragments sent.
     pub values_down: u64,
-    /// Greetings and fetched parameters, both ways.
+    /// Bytes of handshakes and fetched parameters, in both directions.
     pub join_bytes: u64,
-    /// Fetched shards.
+    /// Bytes of fetched shards.
     pub data_bytes: u64,
 }
 
@@ -260,16 +260,16 @@ impl From<meters::Traffic> for Traffic {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Evaluation {
-    /// Tokens merged into the parameters measured.
+    /// Merged tokens of the measured parameters.
     pub tokens_merged: u64,
-    /// Rounds merged into the parameters.
+    /// Merged rounds of the measured parameters.
     pub rounds: u64,
-    /// Mean loss in nats per token; `null` in JSON if it is not finite.
+    /// Mean held-out loss, in nats per token; `null` in JSON if it is not finite.
     #[serde(deserialize_with = "loss")]
     pub loss: f32,
-    /// Time that the run's syncers had been up, in seconds.
+    /// Total uptime of the run's syncers at the measurement, in seconds.
     pub time_s: f64,
-    /// The trusted learner that measured it, if the syncer cannot.
+    /// Trusted learner that measured the loss, if the syncer cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub measured_by: Option<LearnerId>,
@@ -282,19 +282,19 @@ impl From<status::Evaluation> for Evaluation {
     }
 }
 
-/// A text that the model wrote, with the state of the run.
+/// A generated text, with the state of the run at that time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct TextSample {
-    /// Time that the run's syncers had been up, in seconds.
+    /// Total uptime of the run's syncers when the text was generated, in seconds.
     pub time_s: f64,
-    /// Tokens merged into the parameters that wrote it.
+    /// Merged tokens of the parameters that generated the text.
     pub tokens_merged: u64,
     /// Held-out loss of those parameters, in nats per token; `null` in JSON if it is not finite.
     #[serde(deserialize_with = "loss")]
     pub loss: f32,
-    /// The text, prompt included.
+    /// The text with its prompt.
     pub text: String,
 }
 
@@ -305,28 +305,28 @@ impl From<&status::TextSample> for TextSample {
     }
 }
 
-/// A run at one moment, or averaged over a short interval.
+/// Statistics of a run over a short interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Point {
-    /// Uptime of the run's syncers, in seconds.
+    /// Total uptime of the run's syncers at the end of the interval, in seconds.
     pub time_s: f64,
-    /// Mean training loss in the interval, in nats per token.
+    /// Mean training loss over the interval, in nats per token.
     pub train_loss: Option<f32>,
-    /// Mean tokens trained per second.
+    /// Mean of the tokens trained per second, over the interval.
     pub tokens_per_s: f32,
     /// Participation at the end of the interval: merged over trained tokens, 0 to 1.
     pub participation: f32,
-    /// Mean number of learners in rounds.
+    /// Mean number of learners in rounds, over the interval.
     pub live: f32,
-    /// WebSocket bytes from learners up to the end of the interval.
+    /// Cumulative WebSocket bytes from learners while training, at the end of the interval.
     pub bytes_up: u64,
-    /// The same to learners.
+    /// Cumulative WebSocket bytes to learners while training, at the end of the interval.
     pub bytes_down: u64,
-    /// Tokens merged up to the end of the interval.
+    /// Merged tokens at the end of the interval.
     pub tokens_merged: u64,
-    /// Rounds merged up to the end of the interval.
+    /// Merged rounds at the end of the interval.
     pub rounds: u64,
 }
 
@@ -346,28 +346,29 @@ impl From<status::Point> for Point {
     }
 }
 
-/// Adapters on weights that are not trained.
+/// Adapters that a run trains, and the frozen weights below them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct AdapterFacts {
     /// Rank of each adapter.
     pub rank: u32,
-    /// Scale: each adapter adds this divided by the rank, times its product.
+    /// Scale: the product of an adapter is added with the factor alpha divided by rank.
     pub alpha: f32,
-    /// The matrices of a layer that have an adapter, as "q,k,v,o,gate,up,down".
+    /// Matrices in each layer that have an adapter, as in "q,k,v,o,gate,up,down".
     #[cfg_attr(test, ts(type = "string"))]
     pub targets: LoraTargets,
-    /// Weights that are not trained.
+    /// Number of weights that are not trained.
     pub frozen_params: u64,
-    /// Size of the frozen weights that a learner fetches once, in bytes.
+    /// Size of the frozen weights, which a learner fetches once, in bytes.
     pub frozen_bytes: u64,
-    /// Format of the frozen weights on the wire.
+    /// Format of the frozen weights for learners.
     pub frozen_form: FrozenForm,
 }
 
 impl AdapterFacts {
-    /// Returns the facts for the model `decoder` if it has adapters, on weights sent as `form` in `bytes`.
+    /// Returns the facts about `decoder` if it has adapters. `form` is the format of the frozen weights, `bytes` their
+    /// size.
     #[must_use]
     pub fn of(decoder: &ModelSpec, form: FrozenForm, bytes: u64) -> Option<Self> {
         let LoraSpec { rank, alpha, targets } = decoder.lora?;
@@ -375,7 +376,7 @@ impl AdapterFacts {
         Some(Self { rank, alpha, targets, frozen_params, frozen_bytes: bytes, frozen_form: form })
     }
 
-    /// Describes the adapters of a run that trains `params` parameters.
+    /// Describes the adapters in a sentence. `params` is the number of parameters that the run trains.
     #[must_use]
     pub fn describe(&self, params: u64) -> String {
         let Self { rank, targets, frozen_params, frozen_bytes, frozen_form, .. } = self;
@@ -395,7 +396,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_that_is_trained_is_told() {
+    fn adapters_are_described_with_their_share() {
         let lora = Some(LoraSpec { rank: 8, alpha: 16.0, targets: "q,v".parse().unwrap() });
         let decoder = ModelSpec { lora, ..Preset::Tiny.model(256) };
         let facts = AdapterFacts::of(&decoder, FrozenForm::Int8, 2_500_000).unwrap();

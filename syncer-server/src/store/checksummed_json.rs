@@ -1,4 +1,4 @@
-//! JSON objects with an embedded checksum that reveals damage.
+//! JSON objects with a checksum among their entries, so that damage is detected.
 
 use archipelago_core::bytes::hex;
 use serde::Serialize;
@@ -6,10 +6,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Key of the checksum: hexadecimal SHA-256 of the other entries as compact JSON, sorted by key.
+/// Key of the checksum. It is the SHA-256, in hexadecimal, of all other entries as compact JSON, sorted by key.
 const SEAL: &str = "sha256";
 
-/// Returns the object `content` with its checksum added. `content` must not have an entry of this name.
+/// Returns `content` as a JSON object with its checksum. `content` must have no entry with the checksum's key.
 pub(super) fn seal(content: &impl Serialize) -> Value {
     let text = serde_json::to_string(content).expect("plain data");
     let mut value: Value = serde_json::from_str(&text).expect("it was written here");
@@ -20,10 +20,10 @@ pub(super) fn seal(content: &impl Serialize) -> Value {
     value
 }
 
-/// Checks and parses the content of `json`.
+/// Parses `json` after a check of its checksum.
 ///
 /// # Errors
-/// A sentence: `json` is invalid, has a missing or wrong checksum, or does not describe a `T`.
+/// A sentence: `json` is invalid, its checksum is missing or wrong, or it does not describe a `T`.
 pub(super) fn unseal<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     let mut value: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let seal = value.as_object_mut().and_then(|entries| entries.remove(SEAL));
@@ -31,12 +31,12 @@ pub(super) fn unseal<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     if seal.as_str() != Some(&digest(&value)) {
         return Err("it is damaged: its content does not match its checksum".to_owned());
     }
-    // Parsing from text restores numbers to the bit that was written.
+    // Numbers are parsed from text, which restores them to the bit.
     let text = serde_json::to_string(&value).expect("it was read from JSON");
     serde_json::from_str(&text).map_err(|error| error.to_string())
 }
 
-/// Returns the checksum of an object with sorted keys.
+/// Returns the checksum of `value`. The order of its keys does not matter.
 fn digest(value: &Value) -> String {
     let mut value = value.clone();
     value.sort_all_objects();
@@ -61,7 +61,7 @@ mod tests {
         Content { seed: u64::MAX, rate: 0.1, names: vec!["ä".into(), "b".into()] }
     }
 
-    /// Goal: for every change of one byte, the result is the original content or an error.
+    /// Goal: any change of one byte yields the original content or an error.
     #[test]
     fn no_changed_byte_is_believed() {
         let json = serde_json::to_vec_pretty(&seal(&content())).unwrap();

@@ -1,4 +1,4 @@
-//! Frozen weights of a run.
+//! Storage of a run's frozen weights.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use archipelago_core::wire::RunSpec;
 use super::{Store, decoder, disk, is_there, write_file};
 use crate::errors::ServerError;
 
-/// File of the frozen weights. `run.json` has the checksum of each part.
+/// File with the frozen weights. `run.json` has the checksum of each of their parts.
 const FILE: &str = "frozen.bin";
 
 impl Store {
@@ -20,7 +20,7 @@ impl Store {
         self.dir.join(FILE)
     }
 
-    /// Stores `weights` unless valid ones are stored already.
+    /// Stores `weights`, unless the file already holds the weights that `spec` describes.
     ///
     /// # Errors
     /// `Disk`: the file cannot be written.
@@ -31,8 +31,8 @@ impl Store {
         write_file(&self.frozen_path(), weights.bytes())
     }
 
-    /// Stores and returns the weights `read` elsewhere, or loads them as [`Self::frozen`] does. This happens before
-    /// `run.json` is written, because the run's adapters mean nothing without these weights.
+    /// Stores `read`, weights that the caller has read, and returns them. Without `read`, returns the stored weights. A
+    /// new run calls this before it writes `run.json`, because adapters are useless without these weights.
     ///
     /// # Errors
     /// Those of [`Self::frozen`] and [`Self::keep_frozen`].
@@ -46,12 +46,12 @@ impl Store {
         Ok(Some(read))
     }
 
-    /// Loads the frozen weights of the run of `spec`. Returns `None` if the run trains all weights.
+    /// Loads the frozen weights of a run with `spec`. Returns `None` if the run trains all weights.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read.
-    /// - `DirCorrupt`: the file is missing, or its weights are not those that the run began with.
-    /// - `Internal`: the run has no model.
+    /// - `DirCorrupt`: the file is missing, or its weights do not match `spec`.
+    /// - `Internal`: `spec` has no valid decoder.
     pub fn frozen(&self, spec: &RunSpec) -> Result<Option<FrozenWeights>, ServerError> {
         let Some(said) = &spec.frozen else { return Ok(None) };
         let path = self.frozen_path();
@@ -81,9 +81,9 @@ impl Store {
         FrozenWeights::from_bytes(&decoder, said.form, bytes).map(Some).map_err(|error| no_model(&error))
     }
 
-    /// Returns all weights of the run of `spec`, flat in the layout of [`ModelSpec::base`]. The model is `decoder`, and
-    /// its trained parameters are `theta`. For adapters the result is the frozen weights with the adapters merged in,
-    /// otherwise `theta`.
+    /// Returns all weights of a run with `spec`, in the layout of [`ModelSpec::base`]. The model is `decoder`, and
+    /// `theta` are its trained parameters. If the run trains adapters, they are merged into the frozen weights;
+    /// otherwise all weights are `theta`.
     ///
     /// # Errors
     /// - Those of [`Self::frozen`].
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::config::{ServeConfig, run_spec};
 
-    /// Returns a run with adapters on a small model, with frozen weights in parts of 64 kB.
+    /// Returns a run with adapters on a small model, and its frozen weights in parts of 64 KiB.
     fn run(form: FrozenForm) -> (RunSpec, FrozenWeights) {
         let lora = Some(LoraSpec { rank: 2, alpha: 4.0, targets: LoraTargets::ALL });
         let model = ModelSpec { lora, ..Preset::Tiny.model(256) };
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_or_missing_is_told_in_a_sentence() {
+    fn damaged_or_missing_weights_are_reported() {
         let (spec, weights) = run(FrozenForm::F16);
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
@@ -155,7 +155,7 @@ mod tests {
         check("part 1 does not match its checksum");
         fs::write(store.frozen_path(), &bytes[..500]).unwrap();
         check("500 bytes instead of");
-        // A start that has the weights repairs the file.
+        // A start that has the weights replaces the file.
         store.keep_frozen(&spec, &weights).unwrap();
         assert_eq!(store.frozen(&spec).unwrap(), Some(weights));
     }

@@ -1,26 +1,26 @@
-//! Evaluation set: a fixed part of the held-out text.
+//! Held-out windows: the fixed part of the held-out text on which losses are measured.
 
 use archipelago_core::token;
 use archipelago_core::wire::Model;
 use serde::{Deserialize, Serialize};
 
-/// Approximate number of held-out tokens in one measurement.
+/// Approximate number of held-out tokens in a measurement.
 const EVAL_TOKENS: usize = 8_192;
 
-/// Evaluation set of a run, fixed for its lifetime. The run's folder stores it, so that earlier states of the run can
-/// be measured without its text.
+/// Held-out windows of a run, which never change. The run's folder stores them, so that losses of earlier states can be
+/// measured without the run's text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeldOut {
-    /// Tokens of a window: the model's context plus one.
+    /// Number of tokens in a window: the model's context plus one.
     pub window: usize,
-    /// The windows, `[n, window]`, `n` at least 1.
+    /// Tokens of the windows, `[n, window]`, with `n` at least 1.
     pub tokens: Vec<u32>,
 }
 
 impl HeldOut {
-    /// Selects windows of `context + 1` tokens, spread evenly over the windows of `held_out` with learnt tokens.
-    /// Returns `None` if no such window exists.
+    /// Selects windows of `context + 1` tokens, spread evenly over those windows of `held_out` that have target tokens.
+    /// Returns `None` if there is no such window.
     #[must_use]
     pub fn of(held_out: &[u32], context: u32) -> Option<Self> {
         let window = context as usize + 1;
@@ -32,7 +32,7 @@ impl HeldOut {
         Some(Self { window, tokens })
     }
 
-    /// Returns true if a model with the shape of `model` can be measured on these windows.
+    /// Returns true if the loss of a model with the shape of `model` can be measured on these windows.
     #[must_use]
     pub fn fits(&self, model: &Model) -> bool {
         self.window == model.context as usize + 1

@@ -1,4 +1,4 @@
-//! Manifest of a run: its identity, its initial parameters and its model architecture, stored in its folder.
+//! Manifest of a run: its identity, stored in `run.json`, and its initial parameters.
 
 use archipelago_core::bytes::{from_f32s, hex};
 use archipelago_core::diloco::{Layout, Tensor};
@@ -12,56 +12,56 @@ use super::{Store, disk, or_remove, publish, temporary};
 use crate::errors::ServerError;
 use crate::llama::{Chat, Precision, SourceSettings, SpecialTokens, Tensors, write_tensors};
 
-/// Identity of a run, which never changes. Other settings may change from one start to the next.
+/// Identity of a run, which never changes. All other settings may change between starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// Format version of the run's folder.
     pub format: u32,
-    /// Number of the run.
+    /// Id of the run.
     pub run: RunId,
     /// SHA-256 of the text and of its tokenisation, in hexadecimal.
     pub corpus: String,
-    /// Run description that learners receive.
+    /// Specification of the run, as learners receive it.
     pub spec: RunSpec,
-    /// Origin of initial parameters taken from a folder. Without it, they follow from the seed.
+    /// Record of the initial parameters, if they came from a folder or a file. Otherwise they follow from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<Initial>,
-    /// Run that this one was forked from, and its last decision before the fork.
+    /// For a fork: the original run, and its last decision before the fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked: Option<(RunId, u64)>,
     /// Chat format of the model, if known.
     #[serde(default, skip_serializing_if = "Chat::is_empty")]
     pub chat: Chat,
-    /// Display name of the text.
+    /// Display name of the training text.
     pub text: String,
     /// SHA-256 of `tokenizer.json`, in hexadecimal.
     pub tokenizer: String,
 }
 
-/// Model folder that a run began with, as recorded in the manifest.
+/// Record of the folder or file that a run's initial parameters came from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Initial {
-    /// Display name of the folder.
+    /// Display name of the folder or file.
     pub folder: String,
-    /// SHA-256 of the parameters as little-endian f32 in the order of the layout, in hexadecimal.
+    /// SHA-256 of the parameters, as little-endian f32 in the order of the layout, in hexadecimal.
     pub sha256: String,
-    /// Special tokens.
+    /// Special tokens of the model.
     pub special: SpecialTokens,
-    /// Further settings of the folder, for exports. Missing if the run has a model other than the decoder.
+    /// Settings of the folder for exports. `None` if the model is not the built-in decoder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Box<SourceSettings>>,
 }
 
-/// Format version that this program writes.
+/// Format version of a run's folder that this program writes.
 pub const FORMAT: u32 = 1;
 
 impl Manifest {
-    /// Returns the built-in decoder that the model is, or `None` if the model has another architecture.
+    /// Returns the model if it is the built-in decoder, otherwise `None`.
     ///
     /// # Errors
-    /// As [`decoder`].
+    /// Those of [`decoder`].
     pub fn decoder(&self) -> Result<Option<ModelSpec>, ServerError> {
         decoder(&self.spec.model)
     }
@@ -69,23 +69,22 @@ impl Manifest {
     /// Returns the layout of the model's parameters.
     ///
     /// # Errors
-    /// `Internal`: the manifest describes no valid model.
+    /// `Internal`: the manifest has no valid model.
     pub fn layout(&self) -> Result<Layout, ServerError> {
         Layout::of(&self.spec.model)
             .map_err(|error| ServerError::Internal { what: format!("the run has no model: {error}") })
     }
 
-    /// Describes the first difference between this manifest and `other`, or returns `None` if both describe the same
-    /// run.
+    /// Describes the first difference between this manifest and `other`. Returns `None` if both describe the same run.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
         if self.format != other.format {
             return Some(format!("form {} there, {} here", self.format, other.format));
         }
-        // The storage of tokens follows from the corpus; naming it would not help the user.
+        // How tokens are stored follows from the corpus. To name it would not help the user.
         let comparable = |manifest: &Self| {
             let mut spec = manifest.spec.clone();
-            // The same holds for the parts of frozen weights, whose bytes follow from their form.
+            // Likewise, the bytes of frozen weights follow from their form and the source.
             if let Some(frozen) = &mut spec.frozen {
                 (frozen.sha256, frozen.bytes) = (Vec::new(), 0);
             }
@@ -95,7 +94,7 @@ impl Manifest {
             value
         };
         let (there, here) = (comparable(self), comparable(other));
-        // The preset shows in the model and in other settings; the model describes it best.
+        // The preset affects the model and other settings. The model describes the difference best.
         let model = difference("model", &there["model"], &here["model"]);
         let corpus = || {
             (self.corpus != other.corpus).then(|| {
@@ -125,12 +124,13 @@ impl Manifest {
     }
 }
 
-/// Returns the part of the initial parameters' identity that the seed does not determine.
+/// Returns the part of the manifest that identifies the initial parameters, except for the seed.
 fn beginning(manifest: &Manifest) -> Option<(&str, &[Tensor])> {
     manifest.init.as_ref().map(|initial| (&*initial.sha256, &*manifest.spec.model.tensors))
 }
 
-/// Settings of single manifest fields, by JSON path. The preset may also determine the model's shape, batch and rates.
+/// Flags that set single fields of a manifest, by JSON path. Other fields may follow from several flags, such as the
+/// preset.
 const FLAGS: [(&str, &str); 10] = [
     ("model.architecture.name", "architecture"),
     ("model.architecture.settings", "architecture-settings"),
@@ -144,7 +144,7 @@ const FLAGS: [(&str, &str); 10] = [
     ("exchange.block", "block"),
 ];
 
-/// Describes the first leaf in which two values differ.
+/// Describes the first leaf in which two values differ. `name` is the path of both.
 fn difference(name: &str, there: &Value, here: &Value) -> Option<String> {
     match (there, here) {
         (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => a.iter().find_map(|(key, value)| {
@@ -160,10 +160,10 @@ fn difference(name: &str, there: &Value, here: &Value) -> Option<String> {
     }
 }
 
-/// Returns the built-in decoder that `model` describes, or `None` if it has another architecture.
+/// Returns the built-in decoder if `model` describes it. Returns `None` for any other architecture.
 ///
 /// # Errors
-/// `Internal`: `model` is named after the built-in decoder but does not match it.
+/// `Internal`: `model` has the name of the built-in decoder but does not match it.
 pub fn decoder(model: &Model) -> Result<Option<ModelSpec>, ServerError> {
     if model.architecture.name != DECODER {
         return Ok(None);
@@ -172,10 +172,10 @@ pub fn decoder(model: &Model) -> Result<Option<ModelSpec>, ServerError> {
     ModelSpec::of(model).map(Some).map_err(none)
 }
 
-/// Returns the settings of `model` in readable form, without tensors. A decoder's sizes have names.
+/// Returns the settings of `model` in readable form, without tensors. For the built-in decoder, sizes have names.
 #[must_use]
 pub fn readable(model: &Model) -> Value {
-    // JSON text prints `f32` numbers in their shortest form, as people wrote them.
+    // In JSON text, `f32` numbers have their shortest decimal form.
     let value = match decoder(model) {
         Ok(Some(spec)) => serde_json::to_string(&spec),
         _ => {
@@ -190,11 +190,11 @@ pub fn readable(model: &Model) -> Value {
     value.and_then(|text| serde_json::from_str(&text)).unwrap_or_default()
 }
 
-/// File of initial parameters that do not follow from the seed.
+/// File with initial parameters that do not follow from the seed.
 const INITIAL_FILE: &str = "initial.safetensors";
 
 impl Initial {
-    /// Returns the SHA-256 of the parameters `theta`, `[len]`, in the form of [`Self::sha256`].
+    /// Returns the checksum of the parameters `theta`, `[len]`, in the form of [`Self::sha256`].
     #[must_use]
     pub fn digest(theta: &[f32]) -> String {
         let mut sha = Sha256::new();
@@ -206,12 +206,12 @@ impl Initial {
 }
 
 impl Store {
-    /// Returns the initial parameters of the run of `manifest`, flat: the stored ones, or those that follow from its
-    /// seed.
+    /// Returns the initial parameters of the run with `manifest` as one flat vector: the stored ones, or those that
+    /// follow from the seed.
     ///
     /// # Errors
-    /// - `DirCorrupt`: the stored parameters are missing, or are not those that the run began with.
-    /// - `Internal`: the run has no model.
+    /// - `DirCorrupt`: the stored parameters are missing, or do not match the manifest.
+    /// - `Internal`: the manifest has no valid model.
     pub fn initial(&self, manifest: &Manifest) -> Result<Vec<f32>, ServerError> {
         let Some(initial) = &manifest.init else {
             let none = || ServerError::Internal {
@@ -234,7 +234,7 @@ impl Store {
         }
     }
 
-    /// Stores `theta`, `[len]`, if it does not follow from the seed of `manifest`.
+    /// Stores `theta`, `[len]`, unless it follows from the seed of `manifest`.
     pub(super) fn keep_initial(&self, manifest: &Manifest, theta: &[f32]) -> Result<(), ServerError> {
         if manifest.init.is_none() {
             return Ok(());
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_called_the_decoder_has_to_be_it() {
+    fn a_model_named_decoder_must_match_it() {
         let mut model = Model::from(Preset::Tiny.model(300));
         assert_eq!(readable(&model)["d_model"], 64);
         model.tensors.pop();

@@ -1,4 +1,4 @@
-//! Folder of a run: its manifest, newest snapshots, tokenizer and admin token.
+//! The folder of a run.
 //!
 //! ```text
 //! run.json                        identity of the run (Manifest); written once
@@ -6,7 +6,7 @@
 //! frozen.bin                      frozen weights, if the run trains adapters
 //! settings.toml                   settings of the next start, unless it overrides them
 //! tokenizer.json                  text ⇄ tokens
-//! held-out.json                   evaluation set, from the held-out text
+//! held-out.json                   held-out windows, on which losses are measured
 //! admin.token, invite.token       readable only by their owner
 //! address                         address of the server that runs here
 //! guests.sqlite                   personal invites, their learners, and bans: see `invites/`
@@ -14,7 +14,7 @@
 //! tape.sqlite, bodies/            decisions, and bodies of updates: see `tape/`
 //! lock                            held while a server runs here
 //! ```
-//! Files are written under a temporary name in the same folder, synced and renamed, so that each is complete or absent.
+//! Files are written under a temporary name in the same folder, synced and renamed, so each is complete or missing.
 
 mod checksummed_json;
 mod frozen;
@@ -48,24 +48,25 @@ use place::lacks_locks;
 /// File with the owner's token.
 const ADMIN_TOKEN: &str = "admin.token";
 
-/// File with the address of the server that runs here.
+/// File with the address of the server that runs in the folder.
 const ADDRESS: &str = "address";
 
-/// Folder of one run.
+/// The folder of one run.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
-    /// Lock that is held for the lifetime of this value, or `None` if the folder is only read.
+    /// Lock held for the lifetime of this value; `None` if the folder is only read.
     _lock: Option<File>,
 }
 
 impl Store {
-    /// Opens the folder for writing and creates it if needed. No other process can open it until this value is dropped.
+    /// Opens the folder for writing, and creates it if needed. No other process can open it until this value is
+    /// dropped.
     ///
     /// # Errors
     /// - `Disk`: the folder cannot be created or written.
     /// - `DirForeign`: the folder holds other files and no run.
-    /// - `DirInUse`: another process has opened it.
+    /// - `DirInUse`: another process has opened the folder.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
         fit(dir)?;
         make_private(dir)?;
@@ -76,7 +77,7 @@ impl Store {
         Ok(Self { dir: dir.to_owned(), _lock: Some(lock) })
     }
 
-    /// Opens the folder for reading. A server may run there at the same time.
+    /// Opens the folder for reading only. A server may run there at the same time.
     #[must_use]
     pub fn look(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), _lock: None }
@@ -88,17 +89,17 @@ impl Store {
         &self.dir
     }
 
-    /// Returns the path of the tokenizer.
+    /// Returns the path of the tokenizer file.
     #[must_use]
     pub fn tokenizer_path(&self) -> PathBuf {
         self.dir.join("tokenizer.json")
     }
 
-    /// Checks that the tokenizer is the one that the run of `manifest` began with.
+    /// Checks that the stored tokenizer matches `manifest`.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read.
-    /// - `DirCorrupt`: the tokenizer is a different one.
+    /// - `DirCorrupt`: the tokenizer does not match.
     pub fn check_tokenizer(&self, manifest: &Manifest) -> Result<(), ServerError> {
         let path = self.tokenizer_path();
         let json = fs::read(&path).map_err(disk("read", &path))?;
@@ -116,11 +117,11 @@ impl Store {
         self.dir.join("held-out.json")
     }
 
-    /// Reads the manifest. Returns `None` if no run was begun here.
+    /// Reads the manifest. Returns `None` if the folder holds no run.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read.
-    /// - `DirCorrupt`: the file is not a valid manifest.
+    /// - `DirCorrupt`: the file is not a valid manifest, or is missing although the folder holds a tape or snapshots.
     pub fn manifest(&self) -> Result<Option<Manifest>, ServerError> {
         let path = self.dir.join("run.json");
         if !is_there(&path)? {
@@ -143,21 +144,21 @@ impl Store {
         })
     }
 
-    /// Reads the manifest of an existing run.
+    /// Reads the manifest of a run that must exist.
     ///
     /// # Errors
-    /// - `NoRun`: no run was begun here.
+    /// - `NoRun`: the folder holds no run.
     /// - Those of [`Self::manifest`].
     pub fn begun(&self) -> Result<Manifest, ServerError> {
         self.manifest()?.ok_or_else(|| ServerError::NoRun { dir: self.dir.clone() })
     }
 
-    /// Begins a run here with the initial parameters `theta`, `[len]`, if given. They are stored if they do not follow
-    /// from the seed. The files that `run.json` refers to are written before it.
+    /// Creates a run in the folder. The initial parameters `theta`, `[len]`, if given, are stored unless they follow
+    /// from the seed. `run.json` is written after all files that it refers to.
     ///
     /// # Errors
     /// - `Disk`: a file cannot be written.
-    /// - `Internal`: the run has no model.
+    /// - `Internal`: the manifest has no valid model.
     pub fn begin(
         &self,
         manifest: &Manifest,
@@ -170,18 +171,18 @@ impl Store {
         write_private(&self.dir.join("run.json"), &json)
     }
 
-    /// Removes the files of a run whose beginning was not completed. The settings and the tokens stay, so that the next
-    /// start uses the same ones.
+    /// Removes the files of a run whose creation was not completed. The settings and the tokens stay, so that the next
+    /// start uses them.
     pub fn withdraw(&self) {
         let snapshots = self.snapshots().unwrap_or_default();
         let begun = place::OF_A_BEGINNING.iter().chain(&["run.json"]).map(|name| self.dir.join(name));
         for path in begun.chain(snapshots) {
-            // A missing file is no error, and the next start checks a file that cannot be removed.
+            // A missing file is no error. The next start checks any file that cannot be removed.
             let _ = fs::remove_file(path);
         }
     }
 
-    /// Stores the evaluation set unless one is stored already.
+    /// Stores the held-out windows, unless some are stored already.
     ///
     /// # Errors
     /// `Disk`: the file cannot be written.
@@ -193,11 +194,11 @@ impl Store {
         write_private(&path, &serde_json::to_string(&checksummed_json::seal(held_out)).expect("plain data"))
     }
 
-    /// Reads the evaluation set. Returns `None` if none is stored.
+    /// Reads the held-out windows. Returns `None` if none are stored.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read.
-    /// - `DirCorrupt`: the file is damaged or does not fit a model like `model`.
+    /// - `DirCorrupt`: the file is damaged, or does not fit a model with the shape of `model`.
     pub fn held_out(&self, model: &Model) -> Result<Option<HeldOut>, ServerError> {
         let path = self.held_out_path();
         if !is_there(&path)? {
@@ -213,20 +214,20 @@ impl Store {
         Err(ServerError::DirCorrupt { path, why })
     }
 
-    /// Returns the path of the tape's rows.
+    /// Returns the path of the SQLite file with the tape's rows.
     #[must_use]
     pub fn tape_path(&self) -> PathBuf {
         self.dir.join("tape.sqlite")
     }
 
-    /// Returns true if the run's tape exists. A tape whose existence cannot be determined counts as existing: reading
-    /// it then reports the error.
+    /// Returns true if the run has a tape. If the system cannot tell, the result is true, and reading the tape reports
+    /// the error.
     #[must_use]
     pub fn has_tape(&self) -> bool {
         self.tape_path().try_exists().unwrap_or(true)
     }
 
-    /// Returns the token for admin requests: `given`, or the stored token, or a new one.
+    /// Returns the owner's token: `given`, else the stored one, else a new one.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read or written.
@@ -238,11 +239,11 @@ impl Store {
         self.token(ADMIN_TOKEN, long)
     }
 
-    /// Returns the invite that all learners may use: `given`, or for `auto` the stored one or a new one. Returns `None`
-    /// for `personal`.
+    /// Returns the invite that all learners may use: `given`, or, for `auto` and `short`, the stored one or else a new
+    /// one. Returns `None` if there is no common invite, or for `personal`.
     ///
     /// # Errors
-    /// As [`Self::admin_token`].
+    /// Those of [`Self::admin_token`].
     pub fn invite(&self, given: Option<&str>) -> Result<Option<Invite>, ServerError> {
         match given {
             None => Ok(None),
@@ -253,7 +254,7 @@ impl Store {
         }
     }
 
-    /// Returns the secret in the file `name`, or stores and returns a new one from `make`.
+    /// Returns the secret in the file `name`. If there is none, stores and returns a new one from `make`.
     fn token(&self, name: &str, make: fn() -> Result<String, ServerError>) -> Result<String, ServerError> {
         let path = self.dir.join(name);
         if let Some(token) = read_token(&path)? {
@@ -264,7 +265,7 @@ impl Store {
         Ok(token)
     }
 
-    /// Replaces the stored owner's token; the old one is no longer valid.
+    /// Replaces the stored owner's token. The old one is then invalid.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be written.
@@ -275,21 +276,20 @@ impl Store {
         Ok(token)
     }
 
-    /// Returns the path of the owner's token.
+    /// Returns the path of the file with the owner's token.
     #[must_use]
     pub fn admin_token_path(&self) -> PathBuf {
         self.dir.join(ADMIN_TOKEN)
     }
 
-    /// Stores the address of the server that runs here, for admin commands. The run goes on if this fails.
+    /// Stores the address of the server that runs in the folder, for admin commands. A failure is only logged.
     pub fn note_address(&self, url: &str) {
         if let Err(error) = write_private(&self.dir.join(ADDRESS), &format!("{url}\n")) {
             tracing::warn!("cannot store the server's address, so commands need --url: {error}");
         }
     }
 
-    /// Returns the address of the server that runs here, or `None` if no server runs here or it did not store its
-    /// address.
+    /// Returns the stored address of the server that runs in the folder; `None` if there is none.
     ///
     /// # Errors
     /// `Disk`: the file cannot be read.
@@ -297,9 +297,9 @@ impl Store {
         read_token(&self.dir.join(ADDRESS))
     }
 
-    /// Removes the stored address when the server ends.
+    /// Removes the stored address. The server calls this when it ends.
     pub fn forget_address(&self) {
-        // A remaining address leads to a server that does not answer, which the commands report.
+        // If the file stays, commands find that no server answers at the address, and report it.
         let _ = fs::remove_file(self.dir.join(ADDRESS));
     }
 
@@ -309,10 +309,10 @@ impl Store {
     }
 }
 
-/// Creates the file `name` in `dir` if it is missing, and locks it until the returned file is dropped.
+/// Creates the file `name` in `dir` if it is missing, and locks it until the returned value is dropped.
 ///
 /// # Errors
-/// - `Disk`: the file cannot be created.
+/// - `Disk`: the file cannot be created or locked.
 /// - `DirInUse`: another process holds the lock.
 fn locked(dir: &Path, name: &str) -> Result<File, ServerError> {
     let path = dir.join(name);
@@ -331,7 +331,7 @@ fn locked(dir: &Path, name: &str) -> Result<File, ServerError> {
     }
 }
 
-/// Returns the token in the file at `path`, if any.
+/// Returns the trimmed content of the file at `path`; `None` if it is missing or empty.
 ///
 /// # Errors
 /// `Disk`: the file cannot be read.
@@ -343,19 +343,19 @@ pub(crate) fn read_token(path: &Path) -> Result<Option<String>, ServerError> {
     Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty()))
 }
 
-/// Checks that `dir` does not exist or is an empty folder.
+/// Checks that `dir` is missing or an empty folder.
 ///
 /// # Errors
-/// `DirTaken`.
+/// `DirTaken`: the folder has content.
 pub fn vacant(dir: &Path) -> Result<(), ServerError> {
     let is_empty = || fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
     if !dir.exists() || is_empty() { Ok(()) } else { Err(ServerError::DirTaken { dir: dir.to_owned() }) }
 }
 
-/// Returns a random number from the operating system.
+/// Returns a random number from the system.
 ///
 /// # Errors
-/// `System`: the system provides none.
+/// `System`: the system provides no random numbers.
 pub fn random_u64() -> Result<u64, ServerError> {
     getrandom::u64().map_err(|error| ServerError::System {
         what: "cannot get random numbers".into(),
@@ -363,20 +363,20 @@ pub fn random_u64() -> Result<u64, ServerError> {
     })
 }
 
-/// Writes a file atomically.
+/// Writes a file atomically, and syncs it to disk.
 ///
 /// # Errors
-/// `Disk`.
+/// `Disk`: the file cannot be written.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), ServerError> {
     let partial = temporary::partial(path);
     let written = fs::write(&partial, bytes).map_err(disk("write", &partial));
     or_remove(written.and_then(|()| publish(&partial, path)), &partial)
 }
 
-/// Returns `written`. On failure, first removes `partial`, which may be what fills the disk.
+/// Returns `written`. If it is an error, first removes `partial`, which may be what fills the disk.
 fn or_remove<T>(written: Result<T, ServerError>, partial: &Path) -> Result<T, ServerError> {
     if written.is_err() {
-        // The write error explains more than an error of the removal.
+        // The first error explains more than one of the removal.
         let _ = fs::remove_file(partial);
     }
     written
@@ -395,23 +395,22 @@ fn publish(partial: &Path, path: &Path) -> Result<(), ServerError> {
     path.parent().map_or(Ok(()), sync_folder).map_err(disk("sync", path))
 }
 
-/// Returns 128 random bits as hex digits.
+/// Returns 128 random bits as 32 hex digits.
 pub(crate) fn long() -> Result<String, ServerError> {
     Ok(format!("{:016x}{:016x}", random_u64()?, random_u64()?))
 }
 
-/// Letters and digits that are not mistaken for each other.
+/// Letters and digits that people do not confuse with each other.
 const PLAIN: &[u8; 31] = b"abcdefghjkmnpqrstuvwxyz23456789";
 
-/// Returns eight characters of [`PLAIN`], 39 random bits. That is enough because each guess needs a request to a
-/// server.
+/// Returns eight random characters of [`PLAIN`], 39 bits. They suffice because each guess needs a request to a server.
 pub(crate) fn short() -> Result<String, ServerError> {
     let random = random_u64()?;
     let plain = |place| char::from(PLAIN[(random / 31_u64.pow(place) % 31) as usize]);
     Ok((0..8).map(plain).collect())
 }
 
-/// Returns a function that converts an I/O error to a `Disk` error.
+/// Returns a function that converts an I/O error to [`ServerError::Disk`].
 pub(crate) fn disk<'a>(
     what: &'static str,
     path: &'a Path,
@@ -419,7 +418,7 @@ pub(crate) fn disk<'a>(
     move |source| ServerError::Disk { what, path: path.to_owned(), source }
 }
 
-/// Returns true if SQLite could not access the file. For other errors the file's content is invalid.
+/// Returns true if SQLite could not access the file. With any other error, the file's content is invalid.
 pub(crate) fn is_of_the_disk(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode;
     let no_access = |code| {

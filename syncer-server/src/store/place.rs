@@ -1,4 +1,5 @@
-//! Checks of a run's folder: it must be empty, hold a run, or hold remains of an interrupted first start.
+//! Checks of a run's folder, and file system functions. A run needs a folder that is empty, holds a run, or holds
+//! remains of an interrupted first start.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -7,10 +8,10 @@ use std::path::{Path, PathBuf};
 use super::{disk, is_temporary, temporary};
 use crate::errors::ServerError;
 
-/// Files that identify a folder with a run.
+/// Files that only a folder with a run has.
 const OF_A_RUN: [&str; 2] = ["run.json", "tape.sqlite"];
 
-/// Names that may exist in a folder before a run begins there. They come from the first steps of a start, a server of
+/// Names that may exist in a folder before it holds a run. They come from the first steps of a start, a server with
 /// several runs, the processes of a cluster, or the root of a file system.
 const BEFORE_A_RUN: [&str; 8] = [
     "lock",
@@ -23,11 +24,11 @@ const BEFORE_A_RUN: [&str; 8] = [
     "lost+found",
 ];
 
-/// Files that a new run writes under its lock, before `run.json`. Without the lock file they belong to someone else.
+/// Files that a new run writes under its lock, before `run.json`. Without a lock file, they are foreign.
 pub(super) const OF_A_BEGINNING: [&str; 4] =
     ["tokenizer.json", "held-out.json", "initial.safetensors", "frozen.bin"];
 
-/// Checks that `dir` holds a run, or that a run may begin there. Runs never write among or over foreign files.
+/// Checks that `dir` holds a run, or that a run may be created there. Runs never write next to foreign files.
 ///
 /// # Errors
 /// - `DirForeign`: the folder holds other files and no run.
@@ -43,7 +44,7 @@ pub fn fit(dir: &Path) -> Result<(), ServerError> {
         return Ok(());
     }
     let is_begun = has("lock");
-    // Temporary files are removed once the folder is locked.
+    // Temporary files are removed after the folder is locked.
     let is_of_a_beginning = |name: &str| OF_A_BEGINNING.contains(&name) || is_temporary(name);
     let fits = |name: &str| BEFORE_A_RUN.contains(&name) || is_begun && is_of_a_beginning(name);
     match names.iter().find(|name| !fits(name)) {
@@ -52,11 +53,11 @@ pub fn fit(dir: &Path) -> Result<(), ServerError> {
     }
 }
 
-/// Checks that a run in `dir` does not write into its own training text, which would change the text for the next
-/// start.
+/// Checks that a run in `dir` would not write into its own training text `data`, which would change the text for the
+/// next start.
 ///
 /// # Errors
-/// `Config`.
+/// `Config`: `dir` is inside `data`.
 pub fn outside(dir: &Path, data: Option<&Path>) -> Result<(), ServerError> {
     let Some(data) = data.filter(|data| data.is_dir()) else { return Ok(()) };
     let Ok(text) = data.canonicalize() else { return Ok(()) };
@@ -74,15 +75,16 @@ pub fn outside(dir: &Path, data: Option<&Path>) -> Result<(), ServerError> {
     }
 }
 
-/// Returns true if `path`, which need not exist, is `folder` or lies inside it.
+/// Returns true if `path`, which need not exist, is `folder` or is inside it.
 pub fn is_within(path: &Path, folder: &Path) -> bool {
     real(path).starts_with(real(folder))
 }
 
-/// Resolves the links in the existing part of `path`.
+/// Resolves symbolic links in the existing part of `path`.
 fn real(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    // `a/../b` need not be in the folder that contains `a`; only the part that does not exist yet is free of links.
+    // A link can change where `a/../b` leads, so `..` is resolved by the system. The part that does not exist has no
+    // links.
     let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
     match there {
         Some((above, real)) => path.strip_prefix(above).map_or_else(|_| real.clone(), |rest| real.join(rest)),
@@ -90,11 +92,11 @@ fn real(path: &Path) -> PathBuf {
     }
 }
 
-/// Creates the folder `dir`, readable only by its owner, because it holds secrets and private text. The permissions of
-/// an existing folder stay as they are.
+/// Creates the folder `dir`, readable only by its owner, because it holds secrets and private text. An existing folder
+/// keeps its permissions.
 ///
 /// # Errors
-/// `Disk`.
+/// `Disk`: the folder cannot be created.
 pub fn make_private(dir: &Path) -> Result<(), ServerError> {
     if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
         fs::create_dir_all(above).map_err(disk("make", above))?;
@@ -108,21 +110,21 @@ pub fn make_private(dir: &Path) -> Result<(), ServerError> {
     }
 }
 
-/// Writes a file atomically, readable only by its owner.
+/// Writes a file atomically, readable only by its owner, and syncs it to disk.
 ///
 /// # Errors
-/// `Disk`.
+/// `Disk`: the file cannot be written.
 pub fn write_private(path: &Path, text: &str) -> Result<(), ServerError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Temporary files are readable only by their owner on every system.
+    // On every system, only their owner can read temporary files.
     let mut file = temporary().tempfile_in(folder).map_err(disk("write", path))?;
     file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(disk("write", path))?;
     file.persist(path).map_err(|error| disk("write", path)(error.error))?;
     sync_folder(folder).map_err(disk("sync", path))
 }
 
-/// Syncs the directory entries of `dir` to disk. Some systems cannot open a folder, and some network file systems
-/// cannot sync one. Such systems do not need the sync or have no way to do it, so this is no error.
+/// Syncs the entries of the folder `dir` to disk. Some systems cannot open a folder, and some network file systems
+/// cannot sync one. They do not need the sync or cannot do it, so this is no error.
 ///
 /// # Errors
 /// The operating system's error.
@@ -135,16 +137,16 @@ pub fn sync_folder(dir: &Path) -> std::io::Result<()> {
     }
 }
 
-/// ENOLCK on Linux and on macOS.
+/// The error code ENOLCK on Linux and on macOS.
 const NO_LOCKS: [i32; 2] = [37, 77];
 
-/// Returns true if `error` means that the file system has no locks, as with some network file systems.
+/// Returns true if `error` means that the file system has no locks, as on some network file systems.
 pub fn lacks_locks(error: &std::io::Error) -> bool {
     let is_known = error.raw_os_error().is_some_and(|code| NO_LOCKS.contains(&code));
     error.kind() == ErrorKind::Unsupported || is_known
 }
 
-/// Returns the names of the entries of `dir`, sorted.
+/// Returns the sorted names of the entries of `dir`.
 pub fn names(dir: &Path) -> std::io::Result<Vec<String>> {
     let entries = fs::read_dir(dir)?;
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
@@ -153,15 +155,15 @@ pub fn names(dir: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns true if `path` exists. An error while checking is reported, not taken as an answer.
+/// Returns true if `path` exists. If the system cannot tell, this is an error.
 ///
 /// # Errors
-/// `Disk`.
+/// `Disk`: the path cannot be checked.
 pub fn is_there(path: &Path) -> Result<bool, ServerError> {
     path.try_exists().map_err(disk("look at", path))
 }
 
-/// Returns the number of bytes that this program may still write on the disk of `dir`, or `None` if the system does not
+/// Returns the number of bytes that this program may still write on the disk of `dir`; `None` if the system does not
 /// report it.
 #[must_use]
 pub fn free_bytes(dir: &Path) -> Option<u64> {
@@ -182,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_begins_among_nobodys_files() {
+    fn a_run_refuses_a_folder_with_foreign_files() {
         let check = |names: &[&str], found: Option<&str>| {
             let dir = tempfile::tempdir().unwrap();
             for name in names {
@@ -208,7 +210,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_is_made_for_a_run_is_its_owners_alone() {
+    fn folders_of_runs_are_private() {
         use std::os::unix::fs::PermissionsExt;
         let place = tempfile::tempdir().unwrap();
         let dir = place.path().join("runs/a");

@@ -1,4 +1,4 @@
-//! Complete state of a syncer in one safetensors file.
+//! Snapshots: the complete state of a syncer in one safetensors file.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,30 +17,30 @@ use sha2::{Digest, Sha256};
 use crate::progress::Progress;
 use crate::status::Carried;
 
-/// Complete state for a restart.
+/// Complete state of a syncer, from which it can restart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// Last row of the tape included in the snapshot.
+    /// Number of the last decision in the snapshot.
     pub seq: u64,
-    /// State of the syncer without its tensors.
+    /// State of the syncer, without the parameters.
     pub record: SyncerRecord,
-    /// Fragments in order. With a tape, each is in its state at row `seq` or later.
+    /// States of the fragments, in order. If the run has a tape, each may be newer than decision `seq`.
     pub states: Vec<FragmentState>,
-    /// Server totals over all starts.
+    /// Statistics of the server over all its starts.
     pub carried: Carried,
 }
 
-/// Byte tensor with all state except the fragments, as JSON. A safetensors header is limited to 100 MB, and a run may
-/// have too many contributors for that.
+/// Name of the byte tensor with everything except the fragments, as JSON. It is not in the safetensors header, which is
+/// limited to 100 MB and might be too small for the learners of a run.
 const META: &str = "archipelago";
 
-/// Key in `__metadata__` of the checksum of that JSON: SHA-256, in hexadecimal.
+/// Key in `__metadata__` for the SHA-256 of that JSON, in hexadecimal.
 const META_SHA256: &str = "archipelago-sha256";
 
-/// Error text for changed bytes in the fragments.
+/// Error text for tensors that do not match their checksum.
 const CHANGED: &str = "its tensors do not match their checksum";
 
-/// Buffer size in bytes for reads that only compute checksums.
+/// Buffer size for reads that only compute checksums, in bytes.
 const PIECE_BYTES: usize = 1 << 16;
 
 #[derive(Serialize, Deserialize)]
@@ -50,13 +50,13 @@ struct Meta {
     record: SyncerRecord,
     versions: Vec<Version>,
     carried: Carried,
-    /// SHA-256 of the tensors' bytes, ordered by fragment and then as in [`PARTS`], in hexadecimal. safetensors itself
-    /// detects a short file but no changed bytes.
+    /// SHA-256 of the tensors' bytes, by fragment and then in the order of [`PARTS`], in hexadecimal. safetensors
+    /// itself detects truncated files, but not changed bytes.
     sha256: String,
 }
 
 impl Meta {
-    /// Parses the bytes `meta` of its tensor, and checks them against the `entries` of the header.
+    /// Parses `meta`, the content of the [`META`] tensor, and checks it against the `entries` of the header.
     fn of<'a>(
         entries: impl IntoIterator<Item = (&'a String, &'a String)>,
         meta: &[u8],
@@ -75,24 +75,24 @@ impl Meta {
 
 /// Header of a safetensors file.
 #[derive(Deserialize)]
-struct Head {
+struct Header {
     #[serde(rename = "__metadata__")]
     metadata: Option<BTreeMap<String, String>>,
     #[serde(flatten)]
-    tensors: BTreeMap<String, Place>,
+    tensors: BTreeMap<String, TensorRange>,
 }
 
-/// Byte range of a tensor after the header.
+/// Location of a tensor: its byte range after the header.
 #[derive(Clone, Copy, Deserialize)]
-struct Place {
+struct TensorRange {
     data_offsets: [u64; 2],
 }
 
-/// Open file whose tensors are read only on demand.
+/// An open snapshot file, whose tensors are read only on demand.
 struct Opened {
     file: File,
-    head: Head,
-    /// Offset of the tensors in bytes.
+    head: Header,
+    /// Offset of the first tensor byte in the file.
     start: u64,
 }
 
@@ -110,10 +110,10 @@ impl Opened {
         Ok(Self { file, head, start: size_of::<u64>() as u64 + length })
     }
 
-    /// Returns a reader of the bytes of a tensor.
+    /// Returns a reader of one tensor's bytes.
     fn tensor(&self, name: &str) -> Result<impl Read + use<'_>, String> {
-        let place = self.head.tensors.get(name).ok_or_else(|| format!("it has no tensor {name}"))?;
-        let [from, to] = place.data_offsets;
+        let range = self.head.tensors.get(name).ok_or_else(|| format!("it has no tensor {name}"))?;
+        let [from, to] = range.data_offsets;
         let mut file = &self.file;
         file.seek(SeekFrom::Start(self.start.saturating_add(from))).map_err(text)?;
         Ok(file.take(to.saturating_sub(from)))
@@ -130,7 +130,7 @@ fn text(error: std::io::Error) -> String {
     error.to_string()
 }
 
-/// Names of a fragment's tensors.
+/// Name suffixes of the three tensors of a fragment.
 const PARTS: [&str; 3] = ["theta", "hat", "momentum"];
 
 fn name(fragment: usize, part: &str) -> String {
@@ -138,26 +138,26 @@ fn name(fragment: usize, part: &str) -> String {
 }
 
 impl Snapshot {
-    /// Returns the size of the tensors in bytes.
+    /// Returns the total size of the fragments' tensors, in bytes.
     pub(crate) fn tensor_bytes(&self) -> u64 {
         let values =
             self.states.iter().map(|state| state.theta.len() + state.hat.len() + state.momentum.len());
         values.map(|len| (len * size_of::<f32>()) as u64).sum()
     }
 
-    /// Writes the file without syncing it. If `progress` is cancelled in the meantime, the file is incomplete.
+    /// Writes the snapshot to `path` without syncing it. If `progress` is cancelled meanwhile, the file is incomplete.
     pub(super) fn write(&self, path: &Path, progress: &Progress) -> std::io::Result<()> {
         let mut sha = Sha256::new();
         let mut tensors = Vec::new();
         for (p, state) in self.states.iter().enumerate() {
             for (part, values) in PARTS.iter().zip([&state.theta, &state.hat, &state.momentum]) {
                 let values = Values { shape: [values.len()], values, progress };
-                // Half of the progress counts for the checksum, and half for the disk.
+                // The checksum accounts for half of the progress, and the disk for the other half.
                 sha.update(values.data());
                 if progress.check().is_err() {
                     return Ok(());
                 }
-                tensors.push((name(p, part), Kept::Values(values)));
+                tensors.push((name(p, part), TensorContent::Values(values)));
             }
         }
         let meta = Meta {
@@ -169,19 +169,18 @@ impl Snapshot {
         };
         let meta = serde_json::to_vec(&meta).expect("plain data");
         let sha256 = hex(&Sha256::digest(&meta));
-        tensors.push((META.to_owned(), Kept::Bytes { shape: [meta.len()], bytes: &meta }));
+        tensors.push((META.to_owned(), TensorContent::Bytes { shape: [meta.len()], bytes: &meta }));
         let entries = [(META_SHA256.to_owned(), sha256)].into_iter().collect();
         safetensors::serialize_to_file(tensors, Some(entries), path).map_err(std::io::Error::other)
     }
 
-    /// Reads the run and the last row of the tape from a snapshot file, without its tensors. The error describes the
-    /// fault.
+    /// Reads only the run and the number of the last decision from a snapshot file. The error describes the fault.
     pub(crate) fn peek(path: &Path) -> Result<(RunId, u64), String> {
         let meta = Opened::open(path)?.meta()?;
         Ok((meta.record.run, meta.seq))
     }
 
-    /// Checks a whole file against its checksums without keeping it. Returns its run, or a description of the fault.
+    /// Checks a whole snapshot file against its checksums. Returns its run. The error describes the fault.
     pub(super) fn check(path: &Path) -> Result<RunId, String> {
         let opened = Opened::open(path)?;
         let meta = opened.meta()?;
@@ -201,7 +200,7 @@ impl Snapshot {
         if hex(&sha.finalize()) == meta.sha256 { Ok(meta.record.run) } else { Err(CHANGED.into()) }
     }
 
-    /// Reads and checks a file. The error describes the fault.
+    /// Reads and checks a snapshot file. The error describes the fault.
     pub(super) fn read(path: &Path) -> Result<Self, String> {
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| error.to_string())?;
@@ -231,13 +230,13 @@ impl Snapshot {
     }
 }
 
-/// Content of one tensor in the file.
-enum Kept<'a> {
+/// Content of one tensor to write.
+enum TensorContent<'a> {
     Values(Values<'a>),
     Bytes { shape: [usize; 1], bytes: &'a [u8] },
 }
 
-impl View for Kept<'_> {
+impl View for TensorContent<'_> {
     fn dtype(&self) -> Dtype {
         match self {
             Self::Values(values) => values.dtype(),
@@ -267,13 +266,13 @@ impl View for Kept<'_> {
     }
 }
 
-/// Little-endian `f32` values of one tensor.
+/// The `f32` values of one tensor to write.
 pub(crate) struct Values<'a> {
-    /// The tensor's shape; its product is the number of values.
+    /// Shape of the tensor: the number of values.
     pub shape: [usize; 1],
     /// The values.
     pub values: &'a [f32],
-    /// Progress of the file. Each byte is requested twice.
+    /// Progress of the file. safetensors requests each byte once, and the checksum once.
     pub progress: &'a Progress,
 }
 
@@ -287,7 +286,7 @@ impl View for Values<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        // A cancelled file is thrown away, so its bytes do not matter.
+        // A cancelled file is removed, so its content does not matter.
         match self.progress.add(self.data_len() as u64 / 2) {
             Ok(()) => from_f32s(self.values).into(),
             Err(_) => Cow::default(),

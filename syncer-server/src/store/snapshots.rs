@@ -1,4 +1,4 @@
-//! Newest snapshots of a run, in its folder.
+//! Reading, writing and removal of the snapshots in a run's folder.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use crate::errors::ServerError;
 use crate::progress::{Cancellation, Progress};
 
 impl Store {
-    /// Returns the newest intact snapshot. Skips damaged ones with a warning.
+    /// Returns the newest intact snapshot of `run`. Damaged ones are skipped with a warning.
     ///
     /// # Errors
     /// - `Disk`: the folder cannot be read.
-    /// - `DirCorrupt`: snapshots exist, but none of them is intact and belongs to `run`.
+    /// - `DirCorrupt`: there are snapshots, but none is intact and belongs to `run`.
     pub fn latest(&self, run: RunId) -> Result<Option<Snapshot>, ServerError> {
         let paths = self.snapshots()?;
         let mut last_fault = None;
         for path in paths.iter().rev() {
-            // Missing read permission is no damage; falling back to an older snapshot would be wrong.
+            // Missing permission is no damage, so an older snapshot must not be used instead.
             File::open(path).map_err(disk("read", path))?;
             match Snapshot::read(path) {
                 Ok(snapshot) if snapshot.record.run == run => return Ok(Some(snapshot)),
@@ -41,7 +41,7 @@ impl Store {
         }
     }
 
-    /// Returns the oldest intact snapshot.
+    /// Returns the oldest intact snapshot of `run`.
     ///
     /// # Errors
     /// `Disk`: the folder cannot be read.
@@ -50,8 +50,8 @@ impl Store {
         Ok(self.snapshots()?.iter().find_map(whole))
     }
 
-    /// Describes the damaged snapshots, each with its file. A start skips damaged snapshots, and a syncer may remove
-    /// one in the meantime.
+    /// Describes the damaged snapshots, each with its file. A start skips them. A syncer may remove snapshots in the
+    /// meantime.
     ///
     /// # Errors
     /// `Disk`: the folder cannot be read.
@@ -68,19 +68,19 @@ impl Store {
         Ok(self.snapshots()?.iter().filter_map(wrong).collect())
     }
 
-    /// Writes `snapshot` as the newest one. Removes all others except the newest intact one before it.
+    /// Writes `snapshot` as the newest one. Of the others, keeps only the newest intact one.
     ///
     /// # Errors
-    /// `Disk`: the snapshot cannot be written; the earlier ones remain.
+    /// `Disk`: the snapshot cannot be written. The earlier ones remain.
     pub fn save(&self, snapshot: &Snapshot) -> Result<PathBuf, ServerError> {
         self.save_with(snapshot, &Progress::silent(&Cancellation::default()))
     }
 
-    /// As [`Self::save`], with reports to `progress`, which may be cancelled.
+    /// Does the same as [`Self::save`], and reports to `progress`, which may be cancelled.
     ///
     /// # Errors
-    /// - `Disk`: the snapshot cannot be written; the earlier ones remain.
-    /// - `Cancelled`: the earlier ones remain.
+    /// - `Disk`: the snapshot cannot be written. The earlier ones remain.
+    /// - `Cancelled`: the write was cancelled. The earlier ones remain.
     pub(crate) fn save_with(&self, snapshot: &Snapshot, progress: &Progress) -> Result<PathBuf, ServerError> {
         let before = self.snapshots()?;
         let next = before.last().map_or(1, |path| number(path).unwrap_or(0) + 1);
@@ -98,7 +98,7 @@ impl Store {
         Ok(path)
     }
 
-    /// Returns the snapshots, oldest first.
+    /// Returns the paths of all snapshots, oldest first.
     pub(crate) fn snapshots(&self) -> Result<Vec<PathBuf>, ServerError> {
         let folder = self.dir.join("snapshots");
         if !is_there(&folder)? {
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_written_takes_no_room() {
+    fn a_failed_write_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("held.json");
         fs::create_dir(&path).unwrap();

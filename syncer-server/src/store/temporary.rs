@@ -1,4 +1,4 @@
-//! Temporary files and folders, with a common prefix, and the removal of those that killed programs left.
+//! Temporary files and folders with a common prefix, and removal of those left by killed programs.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -9,28 +9,28 @@ use tempfile::Builder;
 use super::{disk, locked, make_private, sync_folder};
 use crate::errors::ServerError;
 
-/// Prefix of the name of each temporary file and folder.
+/// Name prefix of all temporary files and folders.
 pub(super) const TEMPORARY: &str = ".archipelago-tmp-";
 
-/// Prefix and length of the names that `tempfile` chooses by default, for instance for `safetensors`.
+/// Prefix and length of the names that the crate `tempfile` chooses by default, for example in `safetensors`.
 const UNNAMED: &str = ".tmp";
 const UNNAMED_LEN: usize = UNNAMED.len() + 6;
 
-/// Returns the path under which a file is written before it gets the name `path`.
+/// Returns the path at which a file is written before it is renamed to `path`.
 pub(super) fn partial(path: &Path) -> PathBuf {
     let mut name = OsString::from(TEMPORARY);
     name.push(path.file_name().unwrap_or_default());
     path.with_file_name(name)
 }
 
-/// Returns a maker of temporary files and folders with our prefix.
+/// Returns a builder of temporary files and folders with the common prefix.
 pub fn temporary<'a>() -> Builder<'a, 'static> {
     let mut builder = Builder::new();
     builder.prefix(TEMPORARY);
     builder
 }
 
-/// Returns true if one of our programs chose the name for a temporary file.
+/// Returns true if `name` is that of a temporary file or folder of our programs.
 pub fn is_temporary(name: &str) -> bool {
     let is_unnamed = name.starts_with(UNNAMED)
         && name.len() == UNNAMED_LEN
@@ -38,12 +38,12 @@ pub fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY) || is_unnamed
 }
 
-/// Removes leftovers of killed programs from `folder`. This program holds the folder's lock.
+/// Removes temporary files of killed programs from `folder`, whose lock the caller holds.
 pub(super) fn sweep(folder: &Path) {
     remove(folder, |_, name| is_temporary(name));
 }
 
-/// Removes each entry of `folder` for which `is_left` returns true, given its path and name.
+/// Removes each entry of `folder` for which `is_left` returns true. It gets the path and the name.
 pub(super) fn remove(folder: &Path, is_left: impl Fn(&Path, &str) -> bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -60,16 +60,15 @@ pub(super) fn remove(folder: &Path, is_left: impl Fn(&Path, &str) -> bool) {
     }
 }
 
-/// Content of a temporary folder: a file that its program keeps locked, and the new folder.
+/// Names inside a temporary folder: a file that its program keeps locked, and the folder under construction.
 const IN_USE: &str = "in-use";
 const MADE: &str = "made";
 
-/// Creates the folder `to` atomically. `make` fills a temporary folder under the same parent, which is then renamed to
-/// `to`.
+/// Creates the folder `to` atomically: `make` fills a temporary folder next to it, which is then renamed to `to`.
 ///
 /// # Errors
 /// - `Disk`: a folder cannot be created, synced or renamed.
-/// - Those of `make`; the temporary folder is then removed.
+/// - Those of `make`. The temporary folder is then removed.
 pub fn whole_folder<T>(
     to: &Path,
     make: impl FnOnce(&Path) -> Result<T, ServerError>,
@@ -90,8 +89,8 @@ pub fn whole_folder<T>(
     Ok(made)
 }
 
-/// Removes the folders that killed programs left in `parent`. A program that still fills a folder holds its lock. If
-/// the file system has no locks, all such folders stay, since any of them may be in use.
+/// Removes temporary folders of killed programs from `parent`. A program that is filling a folder holds its lock. If
+/// the file system has no locks, all temporary folders stay, because any may be in use.
 fn sweep_beside(parent: &Path) {
     let is_free =
         |path: &Path| File::options().write(true).open(path).is_ok_and(|file| file.try_lock().is_ok());
@@ -103,9 +102,9 @@ mod tests {
     use super::super::Store;
     use super::*;
 
-    /// Goal: leftovers of killed programs are removed once the next program leads the run, and nothing else is.
+    /// Goal: temporary files of killed programs are removed once the next program opens the run, and nothing else is.
     #[test]
-    fn what_killed_programs_left_is_swept_at_the_start() {
+    fn files_of_killed_programs_are_removed_at_the_start() {
         let dir = tempfile::tempdir().unwrap();
         drop(Store::open(dir.path()).unwrap());
         let names = [
@@ -144,14 +143,14 @@ mod tests {
         let entries = || fs::read_dir(place.path()).unwrap().count();
         let failed = whole_folder(&to, |folder| {
             fs::write(folder.join("run.json"), "half").unwrap();
-            // A concurrent creation leaves this folder alone.
+            // A simultaneous creation leaves this folder alone.
             whole_folder(&place.path().join("other"), |_| Ok(())).unwrap();
             assert!(folder.join("run.json").exists());
             Err::<(), _>(ServerError::NoRun { dir: folder.to_owned() })
         });
         assert!(failed.is_err() && entries() == 1, "the other one alone is there");
 
-        // A killed program left this file.
+        // A killed program left this folder.
         let killed = place.path().join(".archipelago-tmp-killed");
         fs::create_dir(&killed).unwrap();
         drop(locked(&killed, IN_USE).unwrap());

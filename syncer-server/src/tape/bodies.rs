@@ -1,4 +1,4 @@
-//! Update bodies, in append-only segment files.
+//! Bodies of updates, in append-only segment files.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -8,37 +8,37 @@ use std::sync::Arc;
 use super::Place;
 use crate::store::sync_folder;
 
-/// First bytes of a segment: file kind and layout.
+/// First bytes of a segment, which identify the kind of file and its layout.
 const MAGIC: &[u8; 8] = b"ARCHBOD1";
 
-/// Bytes of the length prefix of each body.
+/// Size of the length prefix of each body, in bytes.
 pub(super) const LENGTH_BYTES: u64 = 4;
 
-/// Size in bytes from which a segment is closed and the next one begins.
+/// Size at which a segment is closed and the next one starts, in bytes.
 pub(super) const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// Segment folder, open for appending.
+/// Folder of segments, open for appending.
 #[derive(Debug)]
 pub struct Bodies {
     dir: PathBuf,
-    /// Open segment: file, number and length in bytes.
+    /// Open segment: its file, number and length in bytes.
     open: Option<(File, u32, u64)>,
-    /// True if appended bytes are not synced yet.
+    /// True if appended bytes have not been synced.
     dirty: bool,
-    /// True until the folder entry of the open segment is synced.
+    /// True until the folder entry of the open segment has been synced.
     is_new: bool,
     next: u32,
-    /// Size of all segments in bytes.
+    /// Total size of all segments, in bytes.
     total: u64,
 }
 
 impl Bodies {
-    /// Opens the folder and creates it if it is missing. Segments of earlier processes are never appended to, because
-    /// their last bytes may be torn. Segment numbers in `named`, which rows refer to, are not reused: those rows would
-    /// find other bodies.
+    /// Opens the folder, and creates it if it is missing. Segments of earlier processes are never appended to, because
+    /// a crash may have cut off their ends. `named` are the segments that rows refer to. Their numbers are not reused
+    /// even if they are missing, because those rows would then refer to other bodies.
     ///
     /// # Errors
-    /// The operating system's error.
+    /// The system's error.
     pub fn open(dir: &Path, named: &[u32]) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let there = segments(dir)?;
@@ -55,11 +55,11 @@ impl Bodies {
         Ok(Self { dir: dir.to_owned(), open: None, dirty: false, is_new: false, next, total })
     }
 
-    /// Appends `bodies` in order. They are durable after [`Self::sync`]. After an error none of them counts, and the
-    /// call can be repeated.
+    /// Appends `bodies` in order. They are on disk after [`Self::sync`]. After an error none of them is appended, and
+    /// the call can be repeated.
     ///
     /// # Errors
-    /// The operating system's error.
+    /// The system's error.
     pub fn append(&mut self, bodies: &[Arc<Vec<u8>>]) -> io::Result<Place> {
         if self.open.as_ref().is_some_and(|(_, _, len)| *len >= SEGMENT_BYTES) {
             self.sync()?;
@@ -95,7 +95,7 @@ impl Bodies {
     /// Syncs all appended bytes to disk.
     ///
     /// # Errors
-    /// The operating system's error.
+    /// The system's error.
     pub fn sync(&mut self) -> io::Result<()> {
         if !std::mem::take(&mut self.dirty) {
             return Ok(());
@@ -105,17 +105,17 @@ impl Bodies {
         if std::mem::take(&mut self.is_new) { sync_folder(&self.dir) } else { Ok(()) }
     }
 
-    /// Closes the open segment; the next append starts a new one. After a failed sync, the state of the segment on disk
-    /// is unknown, and a second sync would wrongly report success.
+    /// Closes the open segment, so that the next append starts a new one. After a failed sync the content on disk is
+    /// unknown, and a second sync would wrongly succeed.
     pub fn abandon(&mut self) {
         (self.open, self.dirty) = (None, false);
     }
 
-    /// Removes the oldest segments until the total is at most `bytes`, but none numbered `until` or higher. Returns the
-    /// number of the oldest remaining segment.
+    /// Removes the oldest segments until the total size is at most `bytes`, except those numbered `until` or higher.
+    /// Returns the number of the oldest remaining segment.
     ///
     /// # Errors
-    /// The operating system's error.
+    /// The system's error.
     pub fn forget(&mut self, until: u32, bytes: u64) -> io::Result<u32> {
         let mut all = segments(&self.dir)?;
         let mut total: u64 = all.iter().map(|(_, len)| len).sum();
@@ -132,14 +132,14 @@ impl Bodies {
         Ok(all.first().map_or(current, |(number, _)| *number))
     }
 
-    /// Returns the size of all segments in bytes.
+    /// Returns the total size of all segments, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.total
     }
 }
 
-/// Reader of bodies that another process wrote, one segment at a time.
+/// Reader of bodies, also while another process appends to the segments.
 #[derive(Debug)]
 pub struct Reader {
     dir: PathBuf,
@@ -159,10 +159,10 @@ impl Reader {
         path(&self.dir, segment)
     }
 
-    /// Returns the body at `place` and advances `place` to the next one.
+    /// Returns the body at `place`, whose length must be `len`, and advances `place` to the next one.
     ///
     /// # Errors
-    /// A description of the fault, with the file name.
+    /// A description of the fault, with the file's name.
     pub fn next(&mut self, place: &mut Place, len: usize) -> Result<Vec<u8>, String> {
         let path = self.path(place.segment);
         let wrong = |error: io::Error| format!("{} at byte {}: {error}", path.display(), place.offset);
@@ -197,15 +197,15 @@ fn path(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("{number:08}.bodies"))
 }
 
-/// Returns the first segment in `named` that is not in `there`. The oldest segments are removed before the rows that
-/// name them, so they do not count as missing.
+/// Returns the first segment in `named` that is missing from `there`. Segments older than all of `there` are not
+/// missing: they were removed, and the rows that refer to them are removed later.
 fn first_missing(there: &[(u32, u64)], named: &[u32]) -> Option<u32> {
     let is_there = |number: u32| there.iter().any(|(found, _)| *found == number);
     let oldest = there.first().map_or(0, |(number, _)| *number);
     named.iter().copied().find(|number| *number > oldest && !is_there(*number))
 }
 
-/// Returns the segments and their lengths, oldest first.
+/// Returns number and length of each segment, oldest first.
 pub(super) fn segments(dir: &Path) -> io::Result<Vec<(u32, u64)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -224,7 +224,7 @@ pub(super) fn segments(dir: &Path) -> io::Result<Vec<(u32, u64)>> {
 mod tests {
     use super::*;
 
-    /// Goal: a start notices that bodies of recorded merges are missing, and never reuses their segment numbers.
+    /// Goal: a start notices missing bodies of recorded merges, and never reuses the numbers of their segments.
     #[test]
     fn segments_that_are_gone_are_noticed_and_their_numbers_are_not_used_again() {
         let missing = |there: &[u32], named: &[u32]| {

@@ -1,10 +1,10 @@
-//! Online copy of a run's folder.
+//! Copying of a run's folder while a syncer uses it.
 //!
-//! An open file stays readable after the syncer has removed it. The copy therefore opens the snapshots, opens the
-//! segments of bodies, and copies the rows as of one moment. It then opens the segments that appeared since, and only
-//! then copies the open files up to their current length. Snapshots are older than the rows and contain no decision
-//! that the rows lack. A row's bodies are on disk before the row. Rows that the copied snapshots need can be missing
-//! only if two snapshots are written between the first step and the third. The final check detects that.
+//! An open file stays readable after the syncer has removed it. So the copy first opens the snapshots, then the
+//! segments of bodies, and copies the rows as of one moment. It then opens segments that have appeared since, and
+//! copies all open files up to their current length. The snapshots are older than the rows, so they contain no decision
+//! that the rows lack. A row's bodies are on disk before the row. Rows that the copied snapshots need are missing only
+//! if two snapshots are written while the copy opens files and copies rows. The final check detects this.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -20,20 +20,20 @@ use super::recover::{BODIES, Broken, broken, corrupt, damaged};
 use crate::errors::ServerError;
 use crate::store::{Manifest, Snapshot, Store, disk, is_temporary, sync_folder};
 
-/// Snapshot folder inside the run's folder.
+/// Name of the snapshot folder inside the run's folder.
 const SNAPSHOTS: &str = "snapshots";
 
-/// Summary of a complete copy.
+/// Facts about a completed copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
     /// Number of the last decision in the copy.
     pub last: u64,
-    /// Size of the copied files in bytes.
+    /// Total size of the copied files, in bytes.
     pub bytes: u64,
 }
 
-/// Copies the run in the folder of `store` to the empty folder `to` and checks the copy. The check covers every row
-/// that a start from either snapshot reads, and every update that these rows name.
+/// Copies the run in the folder of `store` to the empty folder `to`, and checks the copy. The check reads every row
+/// that a start from any of the snapshots needs, and every update of these rows.
 ///
 /// # Errors
 /// - `Disk`: a file cannot be read or written.
@@ -43,11 +43,11 @@ pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, Ser
     for sub in ["", SNAPSHOTS, BODIES] {
         fs::create_dir_all(to.join(sub)).map_err(disk("make", to))?;
     }
-    let snapshots = hold_all(dir, SNAPSHOTS, "safetensors")?;
-    let mut bodies = hold_all(dir, BODIES, "bodies")?;
+    let snapshots = open_all(dir, SNAPSHOTS, "safetensors")?;
+    let mut bodies = open_all(dir, BODIES, "bodies")?;
     let path = store.tape_path();
     if store.has_tape() {
-        let rows = Rows::look(&path, manifest.run).map_err(|error| broken(&path, error))?;
+        let rows = Rows::open_read_only(&path, manifest.run).map_err(|error| broken(&path, error))?;
         let copy = Store::look(to).tape_path();
         rows.copy_to(&copy).map_err(|error| broken(&path, error))?;
         File::options()
@@ -57,7 +57,7 @@ pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, Ser
             .map_err(disk("sync", &copy))?;
     }
     let known: BTreeSet<PathBuf> = bodies.iter().map(|held| held.name.clone()).collect();
-    bodies.extend(hold_all(dir, BODIES, "bodies")?.into_iter().filter(|held| !known.contains(&held.name)));
+    bodies.extend(open_all(dir, BODIES, "bodies")?.into_iter().filter(|held| !known.contains(&held.name)));
     for held in &mut bodies {
         held.grow().map_err(disk("read", &dir.join(&held.name)))?;
     }
@@ -75,7 +75,7 @@ pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, Ser
     Ok(Copied { last, bytes: bytes(to).map_err(disk("read", to))? })
 }
 
-/// Open file of the run; stays readable after its removal.
+/// An open file of the run, which stays readable after its removal.
 struct OpenFile {
     /// Path relative to the run's folder.
     name: PathBuf,
@@ -92,13 +92,13 @@ impl OpenFile {
         Ok(Self { name, file, len: metadata.len(), permissions: metadata.permissions() })
     }
 
-    /// Extends the copied length to the file's current length, because the copied rows may refer to the appended bytes.
+    /// Updates the length to the file's current one, because the copied rows may refer to bytes appended since.
     fn grow(&mut self) -> io::Result<()> {
         self.len = self.file.metadata()?.len();
         Ok(())
     }
 
-    /// Writes the file's bytes, up to the recorded length, to the new file `target` with the same mode.
+    /// Writes the file up to its recorded length to the new file `target`, with the same permissions.
     fn write(self, target: &Path) -> io::Result<()> {
         let mut file = File::options().write(true).create_new(true).open(target)?;
         let copied = io::copy(&mut self.file.take(self.len), &mut file)?;
@@ -110,9 +110,9 @@ impl OpenFile {
     }
 }
 
-/// Opens the files of the folder `sub` with the extension `ending`. Skips files that the syncer removes in the
-/// meantime.
-fn hold_all(dir: &Path, sub: &str, ending: &str) -> Result<Vec<OpenFile>, ServerError> {
+/// Opens the files with the extension `ending` in the folder `sub`. Files that the syncer removes meanwhile are
+/// skipped.
+fn open_all(dir: &Path, sub: &str, ending: &str) -> Result<Vec<OpenFile>, ServerError> {
     let folder = dir.join(sub);
     let mut held = Vec::new();
     for entry in list(&folder)? {
@@ -128,8 +128,8 @@ fn hold_all(dir: &Path, sub: &str, ending: &str) -> Result<Vec<OpenFile>, Server
     Ok(held)
 }
 
-/// Returns the other files of a run's folder, such as manifest, tokenizer and secrets. Leaves out the lock, unfinished
-/// files, and databases, which are copied separately.
+/// Returns the names of all other files to copy, such as manifest, tokenizer and secrets. The lock, temporary files and
+/// databases are left out; databases are copied separately.
 fn rest(dir: &Path) -> Result<Vec<PathBuf>, ServerError> {
     let is_ours = |name: &str| {
         let passing = is_temporary(name) || name.ends_with(".partial");
@@ -139,7 +139,7 @@ fn rest(dir: &Path) -> Result<Vec<PathBuf>, ServerError> {
     Ok(names.filter(|name| dir.join(name).is_file()).collect())
 }
 
-/// Returns the names in a folder, or an empty list if the folder does not exist.
+/// Returns the names in a folder; empty if the folder does not exist.
 fn list(folder: &Path) -> Result<Vec<PathBuf>, ServerError> {
     if !folder.exists() {
         return Ok(Vec::new());
@@ -148,7 +148,8 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, ServerError> {
     entries.map(|entry| entry.map(|entry| entry.file_name().into()).map_err(disk("read", folder))).collect()
 }
 
-/// Reads a copy as a start from its oldest snapshot would, but without merging. Returns the last decision.
+/// Reads a copy as a start from its oldest snapshot would, but without merging. Returns the number of the last
+/// decision.
 fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
     let run = manifest.run;
     let (mut from, mut newest, mut fault) = (None, 0, "the file does not exist".to_owned());
@@ -164,7 +165,7 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
     }
     let path = store.tape_path();
     let mut rows = match store.has_tape() {
-        true => Rows::look(&path, run).map_err(|error| broken(&path, error))?,
+        true => Rows::open_read_only(&path, run).map_err(|error| broken(&path, error))?,
         false if from.is_some_and(|seq| seq == 0) => return Ok(0),
         false => return Err(corrupt(&path, "it is missing, but a snapshot exists")),
     };
@@ -178,7 +179,7 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
     };
     let folder = store.dir().join(BODIES);
     let there = segments(&folder).map_err(disk("read", &folder))?;
-    // The syncer removes segments before the rows that name them, and the copy may fall in between.
+    // The syncer removes segments before the rows that refer to them. The copy may have been made in between.
     if let Some((oldest, _)) = there.first() {
         let gone = rows.last_before(*oldest).map_err(|error| broken(&path, error))?;
         let forgotten = gone.map_or(Ok(()), |gone| rows.forget(from.min(gone + 1)));
@@ -217,7 +218,7 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
     Ok(rows.last())
 }
 
-/// Returns the body sizes for each fragment, `[P]`: bytes of an update, and bytes of the state after a rollback.
+/// Returns the sizes of bodies per fragment, `[P]`: of an update, and of a state after a rollback, in bytes.
 fn body_bytes(manifest: &Manifest) -> Result<Vec<(usize, usize)>, ServerError> {
     let impossible = |error: String| ServerError::Internal { what: format!("the run is invalid: {error}") };
     let spec = &manifest.spec;
@@ -232,7 +233,7 @@ fn body_bytes(manifest: &Manifest) -> Result<Vec<(usize, usize)>, ServerError> {
     Ok(fragments.ids().map(lens).collect())
 }
 
-/// Returns the size in bytes of all files of a run's folder.
+/// Returns the total size of the files in a run's folder, in bytes.
 fn bytes(dir: &Path) -> io::Result<u64> {
     let mut total = 0;
     for sub in ["", SNAPSHOTS, BODIES] {

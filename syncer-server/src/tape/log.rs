@@ -1,21 +1,21 @@
-//! Lines of the run's log, in the tape's file and transactions.
+//! Lines of the run's log, which share the tape's file and its transactions.
 
 use rusqlite::{Connection, Transaction, params};
 
 use crate::status::{LOG_MAX, LogEntry};
 
-/// Statement that creates the table if it is missing.
+/// SQL statement that creates the table of log lines.
 pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS log (
      seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, data TEXT NOT NULL
  ) STRICT;";
 
-/// Returns the number of the newest line, or 0 if the log is empty.
+/// Returns the number of the newest line; 0 if the log is empty.
 pub(super) fn last(db: &Connection) -> Result<u64, rusqlite::Error> {
     let last: Option<i64> = db.query_row("SELECT max(seq) FROM log", [], |row| row.get(0))?;
     Ok(last.unwrap_or_default() as u64)
 }
 
-/// Appends `entries` and deletes all but the newest [`LOG_MAX`] lines.
+/// Appends `entries`, and deletes all but the newest [`LOG_MAX`] lines.
 pub(super) fn append(change: &Transaction<'_>, entries: &[LogEntry]) -> Result<(), rusqlite::Error> {
     let Some(newest) = entries.last() else { return Ok(()) };
     let mut insert = change.prepare_cached("INSERT OR REPLACE INTO log VALUES (?1, ?2, ?3)")?;
@@ -28,8 +28,8 @@ pub(super) fn append(change: &Transaction<'_>, entries: &[LogEntry]) -> Result<(
     Ok(())
 }
 
-/// Returns all lines, oldest first. Skips lines that are damaged or that a later version of this program wrote, so that
-/// the run can go on.
+/// Returns all lines, oldest first. Damaged lines, and lines of later versions of this program, are skipped, so that
+/// the run can continue.
 pub(super) fn read(db: &Connection) -> Result<Vec<LogEntry>, rusqlite::Error> {
     let mut select = db.prepare("SELECT seq, at_ms, data FROM log ORDER BY seq DESC LIMIT ?1")?;
     let rows = select.query_map([LOG_MAX as i64], |row| {

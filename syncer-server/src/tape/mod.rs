@@ -1,18 +1,18 @@
-//! The run's tape on disk: every decision of the core, recorded before any learner sees its effect.
+//! The tape on disk: every decision of the core, recorded before any learner receives its effect.
 //!
-//! `TAPE.md` next to this file specifies the layout, byte by byte. The parts that do not depend on the storage are in
+//! `TAPE.md` next to this file specifies the layout byte by byte. Parts that do not depend on the storage are in
 //! [`archipelago_core::diloco::tape`].
 //!
 //! | file | concept |
 //! |---|---|
-//! | `rows` | decisions, as rows of an SQLite file, each with a checksum over all rows before it; server figures |
+//! | `rows` | decisions as rows of an SQLite file, with a checksum over all earlier rows; server statistics |
 //! | `wal` | integrity check of SQLite's write-ahead log, before SQLite opens it |
 //! | `log` | lines of the run's log, in the same file |
-//! | `bodies` | update bodies, in append-only files |
+//! | `bodies` | bodies of updates, in append-only files |
 //! | `writer` | the thread that writes rows and bodies in batches |
 //! | `recover` | recovery from a snapshot to the end of the tape |
 //! | `copy` | online copy of a run's folder |
-//! | `recompute` | replay of part of the tape without some learners, while the run goes on |
+//! | `recompute` | replay of a part of the tape without some learners, for rollbacks |
 //! | `replay` | verified replay of the whole tape |
 
 mod bodies;

@@ -1,4 +1,4 @@
-//! Replays part of the tape without some learners while the run goes on.
+//! Replay of a part of the tape without the updates of some learners, for rollbacks while the run continues.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -13,15 +13,15 @@ use super::{Row, Rows};
 use crate::errors::ServerError;
 use crate::store::Store;
 
-/// Number of polls for a row that is not on disk yet, and the pause between two polls.
-const LOOKS_MAX: u32 = 200;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Maximum number of checks whether a row is on disk, and the pause between them.
+const POLLS_MAX: u32 = 200;
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
-/// Replays the tape of `run` after row `after` into each of `remakes`.
+/// Replays the rows of `run` after row `after` into each of `remakes`.
 ///
 /// # Errors
 /// - `Disk`: the tape cannot be read.
-/// - `DirCorrupt`: the tape is damaged, or rows or bodies that are needed were deleted.
+/// - `DirCorrupt`: the tape is damaged, or required rows or bodies were deleted.
 pub fn remake(store: &Store, run: RunId, remakes: &mut [Remake], after: u64) -> Result<(), ServerError> {
     let mut bodies = Reader::new(&store.dir().join(BODIES));
     read(store, run, after, |row| {
@@ -32,11 +32,11 @@ pub fn remake(store: &Store, run: RunId, remakes: &mut [Remake], after: u64) -> 
     })
 }
 
-/// Returns the learners with an update in the merges after row `after` and up to row `until`. Waits up to ten seconds
-/// until row `until` is on disk.
+/// Returns the learners whose updates are in the merges after row `after` and up to row `until`. Waits up to ten
+/// seconds until row `until` is on disk.
 ///
 /// # Errors
-/// As [`remake`].
+/// Those of [`remake`].
 pub fn senders_between(
     store: &Store,
     run: RunId,
@@ -44,11 +44,11 @@ pub fn senders_between(
     until: u64,
 ) -> Result<BTreeSet<LearnerId>, ServerError> {
     let path = store.tape_path();
-    for _ in 0..LOOKS_MAX {
-        if Rows::look(&path, run).map_err(|error| broken(&path, error))?.last() >= until {
+    for _ in 0..POLLS_MAX {
+        if Rows::open_read_only(&path, run).map_err(|error| broken(&path, error))?.last() >= until {
             break;
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_EVERY);
     }
     let mut found = BTreeSet::new();
     read(store, run, after, |row| {
@@ -65,6 +65,6 @@ fn read(
     take: impl FnMut(Row) -> Result<(), Broken>,
 ) -> Result<(), ServerError> {
     let path = store.tape_path();
-    let rows = Rows::look(&path, run).map_err(|error| broken(&path, error))?;
+    let rows = Rows::open_read_only(&path, run).map_err(|error| broken(&path, error))?;
     rows.read(after, take).map_err(|error: Broken| error.at(&path))
 }

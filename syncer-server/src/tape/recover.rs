@@ -12,16 +12,16 @@ use crate::errors::ServerError;
 use crate::status::Carried;
 use crate::store::{Manifest, Snapshot, Store, disk, is_of_the_disk};
 
-/// Folder of the bodies inside the run's folder.
+/// Name of the folder of bodies inside the run's folder.
 pub(super) const BODIES: &str = "bodies";
 
-/// Returns true if the folder contains bodies of learners' updates. Only a run with a tape has them.
+/// Returns true if the run's folder has bodies of updates. Only a run with a tape has them.
 pub fn has_bodies(store: &Store) -> bool {
     segments(&store.dir().join(BODIES)).is_ok_and(|segments| !segments.is_empty())
 }
 
-/// Recovers a run from `snapshot`, or from its beginning, to the end of its tape. Returns the state and the number of
-/// the last row.
+/// Recovers a run to the end of its tape, from `snapshot` or else from its first decision. Returns its state and the
+/// number of the last row.
 ///
 /// # Errors
 /// - `Disk`: the tape cannot be read.
@@ -35,7 +35,7 @@ pub fn recover(
     let folder = store.dir();
     let path = store.tape_path();
     let mut bodies = Reader::new(&folder.join(BODIES));
-    let rows = Rows::look(&path, manifest.run).map_err(|error| broken(&path, error))?;
+    let rows = Rows::open_read_only(&path, manifest.run).map_err(|error| broken(&path, error))?;
     let (mut recovery, seq) = match snapshot {
         Some(snapshot) => (from_snapshot(manifest, snapshot)?, snapshot.seq),
         None if rows.is_whole().map_err(|error| broken(&path, error))? => {
@@ -50,16 +50,16 @@ pub fn recover(
     Ok((recovery, rows.last()))
 }
 
-/// Returns the run's state in `snapshot`.
+/// Returns the state of the run in `snapshot`.
 pub(super) fn from_snapshot(manifest: &Manifest, snapshot: &Snapshot) -> Result<Recovery, ServerError> {
-    // The manifest in the folder defines the run, not the snapshot.
+    // The spec is that of the manifest, which defines the run.
     let record = SyncerRecord { spec: manifest.spec.clone(), ..snapshot.record.clone() };
     let states = snapshot.states.clone();
     let layout = manifest.layout()?;
     Recovery::new(record, &layout, states).map_err(impossible)
 }
 
-/// Returns the run's state before its first decision.
+/// Returns the state of the run before its first decision.
 pub(super) fn from_beginning(store: &Store, manifest: &Manifest) -> Result<Recovery, ServerError> {
     let Manifest { run, spec, .. } = manifest;
     let layout = manifest.layout()?;
@@ -73,7 +73,7 @@ fn impossible(error: impl std::fmt::Display) -> ServerError {
     ServerError::Internal { what: format!("the run cannot be set up: {error}") }
 }
 
-/// Applies one row.
+/// Applies one row to `recovery`. Returns the result if the row is a merge.
 pub(super) fn follow(
     recovery: &mut Recovery,
     bodies: &mut Reader,
@@ -88,8 +88,8 @@ pub(super) fn follow(
     })
 }
 
-/// Returns a function that reads the bodies at `place` in order. It stores the place and length of the last body in
-/// `read`.
+/// Returns a function that reads the bodies from `place` on, one per call. It records location and length of the last
+/// one in `read`.
 pub(super) fn kept<'a>(
     bodies: &'a mut Reader,
     place: Option<Place>,
@@ -103,18 +103,18 @@ pub(super) fn kept<'a>(
     }
 }
 
-/// Returns true if the body that was read last does not match the row. [`Reader`] cannot detect that.
+/// Returns true if the error is about the content of the body that was read last, which [`Reader`] does not check.
 fn is_of_a_body(error: &RecoveryError) -> bool {
     matches!(error, RecoveryError::Damaged(..) | RecoveryError::Body(..) | RecoveryError::Unkept(..))
 }
 
-/// Describes damage to the body of `len` bytes at `at`, with its location.
+/// Describes damage to the body at `at` with `len` bytes, with its location.
 pub(super) fn damaged(bodies: &Reader, at: Place, len: usize, why: &impl std::fmt::Display) -> String {
     let begin = at.offset + LENGTH_BYTES;
     format!("{} from byte {begin} on, {len} bytes: {why}", bodies.path(at.segment).display())
 }
 
-/// Reason why a tape cannot be read to its end.
+/// Reason why the tape cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     #[error("{0}")]
@@ -124,7 +124,7 @@ pub(super) enum Broken {
 }
 
 impl Broken {
-    /// Converts the error to a server error.
+    /// Converts the error to a server error about the file `path`.
     pub(super) fn at(self, path: &Path) -> ServerError {
         match self {
             Self::Rows(error) => broken(path, error),
@@ -133,7 +133,7 @@ impl Broken {
     }
 }
 
-/// Converts an error about the rows in `path` to a server error.
+/// Converts an error about the rows in the file `path` to a server error.
 pub fn broken(path: &Path, error: RowsError) -> ServerError {
     match error {
         RowsError::Sqlite(error) if is_of_the_disk(&error) => {
@@ -152,8 +152,8 @@ pub(super) fn corrupt(path: &Path, why: &str) -> ServerError {
     ServerError::DirCorrupt { path: path.to_owned(), why }
 }
 
-/// Returns the figures of the run `run`: those of `saved`, its newest snapshot, or those in the tape's file if they are
-/// later. A server that stops before the first merge writes no snapshot.
+/// Returns the statistics of the run `run`: `saved`, those of its newest snapshot, or those in the tape's file if they
+/// are later. A server that stops before the first merge writes no snapshot.
 ///
 /// # Errors
 /// `Disk`, `DirCorrupt`: the tape cannot be read.
@@ -162,7 +162,7 @@ pub fn later_figures(store: &Store, run: RunId, saved: Carried) -> Result<Carrie
         return Ok(saved);
     }
     let path = store.tape_path();
-    let rows = Rows::look(&path, run).map_err(|error| broken(&path, error))?;
+    let rows = Rows::open_read_only(&path, run).map_err(|error| broken(&path, error))?;
     let figures = rows.figures().map_err(|error| broken(&path, error))?;
     Ok(saved.later(figures.unwrap_or_default()))
 }

@@ -12,79 +12,79 @@ use super::{Row, Rows};
 use crate::errors::ServerError;
 use crate::store::{Manifest, Store};
 
-/// Result of a replay to the end of a tape.
+/// Result of a verified replay.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// First row of the replay.
+    /// Number of the first replayed row.
     pub first: u64,
-    /// Last row of the replay.
+    /// Number of the last replayed row.
     pub last: u64,
-    /// Recomputed merges, each equal to the recorded one bit for bit.
+    /// Number of recomputed merges, all equal to the recorded ones bit for bit.
     pub merges: u64,
-    /// Rollbacks, in order.
+    /// Rollbacks, in order of their rows.
     pub undone: Vec<Undone>,
-    /// Final state.
+    /// State after the last replayed row.
     pub recovery: Recovery,
 }
 
-/// Merge on the tape.
+/// A merge on the tape.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplayedMerge {
-    /// Row number.
+    /// Number of the row.
     pub seq: u64,
     /// Time of the decision, in milliseconds since 1970.
     pub at_ms: u64,
-    /// Round number.
+    /// Number of the round.
     pub round: Round,
     /// Merged fragment.
     pub fragment: FragmentId,
-    /// Fragment version after the merge.
+    /// Version of the fragment after the merge.
     pub version: Version,
-    /// Learners whose updates were merged.
+    /// Learners whose updates were merged, with their shares.
     pub members: Vec<MergedSender>,
-    /// Merged tokens, as counted.
+    /// Tokens credited for the merged updates.
     pub tokens: u64,
     /// L2 norm of the merged delta.
     pub norm: f64,
-    /// Merged tokens of the run after this merge.
+    /// Merged tokens of the run after the merge.
     pub clock_tokens: u64,
     /// Held-out loss after the merge, in nats per token, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f32>,
 }
 
-/// Rollback of one fragment on the tape.
+/// A rollback of one fragment on the tape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Undone {
-    /// Row number.
+    /// Number of the row.
     pub seq: u64,
     /// Fragment that was rolled back.
     pub fragment: FragmentId,
-    /// Fragment version after the rollback.
+    /// Version of the fragment after the rollback.
     pub version: Version,
-    /// Learners whose updates are left out.
+    /// Learners whose updates were left out.
     pub without: Vec<LearnerId>,
 }
 
-/// Learner with an update in a merge.
+/// A learner whose update was merged.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MergedSender {
-    /// Learner number.
+    /// Number of the learner.
     pub learner: LearnerId,
-    /// Name that the learner gave itself.
+    /// Display name of the learner.
     pub name: String,
-    /// Serial number that the learner gave its update.
+    /// Serial number of the update.
     pub serial: Serial,
-    /// Tokens of the update, as counted.
+    /// Tokens credited for the update.
     pub tokens: u64,
-    /// Fraction of the total weight, 0 to 1.
+    /// Share of the update in the weights of the merge, 0 to 1.
     pub share: f64,
 }
 
-/// Tape of a run's folder, open for replays.
+/// The tape in a run's folder, open for replays.
 pub struct Recording {
     manifest: Manifest,
     store: Store,
@@ -93,10 +93,10 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Opens the tape in `dir`. A syncer may run there at the same time.
+    /// Opens the tape in the folder `dir`. A syncer may be using it at the same time.
     ///
     /// # Errors
-    /// - `NoRun`: the folder contains no run.
+    /// - `NoRun`: the folder holds no run.
     /// - `Disk`: a file cannot be read.
     /// - `DirCorrupt`: the tape is missing or belongs to another run, or a file that defines the run is damaged.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
@@ -109,7 +109,7 @@ impl Recording {
             let why = "it is missing: serve a new fork once, or restore it from a copy".to_owned();
             return Err(ServerError::DirCorrupt { path, why });
         }
-        let rows = Rows::look(&path, manifest.run).map_err(|error| broken(&path, error))?;
+        let rows = Rows::open_read_only(&path, manifest.run).map_err(|error| broken(&path, error))?;
         rows.check_pages().map_err(|error| broken(&path, error))?;
         let is_whole = rows.is_whole().map_err(|error| broken(&path, error))?;
         Ok(Self { manifest, store, rows, is_whole })
@@ -135,12 +135,12 @@ impl Recording {
         self.rows.merges(until).map_err(|error| broken(&self.store.tape_path(), error))
     }
 
-    /// Returns the state where a replay starts, and the last row before it. The replay starts at the run's beginning,
-    /// or at the oldest snapshot if the first rows were deleted.
+    /// Returns the state from which a replay starts, and the number of the last row before it. The replay starts with
+    /// the first decision, or from the oldest intact snapshot if the first rows were deleted.
     ///
     /// # Errors
     /// - `NoSnapshot`: the first rows were deleted, and no snapshot is intact.
-    /// - `Internal`: the snapshot does not fit the run.
+    /// - `Internal`: the snapshot does not match the run.
     pub fn start(&self) -> Result<(Recovery, u64), ServerError> {
         if self.is_whole {
             return Ok((from_beginning(&self.store, &self.manifest)?, 0));
@@ -150,18 +150,18 @@ impl Recording {
         Ok((from_snapshot(&self.manifest, &snapshot)?, snapshot.seq))
     }
 
-    /// Replays the tape up to row `until`. Calls `tell` with each merge and the state after it.
+    /// Replays the tape up to row `until`. Calls `on_merge` with each merge and the state after it.
     ///
     /// # Errors
     /// - Those of [`Self::start`].
     /// - `Disk`: a file cannot be read.
-    /// - `DirCorrupt`: a row or a body is damaged or missing, or a result differs from the recorded one; the error
-    ///   names it.
-    /// - Those of `tell`.
+    /// - `DirCorrupt`: a row or a body is damaged or missing, or a result differs from the recorded one; the error says
+    ///   which.
+    /// - Those of `on_merge`.
     pub fn play(
         &self,
         until: u64,
-        mut tell: impl FnMut(ReplayedMerge, &Recovery) -> Result<(), ServerError>,
+        mut on_merge: impl FnMut(ReplayedMerge, &Recovery) -> Result<(), ServerError>,
     ) -> Result<Replayed, ServerError> {
         let (mut recovery, seq) = self.start()?;
         let mut bodies = Reader::new(&self.store.dir().join(BODIES));
@@ -175,7 +175,7 @@ impl Recording {
             undone.extend(undone_by(&row));
             if let Some(merge) = merge_of(&row, &recovery) {
                 merges += 1;
-                stopped = tell(merge, &recovery).err();
+                stopped = on_merge(merge, &recovery).err();
             }
             Ok(())
         });

@@ -1,45 +1,45 @@
 //! Integrity check of SQLite's write-ahead log, before SQLite opens it.
 //!
-//! SQLite treats everything after a damaged page of the log as unfinished and drops it silently. But each transaction
-//! is on disk before the next one begins. An intact transaction after a damaged page therefore proves that the damaged
-//! page was on disk. Decisions that learners were told about are then missing.
+//! SQLite treats everything after a damaged page of the log as unfinished, and drops it silently. But each transaction
+//! is on disk before the next one begins. So an intact transaction after a damaged page proves that this page had been
+//! on disk. Decisions that learners have received are then missing.
 //!
-//! The log is a header of 32 bytes followed by frames. A frame is a header of 24 bytes and one page. A frame's checksum
-//! covers everything before it, so consecutive frames can also be recognised behind a damaged one. See [SQLite's page
-//! on the format](https://www.sqlite.org/fileformat2.html#walformat).
+//! The log has a header of 32 bytes and then frames. Each frame has a header of 24 bytes and one page. The checksum of
+//! a frame covers all frames before it, so a frame that follows another can be recognised even after a damaged one. See
+//! [SQLite's page on the format](https://www.sqlite.org/fileformat2.html#walformat).
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// First word of the log. Its lowest bit is set if checksums use big-endian words.
+/// First word of the log. If its lowest bit is set, checksums use big-endian words.
 const MAGIC: u32 = 0x377f_0682;
-/// Bytes of the log's header.
+/// Size of the log's header, in bytes.
 const HEADER_BYTES: usize = 32;
-/// Bytes of a frame's header.
+/// Size of a frame's header, in bytes.
 const FRAME_BYTES: usize = 24;
-/// SQLite's default page size in bytes.
+/// Default page size of SQLite, in bytes.
 const PAGE_BYTES: usize = 4_096;
 
-/// Returns the path of the log of the file `rows`.
+/// Returns the path of the write-ahead log of the SQLite file `rows`.
 pub(super) fn path(rows: &Path) -> PathBuf {
     let mut name = rows.file_name().unwrap_or_default().to_owned();
     name.push("-wal");
     rows.with_file_name(name)
 }
 
-/// Returns the first damaged byte in the log of the file `rows`, at the start of the header or of a frame. Finds only
-/// damage that later frames prove.
+/// Returns the offset of the first damaged frame, or of a damaged header, in the log of the SQLite file `rows`. Only
+/// damage that later frames prove is found.
 ///
 /// # Errors
-/// The operating system's error.
+/// The system's error.
 pub(super) fn damage(rows: &Path) -> io::Result<Option<u64>> {
     let look = || match fs::read(path(rows)) {
         Ok(log) => Ok(damaged_at(&log).map(|at| at as u64)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     };
-    // A writer may restart the log between two reads, but two reads then do not find the same damage.
+    // A writer may restart the log during a read, so damage is reported only if two reads find it.
     let found = look()?;
     Ok(if found.is_some() { look()?.filter(|at| Some(*at) == found) } else { None })
 }
@@ -54,7 +54,7 @@ fn damaged_at(log: &[u8]) -> Option<usize> {
             salts,
             is_big: u16::from_ne_bytes([0, 1]) == 1,
         };
-        // If the log was being restarted, its header precedes frames of the previous log.
+        // If SQLite was restarting the log, the frames are those of the previous log.
         return (belongs(header, salts) && log.goes_on(0)).then_some(0);
     }
     let page = word(&header[8..]) as usize;
@@ -65,16 +65,16 @@ fn damaged_at(log: &[u8]) -> Option<usize> {
     while let Some(frame) = log.frame(whole).filter(|frame| log.follows(sum, frame)) {
         (sum, whole) = (frame.sums(), whole + 1);
     }
-    // A disk page overlaps at most two frames.
+    // A page of the disk overlaps at most two frames, so one or two frames may be damaged.
     (log.goes_on(whole + 1) || log.goes_on(whole + 2)).then(|| HEADER_BYTES + whole * log.frame_len())
 }
 
-/// Frames of a log.
+/// Frames of a write-ahead log.
 struct Log<'a> {
     frames: &'a [u8],
-    /// Bytes of a page.
+    /// Page size, in bytes.
     page: usize,
-    /// Salts of the log. Frames with other salts are older and have been copied to the file.
+    /// Salts of the log. Frames with other salts are older, and already copied to the SQLite file.
     salts: [u8; 8],
     is_big: bool,
 }
@@ -101,7 +101,7 @@ impl Log<'_> {
         FRAME_BYTES + self.page
     }
 
-    /// Returns frame `n` if it exists and belongs to this log.
+    /// Returns frame `n` if it exists and has the salts of this log.
     fn frame(&self, n: usize) -> Option<Frame<'_>> {
         let bytes = self.frames.get(n.checked_mul(self.frame_len())?..)?.get(..self.frame_len())?;
         let (header, page) = bytes.split_first_chunk()?;
@@ -114,7 +114,7 @@ impl Log<'_> {
         sum == frame.sums()
     }
 
-    /// Returns true if valid consecutive frames from `first` on complete a transaction and begin another one.
+    /// Returns true if the frames from `first` on are intact, complete a transaction, and begin another one.
     fn goes_on(&self, first: usize) -> bool {
         let Some(mut before) = self.frame(first) else { return false };
         let mut has_ended = before.is_last();
@@ -131,20 +131,20 @@ impl Log<'_> {
     }
 }
 
-/// Returns true if SQLite wrote the header.
+/// Returns true if the header is intact.
 fn is_header(header: &[u8; HEADER_BYTES]) -> bool {
     let magic = word(header);
     magic & !1 == MAGIC && add(magic & 1 == 1, [0; 2], &header[..24]) == sums(&header[24..])
 }
 
-/// Returns true if a damaged header belonged to frames with these salts.
+/// Returns true if a damaged header is that of frames with these salts.
 fn belongs(header: &[u8; HEADER_BYTES], salts: [u8; 8]) -> bool {
     let mut mended = *header;
     mended[16..24].copy_from_slice(&salts);
     header[16..24] == salts || is_header(&mended)
 }
 
-/// Returns the checksum `sum` extended by `bytes`.
+/// Returns the checksum `sum` extended over `bytes`.
 fn add(is_big: bool, [mut a, mut b]: [u32; 2], bytes: &[u8]) -> [u32; 2] {
     let word = |bytes: [u8; 4]| if is_big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };
     for [p, q, r, s, t, u, v, w] in bytes.as_chunks().0 {
@@ -154,7 +154,7 @@ fn add(is_big: bool, [mut a, mut b]: [u32; 2], bytes: &[u8]) -> [u32; 2] {
     [a, b]
 }
 
-/// Returns the big-endian word at the start of `bytes`, which must be long enough.
+/// Returns the big-endian word at the start of `bytes`; 0 if there are fewer than four bytes.
 fn word(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
@@ -171,8 +171,8 @@ mod tests {
 
     const FRAME: usize = FRAME_BYTES + PAGE_BYTES;
 
-    /// Returns the log of a file with rows. The log was restarted `begun_anew` times and then got `transactions`
-    /// transactions.
+    /// Returns the log of a file after `transactions` transactions. Before them, the log was restarted `begun_anew`
+    /// times.
     fn log(begun_anew: u32, transactions: u32) -> Vec<u8> {
         let dir = tempfile::tempdir().unwrap();
         let rows = dir.path().join("rows.sqlite");
@@ -192,7 +192,7 @@ mod tests {
         fs::read(path(&rows)).unwrap()
     }
 
-    /// Returns the number of frames that belong to the log, and the number before the last two transactions.
+    /// Returns the number of frames in the current log, and the number of frames before its last two transactions.
     fn frames(log: &[u8]) -> (usize, usize) {
         let all: Vec<&[u8]> = log[HEADER_BYTES..].chunks_exact(FRAME).collect();
         let count = all.iter().take_while(|frame| frame[8..16] == log[16..24]).count();
@@ -200,7 +200,7 @@ mod tests {
         (count, ends.into_iter().nth(2).unwrap() + 1)
     }
 
-    /// Goal: a changed byte is found, and located by its frame, if two whole transactions follow it.
+    /// Goal: a changed byte is found and located by its frame if two whole transactions follow it.
     #[test]
     fn a_changed_byte_is_found() {
         for begun_anew in [0, 1, 2] {
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Goal: unfinished writes and remains of an earlier log do not count as damage.
+    /// Goal: unfinished writes, and remains of an earlier log, are not taken for damage.
     #[test]
     fn a_log_without_an_end_is_not_damaged() {
         for begun_anew in [0, 1] {

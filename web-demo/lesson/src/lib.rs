@@ -1,7 +1,7 @@
 //! Browser interface of lessons and of the models of large machines, for the Workers of `pages/teach` and
-//! `pages/scale`. A separate, small module without GPU engines and sockets.
+//! `pages/scale`. It is a separate module, small because it has no GPU engine and no sockets.
 //!
-//! Compiled for `simd128` and never for `relaxed-simd`, so that a lesson has the same bits everywhere.
+//! It is compiled for `simd128` and never for `relaxed-simd`, so that a lesson has the same bits everywhere.
 
 #![forbid(unsafe_code)]
 
@@ -17,14 +17,14 @@ use serde::{Deserialize, Serialize};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
-/// Runs when the module is loaded. A panic, which is a bug of ours, then ends the Worker with its message instead of a
-/// bare trap.
+/// Sets the panic hook when the module is loaded. A panic, which is a bug of ours, then ends the Worker with its
+/// message instead of a trap.
 #[wasm_bindgen(start)]
 pub fn start() {
     std::panic::set_hook(Box::new(|panic| wasm_bindgen::throw_str(&panic.to_string())));
 }
 
-macro_rules! face {
+macro_rules! export {
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*
         #[wasm_bindgen]
@@ -35,47 +35,47 @@ macro_rules! face {
             /// Creates the initial state for `spec`, a `LessonSpec`.
             ///
             /// # Errors
-            /// An `Error` with the code "options": a number is missing or out of its range.
+            /// `Error` with the code "options": a number is missing or out of range.
             #[wasm_bindgen(constructor)]
             pub fn new(spec: JsValue) -> Result<$name, JsValue> {
                 lesson::$name::new(read(spec)?).map(Self).map_err(|error| failure(&error))
             }
 
-            /// Applies `action`, an `Action`, to an island.
+            /// Schedules `action`, an `Action`.
             ///
             /// # Errors
-            /// An `Error` with the code "options": there is no such island, or a number is out of its range.
+            /// `Error` with the code "options": there is no such island, or a number is out of range.
             pub fn act(&mut self, action: JsValue) -> Result<(), JsValue> {
                 self.0.act(read(action)?).map_err(|error| failure(&error))
             }
 
-            /// Changes a setting while the run continues; `change` is a `Change`.
+            /// Schedules `change`, a `Change` of a setting.
             ///
             /// # Errors
-            /// An `Error` with the code "options": no such setting can change, or its value is out of its range.
+            /// `Error` with the code "options": no such setting can change, or its value is out of range.
             pub fn change(&mut self, change: JsValue) -> Result<(), JsValue> {
                 self.0.change(read(change)?).map_err(|error| failure(&error))
             }
 
-            /// Advances time to `to_ms`, in milliseconds of the lesson.
+            /// Advances the time to `to_ms`, in milliseconds of virtual time.
             pub fn advance(&mut self, to_ms: f64) {
                 // The cast saturates.
                 self.0.advance(to_ms as u64);
             }
 
-            /// Returns the current state for display, and the events since the last call.
+            /// Returns the current state for display, and the events since the previous call.
             #[must_use]
             pub fn frame(&mut self) -> JsValue {
                 to_js(&self.0.frame())
             }
 
-            /// Returns text of `bytes` bytes that the model writes now.
+            /// Returns a continuation of a fixed prompt by the model, `bytes` bytes long.
             #[must_use]
             pub fn sample(&mut self, bytes: u32) -> String {
                 self.0.sample(bytes)
             }
 
-            /// Returns the SHA-256 of the result as hex digits: the same for the same spec and actions everywhere.
+            /// Returns the SHA-256 of the results so far, in hexadecimal. It depends only on spec, actions and time.
             #[must_use]
             pub fn digest(&self) -> String {
                 self.0.digest()
@@ -84,17 +84,17 @@ macro_rules! face {
     };
 }
 
-face! {
-    /// A run of a few islands in virtual time.
+export! {
+    /// Decoupled run of a few islands in virtual time.
     Lesson
 }
 
-face! {
-    /// The same islands in lock-step.
+export! {
+    /// Same islands, trained in lockstep.
     Twin
 }
 
-/// Returns the `LessonSpec` that a page starts from.
+/// Returns the default `LessonSpec`, with which a page begins.
 #[wasm_bindgen(js_name = lessonDefaults)]
 #[must_use]
 pub fn lesson_defaults() -> JsValue {
@@ -119,65 +119,65 @@ fn failure(reason: &impl std::fmt::Display) -> JsValue {
 
 const YEAR_S: f64 = 365.0 * 24.0 * 3_600.0;
 const GBIT: f64 = 1e9;
-/// Fastest link considered, in bit/s.
+/// Highest link rate considered, in bit/s.
 const RATE_MAX: f64 = 1e15;
-/// Pieces in which a backward pass releases gradients, as in the published simulator.
+/// Number of pieces in which a backward pass releases gradients, as in the published simulator.
 const BUCKETS: u32 = 128;
-/// Target number of interruptions in a simulation: enough for one goodput value, computed in milliseconds.
+/// Expected number of interruptions in a simulation: enough for a precise goodput, and fast to compute.
 const INTERRUPTIONS: f64 = 3_000.0;
 
-/// A machine of many chips.
+/// Machine of many chips.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterSpec {
-    /// N, chips in all.
+    /// Total number of chips, N.
     pub chips: u64,
     /// Mean time between interruptions of one chip, in years.
     pub mtbi_years: f64,
-    /// M, learners that share them.
+    /// Number of learners that share the chips, M.
     pub learners: u32,
-    /// Whether a learner goes on without the chips that it lost.
+    /// Whether a learner continues without chips that it lost.
     pub elastic: bool,
-    /// Seed of all chance.
+    /// Seed of all random numbers.
     pub seed: u32,
 }
 
-/// Result for one machine.
+/// Result of simulating a machine.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct Yield {
-    /// Share of the chip time that trained, 0 to 1.
+    /// Fraction of the chip time that was spent training, 0 to 1.
     pub goodput: f64,
-    /// Share of the time in which anyone trained, 0 to 1.
+    /// Fraction of the time in which at least one learner trained, 0 to 1.
     pub uptime: f64,
-    /// Interruptions in an hour.
+    /// Number of interruptions per hour.
     pub interruptions_per_hour: f64,
 }
 
-/// A training over several data centres.
+/// Training over several data centres.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LinkNeed {
-    /// Parameters, in billions.
+    /// Number of parameters, in billions.
     pub params_billion: f64,
-    /// Bits of a value.
+    /// Bits per exchanged value.
     pub bits: f64,
-    /// Time of a step, in seconds.
+    /// Time of an inner step, in seconds.
     pub step_s: f64,
-    /// Data centres.
+    /// Number of data centres.
     pub data_centres: u32,
     /// Exchange method.
     pub method: Way,
-    /// H.
+    /// Number of steps between two exchanges, H.
     pub sync_every: u32,
-    /// P.
+    /// Number of fragments, P.
     pub fragments: u32,
-    /// τ.
+    /// Number of steps that an exchange may take, τ.
     pub rounds_in_flight: u32,
-    /// Share of the time that is to be computing, 0 to 1.
+    /// Required compute utilisation, 0 to 1.
     pub utilisation: f64,
 }
 
@@ -186,19 +186,20 @@ pub struct LinkNeed {
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum Way {
-    /// All gradients at each step.
+    /// All gradients in each step.
     DataParallel,
-    /// All parameters now and then.
+    /// All parameters every H steps.
     Diloco,
-    /// Fragments, in turn.
+    /// One fragment after the other.
     Streaming,
-    /// Fragments, in turn, without waiting.
+    /// One fragment after the other, without waiting for its arrival.
     Decoupled,
 }
 
-/// Returns the yield of a machine; `spec` is a `ClusterSpec`, the result a `Yield`.
+/// Simulates a machine. `spec` is a `ClusterSpec`, and the result is a `Yield`.
 ///
-/// # Errors An `Error` with the code "options": a number is invalid.
+/// # Errors
+/// `Error` with the code "options": a number is invalid.
 #[wasm_bindgen]
 pub fn goodput(spec: JsValue) -> Result<JsValue, JsValue> {
     let spec: ClusterSpec = read(spec)?;
@@ -212,9 +213,10 @@ pub fn goodput(spec: JsValue) -> Result<JsValue, JsValue> {
     Ok(to_js(&Yield { goodput: found.goodput, uptime: found.uptime, interruptions_per_hour }))
 }
 
-/// Returns the required speed of a link, in Gbit/s; `need` is a `LinkNeed`. Infinite if no link is fast enough.
+/// Returns the required link rate in Gbit/s for `need`, a `LinkNeed`; infinite if no rate suffices.
 ///
-/// # Errors An `Error` with the code "options": a number is invalid.
+/// # Errors
+/// `Error` with the code "options": a number is invalid.
 #[wasm_bindgen(js_name = linkGbitPerS)]
 pub fn link_gbit_per_s(need: JsValue) -> Result<f64, JsValue> {
     let need: LinkNeed = read(need)?;

@@ -1,8 +1,8 @@
-//! Bus over core NATS messages. Large messages are split into numbered pieces, and reassembled within bounded memory.
+//! Bus over core NATS messages. Large messages are split into pieces, which are reassembled within bounded memory.
 //!
-//! A piece has a header of 24 bytes, in little-endian order: `ARCP`, the message's number (8 bytes), the piece's index
-//! (4), the number of pieces (4), and the length of the message (4). Then comes its part of the message. The pieces of
-//! a message must arrive in order. A missing piece loses the message; the state machines send it again.
+//! A piece begins with a header of 24 bytes, little endian: `ARCP`, the message's number (8 bytes), the piece's index
+//! (4), the number of pieces (4), and the length of the message (4). A part of the message follows. The pieces of a
+//! message must arrive in order. If a piece is missing, the message is lost, and the state machines send it again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,8 @@ use tokio::sync::mpsc;
 use super::Nats;
 use crate::service::{Bus, INBOX_MAX, Inbox, ServiceError, ServiceFuture};
 
-/// Counter of a process's messages. Its random start makes the numbers unique across processes with high probability.
+/// Counter for the numbers of a process's messages. It starts at random, so numbers of different processes differ
+/// with high probability.
 pub(super) struct Numbers(AtomicU64);
 
 impl Numbers {
@@ -30,7 +31,7 @@ impl Numbers {
 }
 
 impl Nats {
-    async fn say(&self, subject: String, bytes: Vec<u8>) -> Result<(), ServiceError> {
+    async fn publish(&self, subject: String, bytes: Vec<u8>) -> Result<(), ServiceError> {
         let pieces = split(self.numbers.next(), &bytes).ok_or_else(|| ServiceError::Setting {
             place: format!("a message of {} bytes", bytes.len()),
             detail: format!("at most {MESSAGE_BYTES_MAX}: cut the model into more fragments"),
@@ -46,15 +47,15 @@ impl Nats {
         let subscriber = self.client.subscribe(subject.clone()).await;
         let subscriber = subscriber.map_err(|error| self.silent(&error.to_string()))?;
         let (sender, inbox) = mpsc::channel(INBOX_MAX);
-        tokio::spawn(hear(subscriber, subject, sender));
+        tokio::spawn(receive_all(subscriber, subject, sender));
         Ok(inbox)
     }
 }
 
-/// Reassembles incoming messages until the receiver is dropped.
-async fn hear<T: AsBytes>(mut subscriber: Subscriber, subject: String, to: mpsc::Sender<T>) {
+/// Reassembles and decodes incoming messages until the receiver is dropped.
+async fn receive_all<T: AsBytes>(mut subscriber: Subscriber, subject: String, to: mpsc::Sender<T>) {
     let mut pieces = Chunks::default();
-    let mut is_strange = false;
+    let mut has_warned = false;
     loop {
         let message = tokio::select! {
             () = to.closed() => return,
@@ -63,10 +64,10 @@ async fn hear<T: AsBytes>(mut subscriber: Subscriber, subject: String, to: mpsc:
         let Some(message) = message else { return };
         let Some(bytes) = pieces.take(&message.payload) else { continue };
         match T::of_bytes(&bytes) {
-            // A full inbox loses the message, as the network may.
+            // If the inbox is full, the message is lost, as the network may lose it.
             Ok(value) => drop(to.try_send(value)),
-            Err(error) if !is_strange => {
-                is_strange = true;
+            Err(error) if !has_warned => {
+                has_warned = true;
                 tracing::warn!("ignored an invalid message on {subject}: {error}");
             }
             Err(_) => {}
@@ -75,14 +76,14 @@ async fn hear<T: AsBytes>(mut subscriber: Subscriber, subject: String, to: mpsc:
 }
 
 impl Bus for Nats {
-    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()> {
+    fn notify<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()> {
         let subject = format!("{}.notice.{fragment}", self.prefix);
-        Box::pin(self.in_time(self.say(subject, notice.to_bytes())))
+        Box::pin(self.in_time(self.publish(subject, notice.to_bytes())))
     }
 
     fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> ServiceFuture<'a, ()> {
         let subject = format!("{}.reply.{fragment}", self.prefix);
-        Box::pin(self.in_time(self.say(subject, reply.to_bytes())))
+        Box::pin(self.in_time(self.publish(subject, reply.to_bytes())))
     }
 
     fn notices(&self, fragment: FragmentId) -> ServiceFuture<'_, Inbox<Notice>> {
@@ -94,19 +95,19 @@ impl Bus for Nats {
     }
 }
 
-/// Maximum length of a piece in bytes, with its header.
+/// Maximum length of a piece with its header, in bytes.
 pub(crate) const PIECE_BYTES_MAX: usize = 512_000;
-/// Maximum length of a message in bytes.
+/// Maximum length of a message, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 128 << 20;
-/// Maximum number of incomplete messages.
+/// Maximum number of incomplete messages at a receiver.
 const OPEN_MAX: usize = 64;
-/// Maximum number of bytes of all incomplete messages.
+/// Maximum total size of incomplete messages at a receiver, in bytes.
 const OPEN_BYTES_MAX: usize = 256 << 20;
 
 const MAGIC: [u8; 4] = *b"ARCP";
 const HEADER_BYTES: usize = 24;
 
-/// Splits a message with a unique number into pieces. Returns `None` if it is too large.
+/// Splits a message into pieces with the number `message`. Returns `None` if it is too large.
 pub(crate) fn split(message: u64, bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return None;
@@ -118,7 +119,7 @@ pub(crate) fn split(message: u64, bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
         let mut piece = Vec::with_capacity(HEADER_BYTES + part.len());
         piece.extend(MAGIC);
         piece.extend(message.to_le_bytes());
-        // A message of 128 MiB has some 260 pieces.
+        // A message of 128 MiB has about 260 pieces.
         [index, count, bytes.len()].iter().for_each(|number| piece.extend((*number as u32).to_le_bytes()));
         piece.extend(part);
         piece
@@ -126,11 +127,11 @@ pub(crate) fn split(message: u64, bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some((0..count).map(piece).collect())
 }
 
-/// Incomplete messages.
+/// Incomplete messages of one subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
     open: BTreeMap<u64, Open>,
-    /// Order of arrival, oldest first.
+    /// Numbers of the messages in the order of arrival, oldest first.
     order: VecDeque<u64>,
     bytes: usize,
 }
@@ -145,8 +146,8 @@ struct Open {
 }
 
 impl Chunks {
-    /// Adds a piece. Returns the message if this piece completes it. Memory never exceeds the bounds: the oldest
-    /// incomplete messages are dropped first.
+    /// Adds a piece. Returns the message if this piece completes it. If a limit is exceeded, the oldest incomplete
+    /// messages are dropped.
     pub(crate) fn take(&mut self, piece: &[u8]) -> Option<Vec<u8>> {
         let (header, part) = piece.split_first_chunk::<HEADER_BYTES>()?;
         let number =
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_split_comes_together() {
+    fn split_messages_are_reassembled() {
         let part = PIECE_BYTES_MAX - HEADER_BYTES;
         for len in [0, 1, part - 1, part, part + 1, 5 * part, 5 * part + 7] {
             let bytes = message(len);
@@ -228,18 +229,18 @@ mod tests {
             let mut whole = Vec::new();
             for (index, (one, two)) in one.iter().zip(&two).enumerate() {
                 whole.extend((index != lost).then(|| pieces.take(one)).flatten());
-                // A repeated piece counts once.
+                // A repeated piece is ignored.
                 whole.extend(pieces.take(two));
                 whole.extend(pieces.take(two).filter(|_| index + 1 < one.len().min(5)));
             }
             assert!(whole.len() == 1 && whole[0] == bytes, "{lost}");
-            // Only the loss of a message's last piece goes unnoticed.
+            // Only the loss of a message's last piece stays unnoticed.
             assert_eq!(pieces.open.len(), usize::from(lost + 1 == one.len()), "{lost}");
         }
     }
 
     #[test]
-    fn memory_is_bounded_whatever_comes() {
+    fn memory_is_bounded() {
         let large = split(0, &vec![7; 100 << 20]).unwrap();
         let mut pieces = Chunks::default();
         for message in 0..4_u64 {

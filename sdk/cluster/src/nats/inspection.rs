@@ -24,62 +24,62 @@ use crate::inspection::{Node, Streams};
 use crate::service::ServiceError;
 use crate::timestamp;
 
-/// Request for our user and the server's time, which every user may send.
-const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
+/// Subject of a request for our user and the server's time. Every user may send it.
+const USER_INFO: &str = "$SYS.REQ.USER.INFO";
 
-/// Time limit for servers to elect another leader after the loss of one…
+/// Time limit for servers to elect another leader after a loss.
 const LOOK_WITHIN: Duration = Duration::from_secs(15);
-/// …and the retry interval meanwhile.
+/// Interval between retries meanwhile.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Findings on NATS servers.
+/// Findings about NATS servers.
 pub(crate) struct NatsFindings {
-    /// Findings on each server.
+    /// Each server's address and findings.
     pub(crate) nodes: Vec<(String, Result<Node, ServiceError>)>,
-    /// Streams under a prefix.
+    /// Streams under the prefix; `None` if no server is accessible.
     pub(crate) streams: Option<Result<Streams, ServiceError>>,
 }
 
-/// Connection to an accessible server.
+/// Connection to an accessible server, with its findings.
 struct Open {
     node: Node,
     client: Client,
-    said: LastServerMessage,
+    last_message: LastServerMessage,
 }
 
 /// Inspects each of `servers`, and the streams of `fragments` under `prefix` through the first accessible server.
-pub(crate) async fn look(servers: &[String], prefix: &str, fragments: &[FragmentId]) -> NatsFindings {
+pub(crate) async fn inspect(servers: &[String], prefix: &str, fragments: &[FragmentId]) -> NatsFindings {
     let known = match addresses(servers) {
         Ok(known) => known,
         Err(error) => return NatsFindings { nodes: vec![("NATS".to_owned(), Err(error))], streams: None },
     };
     let by = credentials(&known);
-    let looks = join_all(known.iter().map(|address| enter(address, by.clone()))).await;
+    let connections = join_all(known.iter().map(|address| connect_to(address, by.clone()))).await;
     let (mut nodes, mut first) = (Vec::new(), None);
-    for (address, entered) in known.iter().zip(looks) {
-        let node = entered.map(|Open { node, client, said }| {
-            // A server without JetStream sees the same streams if it belongs to the cluster.
+    for (address, entered) in known.iter().zip(connections) {
+        let node = entered.map(|Open { node, client, last_message }| {
+            // A server without JetStream returns the same streams if it belongs to the cluster.
             if first.is_none() {
-                first = Some((client, said));
+                first = Some((client, last_message));
             }
             node
         });
         nodes.push((hosts(std::slice::from_ref(address)), node));
     }
-    let Some((client, said)) = first else { return NatsFindings { nodes, streams: None } };
+    let Some((client, last_message)) = first else { return NatsFindings { nodes, streams: None } };
     let jetstream = ContextBuilder::new().timeout(ANSWER_WITHIN).build(client.clone());
-    let looker = Nats {
+    let nats = Nats {
         client,
         jetstream,
         prefix: prefix.to_owned(),
         place: format!("NATS at {}", hosts(&known)),
-        said,
+        last_message,
         mark: ClusterId { run: RunId(0), nonce: 0 },
         numbers: bus::Numbers::new(),
     };
     let until = Instant::now() + LOOK_WITHIN;
     let streams = loop {
-        match looker.streams(fragments).await {
+        match nats.streams(fragments).await {
             // The servers may be electing another leader.
             Err(ServiceError::Silent { .. }) if Instant::now() < until => sleep(PAUSE).await,
             done => break done,
@@ -88,17 +88,17 @@ pub(crate) async fn look(servers: &[String], prefix: &str, fragments: &[Fragment
     NatsFindings { nodes, streams: Some(streams) }
 }
 
-async fn enter(address: &ServerAddr, by: Option<Credentials>) -> Result<Open, ServiceError> {
+async fn connect_to(address: &ServerAddr, by: Option<Credentials>) -> Result<Open, ServiceError> {
     let place = format!("NATS at {}", hosts(std::slice::from_ref(address)));
-    let said = LastServerMessage::default();
-    let connected = connect(std::slice::from_ref(address), by, &place, Arc::clone(&said));
+    let last_message = LastServerMessage::default();
+    let connected = connect(std::slice::from_ref(address), by, &place, Arc::clone(&last_message));
     let client = timeout(2 * ANSWER_WITHIN, connected).await.unwrap_or_else(|_| {
         let detail = "no connection in time".to_owned();
         Err(ServiceError::Silent { place, detail })
     })?;
     let ahead_ms = ahead_ms(&client).await;
-    // A refused request for the time is not an error.
-    said.lock().unwrap_or_else(PoisonError::into_inner).take();
+    // If the request for the time was refused, that is not an error.
+    last_message.lock().unwrap_or_else(PoisonError::into_inner).take();
     let info = client.server_info();
     let node = Node {
         name: info.server_name,
@@ -108,20 +108,20 @@ async fn enter(address: &ServerAddr, by: Option<Credentials>) -> Result<Open, Se
         jetstream: info.jetstream,
         ahead_ms,
     };
-    Ok(Open { node, client, said })
+    Ok(Open { node, client, last_message })
 }
 
-/// Returns the offset of the server's clock from ours, positive if ahead; `None` if unknown.
+/// Returns the offset of the server's clock from ours in milliseconds, positive if ahead; `None` if unknown.
 async fn ahead_ms(client: &Client) -> Option<i64> {
     let asked = timestamp::now_ms();
-    let answer = timeout(ANSWER_WITHIN, client.request(WHO_AM_I, Bytes::new())).await.ok()?.ok()?;
+    let answer = timeout(ANSWER_WITHIN, client.request(USER_INFO, Bytes::new())).await.ok()?.ok()?;
     let answered = timestamp::now_ms();
     let there = timestamp::of_stamp(time_of(std::str::from_utf8(&answer.payload).ok()?)?)?;
     Some(there - asked.midpoint(answered))
 }
 
-/// Returns the first `time` in an answer. The server's own data come before the user's data, and quotes in names are
-/// escaped.
+/// Returns the first `time` in an answer, which is the server's: its data come before the user's, and quotes in names
+/// are escaped.
 fn time_of(answer: &str) -> Option<&str> {
     answer.split_once("\"time\":\"")?.1.split_once('"').map(|(time, _)| time)
 }
@@ -129,14 +129,14 @@ fn time_of(answer: &str) -> Option<&str> {
 impl Nats {
     async fn streams(&self, fragments: &[FragmentId]) -> Result<Streams, ServiceError> {
         check_prefix(&self.prefix)?;
-        let (bytes, bytes_max) = self.room().await?;
+        let (bytes, bytes_max) = self.storage_use().await?;
         if bytes_max.is_some_and(|most| bytes >= most) {
             let (place, detail) =
                 (self.place.clone(), format!("its streams have {bytes} bytes, the most allowed"));
             return Err(ServiceError::Full { place, detail });
         }
         if let Some(first) = fragments.first() {
-            self.may_make(&self.stream(*first)).await?;
+            self.check_create_permission(&self.stream(*first)).await?;
         }
         let mut found = Streams { mark: None, records: 0, replicas: 0, bytes, bytes_max };
         for &fragment in fragments {
@@ -145,7 +145,7 @@ impl Nats {
             let mark = self.mark_of(&name, info.config.metadata.get(MARK).map(String::as_str))?;
             if let Some(first) = found.mark.as_ref().filter(|first| first.run != mark.run) {
                 let place = format!("{}, stream {name}", self.place);
-                return Err(ServiceError::Foreign { place, detail: mark.beside(first) });
+                return Err(ServiceError::Foreign { place, detail: mark.mismatch_with(first) });
             }
             let replicas = info.config.num_replicas;
             found.replicas = if found.mark.is_some() { found.replicas.min(replicas) } else { replicas };
@@ -155,8 +155,8 @@ impl Nats {
         Ok(found)
     }
 
-    /// Returns the bytes of all streams of this account, and their limit if there is one.
-    async fn room(&self) -> Result<(u64, Option<u64>), ServiceError> {
+    /// Returns the size in bytes of all streams of this account, and its limit if there is one.
+    async fn storage_use(&self) -> Result<(u64, Option<u64>), ServiceError> {
         let account = self.jetstream.query_account().await.map_err(|error| match error.kind() {
             AccountErrorKind::JetStream(error) => self.trouble(&error),
             AccountErrorKind::JetStreamUnavailable => self.no_jetstream(&error.to_string()),
@@ -166,9 +166,9 @@ impl Nats {
         Ok((account.storage, most))
     }
 
-    /// Checks the permission to create the stream `name`. The request has a different stream name in its body, so no
-    /// server creates a stream; missing permissions are reported first.
-    async fn may_make(&self, name: &str) -> Result<(), ServiceError> {
+    /// Checks the permission to create the stream `name`. The request's body names another stream, so no server
+    /// creates a stream, but a missing permission is reported before that mismatch.
+    async fn check_create_permission(&self, name: &str) -> Result<(), ServiceError> {
         let nothing = Config { name: format!("{}_look", self.prefix), ..Config::default() };
         let subject = format!("STREAM.CREATE.{name}");
         let answer: Result<Response<Info>, _> = Context::request(&self.jetstream, subject, &nothing).await;
@@ -184,7 +184,7 @@ impl Nats {
         }
     }
 
-    /// Returns the description of a stream, if it exists.
+    /// Returns the description of a stream, or `None` if it does not exist.
     async fn info(&self, name: &str) -> Result<Option<Info>, ServiceError> {
         match self.jetstream.get_stream(name).await {
             Ok(stream) => Ok(Some(stream.cached_info().clone())),

@@ -1,9 +1,9 @@
 //! Tape, roster and bus on NATS 2.11 or newer, on one server or on a cluster of three.
 //!
-//! The tape of each fragment is a JetStream stream, with sequence numbers as record numbers. An append names the last
-//! number, which is the fence. The roster is a key-value bucket. The bus is core NATS messages. All names begin with a
-//! prefix. The servers must write each record to the disk before they acknowledge it:
-//! `jetstream { sync_interval: always }`.
+//! The tape of each fragment is a JetStream stream, whose sequence numbers are the record numbers. An append names
+//! the expected last number, which is the fence. The roster is a key-value bucket. The bus uses core NATS messages.
+//! All names begin with a prefix. The servers must write each record to disk before they acknowledge it: `jetstream {
+//! sync_interval: always }`.
 
 mod bus;
 mod inspection;
@@ -29,33 +29,34 @@ use crate::ids::ClusterId;
 use crate::retry::wait_for;
 use crate::service::{Cell, Entry, Roster, ServiceError, ServiceFuture, Tape};
 
-pub(crate) use inspection::look;
+pub(crate) use inspection::inspect;
 
-/// Time limit for an answer.
+/// Time limit for an answer of a server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// Interval of pings on a silent connection. After the second unanswered ping the client switches to another server.
+/// Interval of pings on a silent connection. After two unanswered pings the client switches to another server.
 const PING_EVERY: Duration = Duration::from_secs(1);
 /// Time limit for a connection to one server.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// Time limit for the creation of streams; fresh servers must elect a leader first.
+/// Time limit for the creation of streams. Servers that have just started must elect a leader first.
 const MAKE_WITHIN: Duration = Duration::from_secs(30);
 /// Maximum length of a prefix in bytes.
 const PREFIX_BYTES_MAX: usize = 32;
 
-/// Addresses of the servers, and this cluster's part of them.
+/// Addresses of the servers, and the names and sizes for this cluster.
 #[derive(Clone, Debug)]
 pub struct NatsSettings {
-    /// Addresses of the servers: `nats://[user:password@]host:port`, or `tls://…`; the first credentials are used.
+    /// Addresses of the servers: `nats://[user:password@]host:port`, or `tls://…`. The first credentials are used for
+    /// all.
     pub servers: Vec<String>,
     /// Prefix of all names: small letters, digits and `-`, 1 to 32 bytes.
     pub prefix: String,
-    /// Number of servers that hold each record: 1, or 3 on a cluster of three, which survives the loss of one.
+    /// Number of servers that hold each record: 1, or 3 on a cluster of three, which survives the loss of one server.
     pub replicas: usize,
     /// Fragments of the run.
     pub fragments: Vec<FragmentId>,
 }
 
-/// Last unsolicited message of a server, such as a missing permission.
+/// Last message of a server about a missing permission.
 type LastServerMessage = Arc<Mutex<Option<String>>>;
 /// User and password.
 type Credentials = (String, String);
@@ -67,22 +68,22 @@ pub struct Nats {
     prefix: String,
     /// Addresses of the servers as shown to people, without credentials.
     place: String,
-    /// Last unsolicited message of the server, such as a missing permission.
-    said: LastServerMessage,
+    /// Last message of the server about a missing permission.
+    last_message: LastServerMessage,
     mark: ClusterId,
     numbers: bus::Numbers,
 }
 
 impl Nats {
-    /// Connects, and creates missing streams and the bucket. `mark` is the mark of the cluster. Existing streams have a
-    /// different mark if another cluster, or another process of this cluster, created them: see [`Self::mark`].
+    /// Connects, and creates missing streams and the bucket. `mark` is the mark for new streams. If streams exist,
+    /// their mark is adopted: see [`Self::mark`].
     ///
     /// # Errors
-    /// - [`ServiceError::Setting`]: an address, the prefix or the replicas.
-    /// - [`ServiceError::Denied`]: user or password, or their permissions.
-    /// - [`ServiceError::Silent`]: no answer, or fewer servers than replicas.
+    /// - [`ServiceError::Setting`]: an address, the prefix or the number of replicas is invalid.
+    /// - [`ServiceError::Denied`]: user or password are wrong, or lack permissions.
+    /// - [`ServiceError::Silent`]: there is no answer, or there are fewer servers than replicas.
     /// - [`ServiceError::Missing`]: the servers have no JetStream.
-    /// - [`ServiceError::Full`]: there is no room for a stream.
+    /// - [`ServiceError::Full`]: there is no space for a stream.
     /// - [`ServiceError::Foreign`]: the prefix belongs to another run.
     pub async fn open(settings: NatsSettings, mark: ClusterId) -> Result<Self, ServiceError> {
         let NatsSettings { servers, prefix, replicas, fragments } = settings;
@@ -93,22 +94,22 @@ impl Nats {
             return Err(ServiceError::Setting { place, detail });
         }
         let place = format!("NATS at {}", hosts(&addresses));
-        let said = Arc::default();
-        let client = connect(&addresses, credentials(&addresses), &place, Arc::clone(&said)).await?;
+        let last_message = Arc::default();
+        let client = connect(&addresses, credentials(&addresses), &place, Arc::clone(&last_message)).await?;
         let jetstream = ContextBuilder::new().timeout(ANSWER_WITHIN).build(client.clone());
         let numbers = bus::Numbers::new();
-        let mut nats = Self { client, jetstream, prefix, place, said, mark, numbers };
+        let mut nats = Self { client, jetstream, prefix, place, last_message, mark, numbers };
         let until = Instant::now() + MAKE_WITHIN;
         for fragment in fragments {
             let make = || -> ServiceFuture<'_, ClusterId> { Box::pin(nats.make_tape(fragment, replicas)) };
-            let mark = nats.insist(until, make).await?;
+            let mark = nats.retry_until(until, make).await?;
             nats.adopt(mark)?;
         }
-        nats.insist(until, || Box::pin(nats.make_roster(replicas))).await?;
+        nats.retry_until(until, || Box::pin(nats.make_roster(replicas))).await?;
         Ok(nats)
     }
 
-    /// Returns the mark of the cluster: the given one, or that of the process that created the streams.
+    /// Returns the mark of the cluster: that of the process that created the streams.
     #[must_use]
     pub fn mark(&self) -> &ClusterId {
         &self.mark
@@ -118,15 +119,15 @@ impl Nats {
     fn adopt(&mut self, found: ClusterId) -> Result<(), ServiceError> {
         if found.run != self.mark.run {
             let (place, detail) =
-                (format!("{}, prefix {}", self.place, self.prefix), found.beside(&self.mark));
+                (format!("{}, prefix {}", self.place, self.prefix), found.mismatch_with(&self.mark));
             return Err(ServiceError::Foreign { place, detail });
         }
         self.mark = found;
         Ok(())
     }
 
-    /// Retries `what` until it succeeds, fails for good, or `until` has passed.
-    async fn insist<'a, T>(
+    /// Retries `what` until it succeeds, fails permanently, or the time is `until`.
+    async fn retry_until<'a, T>(
         &'a self,
         until: Instant,
         what: impl Fn() -> ServiceFuture<'a, T>,
@@ -139,10 +140,10 @@ impl Nats {
         .await
     }
 
-    /// Returns the error for a missing answer: the server's unsolicited message if it is about a permission.
+    /// Returns the error for a missing answer: [`ServiceError::Denied`] if the server reported a missing permission.
     fn silent(&self, detail: &str) -> ServiceError {
         let place = self.place.clone();
-        match self.said.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match self.last_message.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(detail) => ServiceError::Denied { place, detail },
             None => ServiceError::Silent { place, detail: detail.to_owned() },
         }
@@ -165,7 +166,7 @@ async fn connect(
     addresses: &[ServerAddr],
     by: Option<Credentials>,
     place: &str,
-    said: LastServerMessage,
+    last_message: LastServerMessage,
 ) -> Result<Client, ServiceError> {
     let mut options = ConnectOptions::new()
         .name("archipelago")
@@ -176,11 +177,11 @@ async fn connect(
         .event_callback(move |event| {
             let denied = match &event {
                 Event::ServerError(error) => Some(error.to_string())
-                    .filter(|said| said.to_lowercase().contains("permissions violation")),
+                    .filter(|last_message| last_message.to_lowercase().contains("permissions violation")),
                 _ => None,
             };
             if denied.is_some() {
-                *said.lock().unwrap_or_else(PoisonError::into_inner) = denied;
+                *last_message.lock().unwrap_or_else(PoisonError::into_inner) = denied;
             }
             tracing::debug!("NATS: {event}");
             async {}
@@ -214,7 +215,7 @@ fn addresses(servers: &[String]) -> Result<Vec<ServerAddr>, ServiceError> {
     servers.iter().map(address).collect()
 }
 
-/// Returns the first credentials among the addresses.
+/// Returns the first credentials in the addresses.
 fn credentials(addresses: &[ServerAddr]) -> Option<Credentials> {
     addresses.iter().find_map(|at| Some((at.username()?.to_owned(), at.password()?.to_owned())))
 }
@@ -225,8 +226,10 @@ fn hosts(addresses: &[ServerAddr]) -> String {
     addresses.iter().map(host).collect::<Vec<_>>().join(", ")
 }
 
+/// Checks that a prefix is valid.
+///
 /// # Errors
-/// [`ServiceError::Setting`].
+/// [`ServiceError::Setting`]: it is not.
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), ServiceError> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if (1..=PREFIX_BYTES_MAX).contains(&prefix.len()) && prefix.bytes().all(fits) {
@@ -239,8 +242,8 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ServiceError> {
 }
 
 impl Nats {
-    /// Stores `bytes` under `subject` if the number that the header `fence` names equals `expect`. Returns the
-    /// message's number, or `None` if the numbers differ.
+    /// Stores `bytes` under `subject` if the last sequence number that the header `fence` refers to equals `expect`.
+    /// Returns the message's number, or `None` if the numbers differ.
     async fn put(
         &self,
         subject: String,
@@ -274,7 +277,7 @@ impl Nats {
         ServiceError::Missing { place: format!("JetStream on {}", self.place), detail: detail.to_owned() }
     }
 
-    /// Converts an error of JetStream.
+    /// Converts an error of JetStream to a [`ServiceError`].
     fn trouble(&self, error: &jetstream::Error) -> ServiceError {
         let (place, detail) = (self.place.clone(), error.to_string());
         match error.error_code() {
@@ -308,7 +311,7 @@ struct StreamMessage {
     payload: Bytes,
 }
 
-/// Sends a request of NATS's direct access to `stream`. Returns the messages and the number of further ones.
+/// Sends a request to the direct-get API of `stream`. Returns the messages and the number of further ones.
 ///
 /// # Errors
 /// A description of the missing or failed answer.
@@ -321,7 +324,7 @@ async fn get(client: &Client, stream: &str, question: String) -> Result<(Vec<Str
     while let Some(answer) = answers.next().await {
         match answer.status {
             None | Some(StatusCode::OK) => got.push(read(answer)?),
-            // End of the batch.
+            // The status 204 ends a batch.
             Some(status) if status.as_u16() == 204 => {
                 let headers = answer.headers.unwrap_or_default();
                 return Ok((got, header_number(&headers, "Nats-Num-Pending").unwrap_or_default()));
@@ -333,7 +336,7 @@ async fn get(client: &Client, stream: &str, question: String) -> Result<(Vec<Str
     Err("the connection ended".to_owned())
 }
 
-/// Reads a single message of `stream`, or `None` if it does not exist.
+/// Reads one message of `stream`; `None` if it does not exist.
 ///
 /// # Errors
 /// A description of the missing or failed answer.
@@ -362,7 +365,7 @@ fn header_number(headers: &HeaderMap, name: &str) -> Option<u64> {
     headers.get(name)?.as_str().parse().ok()
 }
 
-/// Time without a write after which an entry is deleted; leases are much shorter.
+/// Time without a write after which an entry of the roster is deleted. Leases are much shorter.
 const FORGET_AFTER: Duration = Duration::from_hours(1);
 
 impl Nats {
@@ -370,7 +373,7 @@ impl Nats {
         format!("{}_roster", self.prefix)
     }
 
-    /// Creates the bucket unless it exists.
+    /// Creates the bucket of the roster unless it exists.
     async fn make_roster(&self, replicas: usize) -> Result<(), ServiceError> {
         if self.jetstream.get_key_value(self.bucket()).await.is_ok() {
             return Ok(());
@@ -395,12 +398,12 @@ impl Nats {
             let holder = std::str::from_utf8(&message.payload).ok().and_then(parse_number).map(ProcessId);
             Some(Entry { cell, holder, revision: message.seq })
         };
-        // Foreign keys are ignored.
+        // Keys of other programs are ignored.
         Ok(got.into_iter().filter_map(entry).collect())
     }
 }
 
-/// Returns the key of a cell.
+/// Returns the key for a cell of the roster.
 fn key(cell: Cell) -> String {
     match cell {
         Cell::Lease(fragment) => format!("lease.{fragment}"),
@@ -408,7 +411,7 @@ fn key(cell: Cell) -> String {
     }
 }
 
-/// Returns the cell of a key.
+/// Returns the cell for a key, or `None` if the key is invalid.
 fn cell(key: &str) -> Option<Cell> {
     match key.split_once('.')? {
         ("lease", fragment) => fragment.parse().ok().map(FragmentId).map(Cell::Lease),
@@ -422,7 +425,7 @@ fn parse_number(text: &str) -> Option<u64> {
 }
 
 impl Roster for Nats {
-    fn look(&self) -> ServiceFuture<'_, Vec<Entry>> {
+    fn list(&self) -> ServiceFuture<'_, Vec<Entry>> {
         Box::pin(self.in_time(self.all()))
     }
 
@@ -434,9 +437,9 @@ impl Roster for Nats {
     }
 }
 
-/// Number of records per request.
+/// Maximum number of records in the answer to one request.
 const BATCH: u64 = 256;
-/// Metadata key of the cluster's mark in a stream.
+/// Key of the cluster's mark in the metadata of a stream.
 const MARK: &str = "archipelago-cluster";
 
 impl Nats {
@@ -448,7 +451,7 @@ impl Nats {
         format!("{}.tape.{fragment}", self.prefix)
     }
 
-    /// Creates the stream of a fragment unless it exists. Returns its mark.
+    /// Creates the stream of a fragment unless it exists. Returns the stream's mark.
     async fn make_tape(&self, fragment: FragmentId, replicas: usize) -> Result<ClusterId, ServiceError> {
         let name = self.stream(fragment);
         let config = stream::Config {
@@ -486,7 +489,7 @@ impl Nats {
     /// Parses the mark `found` of the stream `name`.
     ///
     /// # Errors
-    /// [`ServiceError::Foreign`]: the stream has no mark.
+    /// [`ServiceError::Foreign`]: the stream has no valid mark.
     fn mark_of(&self, name: &str, found: Option<&str>) -> Result<ClusterId, ServiceError> {
         found.and_then(ClusterId::read).ok_or_else(|| ServiceError::Foreign {
             place: format!("{}, stream {name}", self.place),
@@ -494,18 +497,19 @@ impl Nats {
         })
     }
 
-    /// Returns the name of the server that leads a fragment's tape, if the servers form a cluster and have elected one.
+    /// Returns the name of the server that leads a fragment's stream, if the servers form a cluster and have elected
+    /// one.
     ///
     /// # Errors
-    /// [`ServiceError::Silent`], [`ServiceError::Denied`].
+    /// [`ServiceError::Silent`], [`ServiceError::Denied`]: the server does not answer, or denies access.
     pub async fn leader(&self, fragment: FragmentId) -> Result<Option<String>, ServiceError> {
         let name = self.stream(fragment);
-        let look = async {
+        let leader = async {
             let stream = self.jetstream.get_stream(&name).await;
             let stream = stream.map_err(|error| self.silent(&error.to_string()))?;
             Ok(stream.cached_info().cluster.as_ref().and_then(|cluster| cluster.leader.clone()))
         };
-        self.in_time(look).await
+        self.in_time(leader).await
     }
 
     /// Returns the next records after number `after`, and whether there are more.
@@ -571,7 +575,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_and_addresses_are_looked_at() {
+    fn prefixes_and_addresses_are_checked() {
         for (prefix, fits) in [
             ("run-7", true),
             ("", false),

@@ -1,7 +1,9 @@
-//! A cluster of real processes and servers that are killed and stopped. Then all receipts and notices are compared with
-//! the tape. `cargo xtask test --only cluster` runs it; `--count` is the number of faults, and `--seeds` selects them.
+//! Chaos test of a cluster of real processes and servers, which are killed and paused. Then all receipts and notices
+//! are compared with the tape. `cargo xtask test --only cluster` runs it; `--count` is the number of faults, and
+//! `--seeds` selects them.
 //!
-//! Owners and gateways are this program, started again with a role. Learners run here, and reach gateways over TCP.
+//! Leading processes and gateways are this program, started with a role. Learners run in this process, and reach
+//! gateways over TCP.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that is a program of its own")]
 
@@ -16,7 +18,7 @@ use std::process::ExitCode;
 
 use tokio::runtime::Runtime;
 
-/// Number of faults of the short run.
+/// Default number of faults.
 const FAULTS: u64 = 12;
 
 /// Returns the requested number of faults.
@@ -25,7 +27,7 @@ fn faults() -> u64 {
         .map_or(FAULTS, |count| count.parse().expect("the number of faults is a number"))
 }
 
-/// Returns the requested seeds, one by default.
+/// Returns the requested seeds; by default, one seed.
 fn seeds() -> Range<u64> {
     let Ok(asked) = env::var("ARCHIPELAGO_TEST_SEEDS") else { return 1..2 };
     let (from, until) = asked.split_once("..").expect("seeds are FROM..UNTIL");

@@ -1,4 +1,4 @@
-//! Roles of this program as a part of the cluster. The program ends when its standard input ends.
+//! Roles of this program as a process of the cluster. The process ends when its standard input ends.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,12 +19,12 @@ use crate::support::LeaderNote;
 use crate::support::RunConstants;
 use crate::support::{self, frame};
 
-/// Flag before the orders.
+/// Flag before the JSON of [`AdminCommands`].
 pub const FLAG: &str = "--play";
 /// Duration of a lease, in milliseconds.
 pub const LEASE_MS: u64 = 3_000;
 
-/// Role and environment of a process.
+/// Role of a process, and the addresses of the services.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AdminCommands {
     pub part: ProcessRole,
@@ -34,21 +34,21 @@ pub struct AdminCommands {
     pub variables: Vec<(String, String)>,
 }
 
-/// Role of a process.
+/// Role of a process in the cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ProcessRole {
-    /// Leader process, with its log file.
+    /// Leads fragments, and writes this log file.
     FragmentLeader(PathBuf),
-    /// Gateway, with its number and port.
+    /// Gateway with this number and port.
     Gateway(u32, u16),
 }
 
-/// Returns the run of a storm.
+/// Returns the run of the test.
 pub fn run(seed: u64) -> RunConstants {
     RunConstants::new(seed, 3, 200)
 }
 
-/// Connects to the services of a storm.
+/// Connects to the services of the test, as soon as they answer.
 pub async fn services(orders: &AdminCommands) -> Services {
     let AdminCommands { nats, place, variables, seed, .. } = orders;
     loop {
@@ -62,7 +62,7 @@ pub async fn services(orders: &AdminCommands) -> Services {
     }
 }
 
-/// Runs a role until the standard input ends.
+/// Runs a role until standard input ends.
 pub async fn play(orders: AdminCommands) {
     let (services, run) = (services(&orders).await, Arc::new(run(orders.seed)));
     let stop = input_ends();
@@ -94,7 +94,7 @@ pub async fn play(orders: AdminCommands) {
     }
 }
 
-/// Resolves when the parent process has ended or closes the input.
+/// Resolves when the parent process ends or closes the input.
 async fn input_ends() {
     let (ended, end) = oneshot::channel::<()>();
     std::thread::spawn(move || {
@@ -104,7 +104,7 @@ async fn input_ends() {
     let _ = end.await;
 }
 
-/// Service with a log file of its answers.
+/// Service that writes a log file of its requests.
 struct LoggingService<T: ?Sized> {
     service: Arc<T>,
     file: Arc<Mutex<File>>,
@@ -116,7 +116,7 @@ impl<T: ?Sized> LoggingService<T> {
     }
 }
 
-/// Returns the services of an owner with a log.
+/// Returns the services of a leading process, which log to the file `notes`.
 pub fn noting(services: Services, notes: &Path) -> Services {
     let file = Arc::new(Mutex::new(File::create(notes).expect("a file for notes")));
     let Services { tape, bus, .. } = services.clone();
@@ -124,7 +124,7 @@ pub fn noting(services: Services, notes: &Path) -> Services {
     Services { tape, bus: Arc::new(LoggingService { service: bus, file }), ..services }
 }
 
-/// Reads the notes. The last note may be incomplete.
+/// Reads a log file. Its last entry may be incomplete and is then ignored.
 pub fn read(notes: &Path) -> Vec<LeaderNote> {
     let bytes = std::fs::read(notes).unwrap_or_default();
     let mut rest = &bytes[..];
@@ -163,11 +163,11 @@ impl Tape for LoggingService<dyn Tape> {
 }
 
 impl Bus for LoggingService<dyn Bus> {
-    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()> {
+    fn notify<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> ServiceFuture<'a, ()> {
         if let Notice::Ended(round) = notice {
             self.note(&LeaderNote::Ended(fragment, *round));
         }
-        self.service.tell(fragment, notice)
+        self.service.notify(fragment, notice)
     }
 
     fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> ServiceFuture<'a, ()> {

@@ -1,4 +1,4 @@
-//! Storm: starts the cluster, applies random faults, waits for recovery, and compares receipts with the tape.
+//! Chaos run: starts the cluster, applies random faults, waits for recovery, and compares receipts with the tape.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -22,15 +22,15 @@ use crate::support::check;
 use crate::support::servers::ClusterServers;
 use crate::support::{Book, SimulatedLearner};
 
-/// Number of owners, gateways and nodes, each.
+/// Number of leading processes, of gateways, and of NATS nodes.
 const OF_EACH: usize = 3;
 const LEARNERS: u32 = 9;
-/// Time limit for all fragments to have rounds again after the last fault.
+/// Time limit for rounds of all fragments to continue after the last fault.
 const CALM_WITHIN: Duration = Duration::from_secs(90);
-/// Time without a merge of a fragment that counts as a gap.
+/// Time between two merges of a fragment above which it is reported as a gap.
 const GAP: Duration = Duration::from_secs(2);
 
-/// Process of the cluster, and the number of its starts.
+/// Process of the cluster, and the number of its restarts.
 struct ClusterProcess {
     child: Child,
     lives: u32,
@@ -43,7 +43,7 @@ impl Drop for ClusterProcess {
     }
 }
 
-/// All running parts.
+/// All parts of a chaos run.
 struct ChaosRun {
     crew: ClusterServers,
     orders: AdminCommands,
@@ -53,9 +53,9 @@ struct ChaosRun {
     notes: Vec<PathBuf>,
     nats: Nats,
     fragments: Vec<FragmentId>,
-    /// Recovery times, with indices into `ill`.
+    /// Recovery times, each with an index into `ill`.
     healing: BinaryHeap<Reverse<(Instant, usize)>>,
-    /// Parts that must recover.
+    /// Parts with a fault.
     ill: Vec<FaultTarget>,
 }
 
@@ -67,10 +67,10 @@ enum FaultTarget {
     Paused(u32),
 }
 
-/// Runs a storm. Returns its figures as one line of JSON.
+/// Runs a chaos test. Returns its measurements as one line of JSON.
 ///
 /// # Errors
-/// A description of the violation.
+/// A description of the first violation.
 pub async fn run(bin: &Path, seed: u64, faults: u64) -> Result<String, String> {
     let begun = Instant::now();
     let mut storm = ChaosRun::begin(bin, seed).await?;
@@ -207,7 +207,7 @@ impl ChaosRun {
         }
     }
 
-    /// Returns the node that leads the tape of a fragment, or any node if there is no leader.
+    /// Returns the node that leads the stream of a fragment, or any node if none does.
     async fn leader(&self, p: usize) -> usize {
         let leader = self.nats.leader(self.fragments[p]).await.ok().flatten();
         leader.and_then(|name| name.strip_prefix('n')?.parse().ok()).unwrap_or(p)
@@ -234,7 +234,7 @@ impl ChaosRun {
         self.ill.push(ill);
     }
 
-    /// Waits until `until`. Parts that are due by then recover.
+    /// Waits until `until`. Meanwhile, parts recover at their times.
     async fn heal_until(&mut self, until: Instant) {
         while let Some(Reverse((at, ill))) =
             self.healing.peek().copied().filter(|Reverse((at, _))| *at <= until)
@@ -249,7 +249,7 @@ impl ChaosRun {
                     self.owners[at] = self.owner(at, lives);
                 }
                 FaultTarget::Gateway(at) => {
-                    // The port becomes free once the old process is gone.
+                    // The port is free only after the old process has ended.
                     let former = &mut self.gateways[at];
                     let (_, _, lives) = (former.child.kill(), former.child.wait(), former.lives + 1);
                     self.gateways[at] = self.gateway(at, lives);
@@ -295,25 +295,25 @@ impl ChaosRun {
 /// Fault of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClusterFault {
-    /// An owner's process is killed, and another one starts after a while.
+    /// Kills a leading process. It is restarted after a while.
     KillOwner(usize),
-    /// An owner's process is stopped for a while.
+    /// Pauses a leading process for a while.
     PauseOwner(usize),
     KillGateway(usize),
     PauseGateway(usize),
-    /// A NATS server is killed, and restarts with the data on its disk.
+    /// Kills a NATS node. It is restarted with the data on its disk.
     KillNode(usize),
     PauseNode(usize),
-    /// The server that leads the tape of this fragment is killed.
+    /// Kills the node that leads the stream of this fragment.
     KillLeader(usize),
-    /// The server that leads the tape of this fragment is stopped for a while.
+    /// Pauses the node that leads the stream of this fragment for a while.
     PauseLeader(usize),
-    /// The S3 server is stopped for a while.
+    /// Pauses the S3 server for a while.
     PauseStore,
 }
 
 impl ClusterFault {
-    /// Returns the quiet time before the next fault, the fault, and its duration.
+    /// Returns the time before the next fault, the fault, and its duration. `of` is the number of parts of each kind.
     pub fn next(rng: &mut Rng, of: usize) -> (Duration, Self, Duration) {
         let at = rng.below(of as u32) as usize;
         let fault = match rng.below(13) {
@@ -338,12 +338,12 @@ impl ClusterFault {
     }
 }
 
-/// Stops a process.
+/// Pauses a process.
 pub fn pause(process: u32) {
     signal(process, Signal::STOP);
 }
 
-/// Continues a stopped process.
+/// Continues a paused process.
 pub fn resume(process: u32) {
     signal(process, Signal::CONT);
 }
@@ -354,12 +354,12 @@ fn signal(process: u32, signal: Signal) {
     let _ = kill_process(process, signal);
 }
 
-/// Times at which merges of each fragment were seen.
+/// Times at which merges of each fragment were first read.
 #[derive(Clone, Debug, Default)]
 pub struct MergeTimes(Arc<Mutex<BTreeMap<FragmentId, Vec<Instant>>>>);
 
 impl MergeTimes {
-    /// Reads the tape forever.
+    /// Polls the tape of a fragment forever.
     pub async fn read(self, services: Services, fragment: FragmentId) {
         let mut last = 0;
         loop {
@@ -373,14 +373,14 @@ impl MergeTimes {
         }
     }
 
-    /// Returns the smallest number of merges of any fragment since `from`.
+    /// Returns the number of merges since `from`, for the fragment with the fewest.
     pub fn least(&self, fragments: &[FragmentId], from: Instant) -> usize {
         let seen = self.0.lock().unwrap();
         let count = |p| seen.get(p).map_or(0, |seen| seen.iter().filter(|at| **at > from).count());
         fragments.iter().map(count).min().unwrap_or_default()
     }
 
-    /// Returns the time from `fault` to the second following merge of each fragment. The first one may have been in
+    /// Returns, for each fragment, the time from `fault` to the second merge after it. The first one may have been in
     /// flight.
     pub fn again(&self, fault: Instant) -> Vec<Duration> {
         let seen = self.0.lock().unwrap();
@@ -388,7 +388,7 @@ impl MergeTimes {
         seen.values().filter_map(again).collect()
     }
 
-    /// Returns the times between two merges of the same fragment that are longer than `limit`.
+    /// Returns the times between two merges of the same fragment that are above `limit`.
     pub fn gaps(&self, limit: Duration) -> Vec<Duration> {
         let seen = self.0.lock().unwrap();
         let gaps = seen.values().flat_map(|seen| seen.windows(2).map(|pair| pair[1] - pair[0]));

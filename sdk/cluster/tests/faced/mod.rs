@@ -1,4 +1,4 @@
-//! Two sites of one run: owners as tasks, gateways with a syncer each for learners, and scripted learners.
+//! Cluster for tests with two sites of one run: leaders as tasks, gateways with a syncer each, and scripted learners.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -17,10 +17,10 @@ use archipelago_core::wire::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, interval};
 
-/// P: number of fragments.
+/// P, the number of fragments.
 pub const FRAGMENTS: u16 = 2;
 const RUN: RunId = RunId(7);
-/// Tokens of a step: 2 windows of 4.
+/// Tokens in one step: 2 windows of 4.
 const STEP_TOKENS: u64 = 8;
 const STEPS: u32 = 6;
 
@@ -58,7 +58,7 @@ fn syncer(process: u64) -> Syncer {
     syncer.unwrap().led_elsewhere(process)
 }
 
-/// Event for a gateway's syncer, sent by a test.
+/// Event that a test sends to a gateway's syncer.
 enum GatewayEvent {
     Open(ConnId, mpsc::UnboundedSender<ConnectionEvent>),
     Said(ConnId, Message),
@@ -68,24 +68,24 @@ enum GatewayEvent {
     Hat(FragmentId, oneshot::Sender<(Version, Arc<Vec<f32>>)>),
 }
 
-/// Event on a connection.
+/// Event that a syncer sends to a learner's connection.
 enum ConnectionEvent {
     Message(Message),
-    /// Number that is echoed while the connection is read.
+    /// Number that the learner returns when it reads it.
     Probe(u64),
 }
 
-/// Owners and gateways.
+/// Leaders and gateways of a run.
 pub struct TestCluster {
     gateways: Vec<mpsc::UnboundedSender<GatewayEvent>>,
     conns: AtomicU64,
     fragments: Arc<Fragments>,
-    /// Commands of the owner of the run.
+    /// Sender for commands of the owner of the run.
     pub ordering: watch::Sender<AdminCommands>,
 }
 
 impl TestCluster {
-    /// Starts `gateways` gateways and `owners` owners over these services.
+    /// Starts `gateways` gateways and `owners` leading processes with these services.
     pub fn open(services: &Services, gateways: u32, owners: u64) -> Self {
         let fragments = Arc::new(Fragments::plan(&layout(), NonZeroU16::new(FRAGMENTS).unwrap()));
         let terms = |process| {
@@ -131,14 +131,14 @@ impl TestCluster {
         layout().len()
     }
 
-    /// Returns the schedule tokens according to gateway `at`.
+    /// Returns the merged tokens credited to the schedule, according to gateway `at`.
     pub async fn clock_tokens(&self, at: usize) -> u64 {
         let (reply, answer) = oneshot::channel();
         assert!(self.gateways[at].send(GatewayEvent::Tokens(reply)).is_ok());
         answer.await.unwrap()
     }
 
-    /// Connects this peer to a gateway. `run` is the run that the peer returns to, if any.
+    /// Connects the learner `peer` to a gateway. `run` is the run that the learner returns to, if any.
     pub fn visit(&self, peer: u8, at: usize, run: Option<RunId>) -> Visitor {
         let conn = ConnId(self.conns.fetch_add(1, Ordering::Relaxed));
         let (hears, from) = mpsc::unbounded_channel();
@@ -153,7 +153,7 @@ impl TestCluster {
     }
 }
 
-/// Sending half of a connection to a gateway.
+/// Sending side of a connection to a gateway.
 #[derive(Clone)]
 pub struct GatewaySender {
     conn: ConnId,
@@ -166,7 +166,7 @@ impl GatewaySender {
     }
 }
 
-/// Learner on a connection.
+/// Learner on a connection to a gateway.
 pub struct Visitor {
     line: GatewaySender,
     from: mpsc::UnboundedReceiver<ConnectionEvent>,
@@ -174,12 +174,12 @@ pub struct Visitor {
     fragments: Arc<Fragments>,
     welcome: Option<Welcome>,
     serial: u64,
-    /// Reported time of a step, in milliseconds.
+    /// Step time that the learner reports, in milliseconds.
     pub step_ms: f32,
 }
 
 impl Visitor {
-    /// Waits for the welcome, and reports that it is ready and its speed.
+    /// Waits for the welcome, and reports readiness and the step time.
     pub async fn join(&mut self) -> Welcome {
         let welcome = loop {
             match self.heard().await {
@@ -204,7 +204,7 @@ impl Visitor {
         self.line.say(message);
     }
 
-    /// Returns the next message, goodbyes included.
+    /// Returns the next message, also if it is a goodbye.
     pub async fn heard(&mut self) -> Message {
         loop {
             match self.from.recv().await.unwrap() {
@@ -216,7 +216,7 @@ impl Visitor {
         }
     }
 
-    /// Returns the next message, and panics on a goodbye.
+    /// Returns the next message, and panics if it is a goodbye.
     pub async fn next(&mut self) -> Message {
         let message = self.heard().await;
         if let Message::Bye(bye) = &message {
@@ -225,7 +225,7 @@ impl Visitor {
         message
     }
 
-    /// Returns the next `Collect`.
+    /// Returns the fragment and the base of the next `Collect`.
     pub async fn question(&mut self) -> (FragmentId, Version) {
         loop {
             if let Message::Collect { fragment, base, .. } = self.next().await {
@@ -234,7 +234,7 @@ impl Visitor {
         }
     }
 
-    /// Returns Θ̂ of a fragment, as its gateway serves it.
+    /// Returns Θ̂ of a fragment with its version, as the gateway serves it.
     pub async fn fetch(&self, fragment: FragmentId) -> (Version, Arc<Vec<f32>>) {
         let (reply, answer) = oneshot::channel();
         assert!(self.line.to.send(GatewayEvent::Hat(fragment, reply)).is_ok());
@@ -245,7 +245,7 @@ impl Visitor {
         self.say(Message::VersionAck { run: RUN, fragment, version });
     }
 
-    /// Returns an update with every value at `value`.
+    /// Returns an update whose values are all `value`.
     pub fn update(&mut self, fragment: FragmentId, base: Version, value: f32) -> Update {
         self.serial += 1;
         let values = vec![value; self.fragments.len(fragment)];
@@ -268,7 +268,7 @@ impl Visitor {
         self.welcome.as_ref().unwrap().run
     }
 
-    /// Returns the sending half of its connection, which outlives the learner.
+    /// Returns the sending side of the connection, which can be used after the learner has left.
     pub fn line(&self) -> GatewaySender {
         self.line.clone()
     }
@@ -287,7 +287,7 @@ impl Visitor {
     }
 }
 
-/// Starts a syncer with its gateway, as tasks.
+/// Starts a syncer with its gateway, as tasks. Returns the sender for its events.
 fn gateway(services: &Services, at: u32) -> mpsc::UnboundedSender<GatewayEvent> {
     let syncer = syncer(u64::from(at + 1) << 48 | u64::from(at + 1));
     let terms = GatewayTerms::of(&syncer, GatewayId(at)).unwrap();
@@ -298,7 +298,7 @@ fn gateway(services: &Services, at: u32) -> mpsc::UnboundedSender<GatewayEvent> 
     to
 }
 
-/// Driver of a syncer: a minimal server.
+/// Drives a syncer, as a minimal server.
 async fn face(mut syncer: Syncer, facing: BridgeHandle, mut heard: mpsc::UnboundedReceiver<GatewayEvent>) {
     let BridgeHandle { said, mut inputs } = facing;
     let mut host = ConnectionHost { lines: BTreeMap::new(), said };

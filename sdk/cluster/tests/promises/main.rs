@@ -1,5 +1,5 @@
 //! Tests of each service's guarantees for all implementations: always within one process, and with the feature
-//! `nats-s3` and in `cargo xtask test --only cluster` also on NATS, S3 storage and a folder.
+//! `nats-s3` and `cargo xtask test --only cluster` also on NATS, S3 storage and a folder.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -11,7 +11,7 @@ mod support;
 use archipelago_cluster::Local;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_within_one_process_keep_them() {
+async fn services_within_one_process_keep_their_guarantees() {
     let (services, others) = (Local::services(), Local::services());
     suite::tape(&services).await;
     suite::blobs(&services).await;
@@ -41,9 +41,9 @@ mod real {
         open(servers, RunId(run), FRAGMENTS.to_vec()).await
     }
 
-    /// All guarantees of one server, of three, of S3 and of a folder.
+    /// Goal: all guarantees hold on one NATS server and on three, with S3 and with a folder.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn those_on_servers_keep_them() {
+    async fn services_on_servers_keep_their_guarantees() {
         let Some(bin) = servers::wanted() else { return };
         let crew = ClusterServers::start(&bin, 3);
         let folder = format!("file://{}", crew.folder().join("states").display());
@@ -60,7 +60,7 @@ mod real {
 
     /// Goal: the tape and its fence survive a restart of all servers.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_tape_outlives_all_of_its_servers() {
+    async fn tape_survives_a_restart_of_all_servers() {
         let Some(bin) = servers::wanted() else { return };
         let mut crew = ClusterServers::start(&bin, 3);
         let services = join(at(&crew, "p", 3, "s3://states"), 1).await.unwrap();
@@ -83,9 +83,9 @@ mod real {
         assert!(read.iter().all(|record| *record == Record::Abandoned));
     }
 
-    /// Goal: every kind of error gives the operator a clear message.
+    /// Goal: each kind of failure gives the operator a clear error.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_is_wrong_is_said() {
+    async fn failures_have_distinct_errors() {
         let Some(bin) = servers::wanted() else { return };
         let crew = ClusterServers::start(&bin, 1);
         let s3 = "s3://states";
@@ -96,7 +96,7 @@ mod real {
             assert!(expected(&error), "{error}");
         };
         check(at(&crew, "p", 1, s3), 2, |error| matches!(error, ServiceError::Foreign { .. })).await;
-        // The states of one cluster, and the tape of another cluster of the same run.
+        // These are the states of one cluster, and the tape of another cluster of the same run.
         let mixed = at(&crew, "q", 1, s3);
         join(mixed.clone(), 1).await.unwrap();
         let folder = format!("file://{}", crew.folder().join("other").display());
@@ -121,9 +121,9 @@ mod real {
         check(reader, 1, |error| matches!(error, ServiceError::Denied { .. })).await;
     }
 
-    /// Goal: a full tape reports an error and accepts nothing.
+    /// Goal: a full tape returns an error and accepts no record.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_full_tape_says_so() {
+    async fn full_tape_reports_an_error() {
         let Some(bin) = servers::wanted() else { return };
         let crew = ClusterServers::start_with(&bin, 1, 400_000);
         let services = Arc::new(join(at(&crew, "p", 1, "s3://states"), 1).await.unwrap());

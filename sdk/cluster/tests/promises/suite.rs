@@ -1,4 +1,4 @@
-//! Guarantees of the services. Each test needs services without other users.
+//! Checks of the services' guarantees. Each check needs services that are used by nobody else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::time::{sleep, timeout};
 
 const P: FragmentId = FragmentId(0);
 const Q: FragmentId = FragmentId(1);
-/// Time limit far above any expected delivery.
+/// Time limit far above any expected delivery time.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Repeats a request until there is an answer.
+/// Repeats a request until it returns an answer.
 pub async fn insist<T>(mut what: impl AsyncFnMut() -> Option<T>) -> T {
     for _ in 0..600 {
         if let Some(answer) = what().await {
@@ -28,7 +28,8 @@ fn took(process: u64) -> Record {
     Record::Took(ProcessId(process))
 }
 
-/// Appended records stay, in order, under their numbers. Of several appends that expect the same number, one succeeds.
+/// Checks that appended records stay, in order, under their numbers, and that of several appends with the same
+/// expected number one succeeds.
 pub async fn tape(services: &Services) {
     let tape = &services.tape;
     assert_eq!(tape.read(P, 0).await.unwrap(), []);
@@ -44,7 +45,7 @@ pub async fn tape(services: &Services) {
     assert_eq!(read, [took(1), Record::Abandoned]);
     assert_eq!(tape.read(P, 1).await.unwrap(), [Record::Abandoned]);
     assert_eq!(tape.read(P, 2).await.unwrap(), []);
-    // Ten race for each of twenty numbers.
+    // Ten appends race for each of twenty numbers.
     for expect in 2..22 {
         let mut racers = tokio::task::JoinSet::new();
         for process in 0..10 {
@@ -57,7 +58,7 @@ pub async fn tape(services: &Services) {
         let read = insist(async || tape.read(P, expect).await.ok().filter(|read| !read.is_empty())).await;
         assert_eq!(read, [took(process)]);
     }
-    // More records than fit into one answer of any server.
+    // These are more records than fit into one answer of any server.
     for seq in 22..600 {
         assert_eq!(tape.append(P, seq, &took(seq)).await, Ok(Some(seq + 1)));
     }
@@ -67,7 +68,7 @@ pub async fn tape(services: &Services) {
     assert_eq!(tape.newest(Q).await, Ok(1));
 }
 
-/// The first write counts, and stays.
+/// Checks that the first write to a key succeeds and stays.
 pub async fn blobs(services: &Services) {
     let blobs = &services.blobs;
     let bytes =
@@ -97,11 +98,11 @@ pub async fn blobs(services: &Services) {
     }
 }
 
-/// A write succeeds if no other write came between, and all readers see it eventually.
+/// Checks that a write succeeds only if no other write came between, and that all readers see it eventually.
 pub async fn roster(services: &Services) {
     let roster = &services.roster;
     let (me, you) = (ProcessId(u64::MAX), ProcessId(2));
-    assert_eq!(roster.look().await, Ok(Vec::new()));
+    assert_eq!(roster.list().await, Ok(Vec::new()));
     let first = roster.write(Cell::Lease(P), Some(me), 0).await.unwrap().unwrap();
     assert_eq!(roster.write(Cell::Lease(P), Some(you), 0).await, Ok(None));
     let there = roster.write(Cell::Present(me), Some(me), 0).await.unwrap().unwrap();
@@ -115,7 +116,7 @@ pub async fn roster(services: &Services) {
     ];
     expected.sort_by_key(|entry| entry.cell);
     insist(async || {
-        let mut seen = roster.look().await.ok()?;
+        let mut seen = roster.list().await.ok()?;
         seen.sort_by_key(|entry| entry.cell);
         (seen == expected).then_some(())
     })
@@ -123,20 +124,20 @@ pub async fn roster(services: &Services) {
     assert!(roster.write(Cell::Lease(P), Some(you), third).await.unwrap().is_some());
 }
 
-/// Messages of any size arrive complete. Messages without a listener are lost without an error.
+/// Checks that messages of any size arrive complete, and that messages without a listener are lost without an error.
 pub async fn bus(services: &Services) {
     let bus = &services.bus;
-    bus.tell(P, &Notice::Ended(Round(1))).await.unwrap();
+    bus.notify(P, &Notice::Ended(Round(1))).await.unwrap();
     let (mut one, mut two) = (bus.notices(P).await.unwrap(), bus.notices(P).await.unwrap());
     let (mut other, mut replies) = (bus.notices(Q).await.unwrap(), bus.replies(P).await.unwrap());
     // A new listener receives messages eventually; earlier messages may be lost.
     let notice = |round| Notice::Ended(Round(round));
     insist(async || {
-        bus.tell(P, &notice(2)).await.ok()?;
+        bus.notify(P, &notice(2)).await.ok()?;
         timeout(Duration::from_millis(200), one.recv()).await.ok().flatten()
     })
     .await;
-    bus.tell(P, &notice(3)).await.unwrap();
+    bus.notify(P, &notice(3)).await.unwrap();
     assert!(
         until(&mut one, |said| *said == notice(3)).await && until(&mut two, |said| *said == notice(3)).await
     );
@@ -145,7 +146,7 @@ pub async fn bus(services: &Services) {
         let is_it = |said: &Reply| matches!(said, Reply::Sum { bytes, .. } if *bytes == noise(1, len));
         assert!(until(&mut replies, is_it).await, "{len}");
     }
-    // Simultaneous messages are not mixed up.
+    // Messages that are sent at the same time are not mixed up.
     let mut speakers = tokio::task::JoinSet::new();
     for speaker in 0..5 {
         let bus = Arc::clone(bus);
@@ -160,16 +161,16 @@ pub async fn bus(services: &Services) {
     }
     assert!(other.try_recv().is_err(), "each fragment has notices of its own");
     drop((one, two, other, replies));
-    bus.tell(P, &notice(4)).await.unwrap();
+    bus.notify(P, &notice(4)).await.unwrap();
 }
 
-/// A cluster does not see the data and messages of another one.
+/// Checks that a cluster cannot access the data and messages of another one.
 pub async fn apart(services: &Services, others: &Services) {
     assert_eq!(others.tape.read(P, 0).await.unwrap(), []);
     assert_eq!(others.blobs.load(P, 2).await, Ok(None));
-    assert_eq!(others.roster.look().await, Ok(Vec::new()));
+    assert_eq!(others.roster.list().await, Ok(Vec::new()));
     let mut heard = others.bus.notices(P).await.unwrap();
-    services.bus.tell(P, &Notice::Ended(Round(9))).await.unwrap();
+    services.bus.notify(P, &Notice::Ended(Round(9))).await.unwrap();
     sleep(Duration::from_millis(200)).await;
     assert!(heard.try_recv().is_err());
 }
@@ -197,7 +198,7 @@ pub fn large(bytes: usize) -> Record {
     Record::Merged { merge: Box::new(merge), state: 1 }
 }
 
-/// Returns true if a matching message arrives.
+/// Returns true if a matching message arrives in time.
 async fn until<T>(inbox: &mut Inbox<T>, mut is_it: impl FnMut(&T) -> bool) -> bool {
     let search = async {
         while let Some(said) = inbox.recv().await {

@@ -1,4 +1,5 @@
-//! Small run for tests: its model, learners with random progress, doors for them, and invariants.
+//! Small run for tests: its model, learners with random progress, a TCP server that connects them to a gateway, and
+//! checks of invariants.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it is part of tests alone")]
@@ -37,19 +38,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 
-/// Silence after which a learner abandons its gateway.
+/// Silence after which a learner disconnects from its gateway.
 const SILENCE: Duration = Duration::from_millis(1_500);
-/// Time after which a learner moves to another gateway.
+/// Mean time after which a learner moves to another gateway.
 const STAYS: Duration = Duration::from_secs(20);
 
-/// Record of a learner's updates and receipts.
+/// Updates and receipts of a learner, recorded for the checks.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
-    /// Sent updates: fragment, round and body.
+    /// Fragment, round and body of each sent update.
     pub sent: BTreeMap<Serial, (FragmentId, Round, Vec<u8>)>,
-    /// Receipts: the version that the update was merged into, or `None`.
+    /// Receipt of each update: the version that contains it, or `None` if it was not merged.
     pub told: BTreeMap<Serial, Option<Version>>,
-    /// True if an update got two different receipts.
+    /// True if the learner got two different receipts for an update, or a receipt for an unknown one.
     pub is_confused: bool,
 }
 
@@ -71,7 +72,7 @@ impl SimulatedLearner {
         Self { id, run, rng, book: Arc::default(), open: BTreeMap::new(), serial: 0, conn: 0 }
     }
 
-    /// Returns the record of its updates and receipts.
+    /// Returns the learner's updates and receipts.
     pub fn book(&self) -> Arc<Mutex<Book>> {
         Arc::clone(&self.book)
     }
@@ -134,7 +135,7 @@ impl SimulatedLearner {
         self.serial += 1;
         let serial = Serial(self.serial);
         let body = self.run.noise(p, &mut self.rng);
-        // From here on the update may have arrived, even if the connection fails.
+        // From here on the update may have arrived, even if the send fails.
         self.open.insert(p, (round, serial));
         self.book.lock().unwrap().sent.insert(serial, (p, round, body.clone()));
         to.write_all(&frame(&LearnerMessage::Update(p, round, serial, body))).await
@@ -158,7 +159,7 @@ async fn listen(from: &mut OwnedReadHalf, to: &mpsc::UnboundedSender<GatewayMess
     }
 }
 
-/// Maximum interval between two messages to a learner.
+/// Maximum time between two messages to a learner.
 pub const ALIVE_EVERY: Duration = Duration::from_millis(300);
 
 /// Message from a learner.
@@ -173,17 +174,17 @@ pub enum LearnerMessage {
 /// Message to a learner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum GatewayMessage {
-    /// Sign of life of the gateway.
+    /// Sign of life.
     Alive,
     /// Request for progress.
     Ask(FragmentId, Round),
-    /// Fate of an update.
+    /// Fate of an update: the version that contains it, or `None`.
     Receipt(FragmentId, Serial, Option<Version>),
 }
 
-/// Encodes a frame: its length, and a value as MessagePack.
+/// Encodes a frame: the length, then `value` as MessagePack.
 pub fn frame<T: Serialize>(value: &T) -> Vec<u8> {
-    // Named fields are required because some values skip default fields.
+    // Field names are needed, because serde skips some fields with default values.
     let body = rmp_serde::to_vec_named(value).expect("memory takes every byte");
     let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
     bytes.extend(body);
@@ -199,7 +200,7 @@ pub async fn read<T: DeserializeOwned>(from: &mut OwnedReadHalf) -> io::Result<T
 
 type LearnerChannels = Arc<Mutex<BTreeMap<(LearnerId, ConnId), mpsc::UnboundedSender<GatewayMessage>>>>;
 
-/// Serves learners until the gateway behind `learners` is gone.
+/// Accepts learners' connections and serves them until the gateway of `learners` ends.
 pub async fn keep(run: Arc<RunConstants>, listener: TcpListener, learners: Learners) {
     let Learners { inputs, mut orders } = learners;
     let lines = LearnerChannels::default();
@@ -212,13 +213,13 @@ pub async fn keep(run: Arc<RunConstants>, listener: TcpListener, learners: Learn
             order = orders.recv() => match order {
                 None => return,
                 Some((p, GatewayOutput::Ask(learner, conn, round))) => {
-                    tell(&lines, (learner, conn), GatewayMessage::Ask(p, round));
+                    send_to(&lines, (learner, conn), GatewayMessage::Ask(p, round));
                 }
                 Some((p, GatewayOutput::Receipt(learner, conn, serial, merged))) => {
-                    tell(&lines, (learner, conn), GatewayMessage::Receipt(p, serial, merged));
+                    send_to(&lines, (learner, conn), GatewayMessage::Receipt(p, serial, merged));
                 }
                 Some((p, GatewayOutput::Refused(learner, conn, serial, _))) => {
-                    tell(&lines, (learner, conn), GatewayMessage::Receipt(p, serial, None));
+                    send_to(&lines, (learner, conn), GatewayMessage::Receipt(p, serial, None));
                 }
                 Some(_) => {}
             }
@@ -226,7 +227,7 @@ pub async fn keep(run: Arc<RunConstants>, listener: TcpListener, learners: Learn
     }
 }
 
-fn tell(lines: &LearnerChannels, to: (LearnerId, ConnId), what: GatewayMessage) {
+fn send_to(lines: &LearnerChannels, to: (LearnerId, ConnId), what: GatewayMessage) {
     if let Some(line) = lines.lock().unwrap().get(&to) {
         let _ = line.send(what);
     }
@@ -277,16 +278,16 @@ async fn visit(
     }
 }
 
-/// Confirmation that an owner received, or notice that it sent.
+/// Entry in the log of a leading process: a confirmation that it received or a notice that it sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LeaderNote {
-    /// The record is on the tape under this number.
+    /// The tape confirmed the record under this number.
     Appended(FragmentId, u64, Record),
     /// The end of the round was announced.
     Ended(FragmentId, Round),
 }
 
-/// Counts of the check.
+/// Numbers of items that were checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub records: usize,
@@ -296,7 +297,7 @@ pub struct Counts {
     pub receipts: usize,
 }
 
-/// Compares all confirmations and receipts with the tape, and each merge with that of a syncer in one process.
+/// Compares all confirmations and receipts with the tape, and recomputes each merge as a single process would.
 ///
 /// # Errors
 /// A description of the first violation.
@@ -405,7 +406,7 @@ async fn check_merges(
     Ok(())
 }
 
-/// Standing of every learner: fully trusted.
+/// Facts about every learner: it is trusted without limits.
 pub const STANDING: SenderInfo = SenderInfo {
     step_ms_least: 1.0,
     steps_max: None,
@@ -417,7 +418,7 @@ pub const STANDING: SenderInfo = SenderInfo {
     clock_tokens: 0,
 };
 
-/// Constant data of a run.
+/// Constants of a run.
 pub struct RunConstants {
     pub fragments: Arc<Fragments>,
     pub codec: Codec,
@@ -427,8 +428,8 @@ pub struct RunConstants {
 }
 
 impl RunConstants {
-    /// Creates a run of `fragments` fragments, whose rounds begin `rest_ms` apart. Each fragment has a tensor whose
-    /// directions cancel out whenever learners disagree.
+    /// Returns a run with `fragments` fragments and at least `rest_ms` milliseconds between rounds. Each fragment has
+    /// a tensor whose directions cancel out if learners disagree.
     pub fn new(seed: u64, fragments: u16, rest_ms: u64) -> Self {
         let tensor = |name: String, rows, cols, merge| Tensor { name, rows, cols, merge };
         let tensors = (0..fragments)
@@ -446,7 +447,7 @@ impl RunConstants {
         Self { fragments, codec, verifier, rest_ms, seed }
     }
 
-    /// Returns the ids of its fragments.
+    /// Returns the ids of the fragments.
     pub fn ids(&self) -> Vec<FragmentId> {
         self.fragments.ids().collect()
     }
@@ -463,7 +464,7 @@ impl RunConstants {
         InitialStates::new(move |fragment| Ok(run.initial(fragment)))
     }
 
-    /// Returns the owner's terms of each fragment.
+    /// Returns a leader's parameters for each fragment.
     pub fn owner(&self) -> Vec<LeaderTerms> {
         let terms = |fragment| LeaderTerms {
             process: ProcessId(0),
@@ -484,12 +485,12 @@ impl RunConstants {
         self.ids().into_iter().map(terms).collect()
     }
 
-    /// Returns the default orders.
+    /// Returns the default commands of the owner of the run.
     pub fn orders(&self) -> watch::Receiver<AdminCommands> {
         watch::channel(AdminCommands::none(&self.rounds(FragmentId(0)), u32::MAX)).1
     }
 
-    /// Returns the gateway's terms of each fragment.
+    /// Returns a gateway's parameters for each fragment.
     pub fn gateway(&self, gateway: GatewayId) -> Vec<(FragmentId, GatewayTerms)> {
         let terms = |fragment| {
             let segments = Arc::new(self.segments(fragment));
@@ -498,7 +499,7 @@ impl RunConstants {
         self.ids().into_iter().map(terms).collect()
     }
 
-    /// Returns a coded update of noise with the usual length.
+    /// Returns a coded update of random values with a plausible length.
     pub fn noise(&self, fragment: FragmentId, rng: &mut Rng) -> Vec<u8> {
         let values: Vec<f32> = (0..self.fragments.len(fragment)).map(|_| 1e-3 * bell(rng)).collect();
         self.codec.encode(&self.segments(fragment), &values)
@@ -548,7 +549,7 @@ fn exchange(fragments: u16) -> ExchangeSpec {
     ExchangeSpec { fragments, sync_every: 10, block: 16, code: Code::Int4, apply }
 }
 
-/// Returns a roughly normal number: the sum of twelve uniform numbers.
+/// Returns a roughly normal random number: the sum of twelve uniform numbers minus 6.
 fn bell(rng: &mut Rng) -> f32 {
     ((0..12).map(|_| rng.unit()).sum::<f64>() - 6.0) as f32
 }

@@ -1,11 +1,11 @@
-//! Real servers on loopback for tests: one or three of NATS, and one of S3. They end with the test.
+//! Real servers on loopback for tests: one or three NATS nodes, and an S3 server. They end with the test.
 
 use std::path::{Path, PathBuf};
 
 use archipelago_cluster::StoreSettings;
 use archipelago_test_servers::ServerProcess;
 
-/// Returns the folder of the server programs, if these tests are enabled.
+/// Returns the folder of the server programs, or `None` if tests with servers are not requested.
 pub fn wanted() -> Option<PathBuf> {
     let bin = std::env::var_os("ARCHIPELAGO_TEST_SERVERS");
     if bin.is_none() {
@@ -14,7 +14,7 @@ pub fn wanted() -> Option<PathBuf> {
     bin.map(PathBuf::from)
 }
 
-/// Servers of a cluster.
+/// NATS nodes and the S3 server of a cluster.
 pub struct ClusterServers {
     plan: archipelago_test_servers::ClusterServers,
     folder: tempfile::TempDir,
@@ -28,7 +28,7 @@ impl ClusterServers {
         Self::start_with(bin, nodes, 1 << 30)
     }
 
-    /// Starts servers with a limit of `bytes` for all streams of a node.
+    /// Starts servers with a limit of `bytes` bytes for all streams of a node.
     pub fn start_with(bin: &Path, nodes: usize, bytes: u64) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let plan = archipelago_test_servers::ClusterServers::lay(bin, folder.path(), nodes, bytes)
@@ -40,17 +40,17 @@ impl ClusterServers {
         crew
     }
 
-    /// Returns the addresses of the nodes, with credentials for all operations.
+    /// Returns the addresses of the nodes, with credentials that permit all operations.
     pub fn nats(&self) -> Vec<String> {
         self.plan.nats()
     }
 
-    /// Returns the address of S3.
+    /// Returns the address of the S3 server.
     pub fn s3(&self) -> String {
         self.plan.s3_url()
     }
 
-    /// Returns the settings for states at this place, with the variables of S3.
+    /// Returns the settings for states at `place`, with the S3 variables.
     pub fn blobs(&self, place: &str) -> StoreSettings {
         StoreSettings { place: place.to_owned(), variables: self.plan.variables() }
     }

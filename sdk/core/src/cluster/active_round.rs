@@ -1,4 +1,4 @@
-//! One round of an owner: collecting offers, weighting updates and adding up the gateways' sums.
+//! Current round of a leader: collecting offers, weighting updates, and adding up the gateways' sums.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::{GatewayId, LeaderTerms, Notice, Offer, Reply, UpdateWeight};
 use crate::diloco::{Decision, Launch, MergeEntry, MergeError, MergeFailure, MergeJob, PartialSum, Rounds};
 use crate::wire::{Fate, LearnerId, Millis, Refusal, Round, Serial};
 
-/// Current round.
+/// State of the current round.
 #[derive(Debug)]
 pub(super) struct ActiveRound {
     round: Round,
@@ -16,15 +16,15 @@ pub(super) struct ActiveRound {
     invited: Option<BTreeSet<LearnerId>>,
     /// Gateway and serial number of each accepted offer, by learner.
     offered: BTreeMap<LearnerId, (GatewayId, Serial)>,
-    /// Learners whose offers were heard, accepted or not, by gateway.
+    /// Learners whose offers arrived, accepted or not, by gateway.
     heard: BTreeMap<GatewayId, BTreeSet<LearnerId>>,
-    /// Refused updates with their reasons, and true if gateways know all of them.
+    /// Refused updates with their reasons, by learner.
     refused: BTreeMap<LearnerId, (Serial, Refusal)>,
-    is_refusal_told: bool,
-    /// Pending merge; `None` while the round collects.
+    is_refusal_sent: bool,
+    /// Pending merge; `None` while the round collects offers.
     summing: Option<Summing>,
     /// Time of the last notice to gateways.
-    told: Option<Millis>,
+    notified: Option<Millis>,
     notice: Option<Notice>,
 }
 
@@ -42,7 +42,7 @@ struct Summing {
     since: Millis,
 }
 
-/// Outcome of a round.
+/// Result of a finished round.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// The fragment has a new version.
@@ -52,7 +52,7 @@ pub(super) enum Ended {
 }
 
 impl ActiveRound {
-    /// Launches a round that invites a sample or all learners.
+    /// Launches a round. If `is_sample`, only the learners invited by `launch` take part; otherwise all do.
     pub(super) fn launch(now: Millis, rounds: &mut Rounds, launch: Launch, is_sample: bool) -> Self {
         let round = launch.round;
         let invited = is_sample.then(|| launch.invited.clone());
@@ -63,16 +63,16 @@ impl ActiveRound {
             offered: BTreeMap::new(),
             heard: BTreeMap::new(),
             refused: BTreeMap::new(),
-            is_refusal_told: true,
+            is_refusal_sent: true,
             summing: None,
-            told: None,
+            notified: None,
             notice: None,
         }
     }
 
     /// Returns the next notice to gateways.
     pub(super) fn poll(&mut self) -> Option<Notice> {
-        if !std::mem::replace(&mut self.is_refusal_told, true) {
+        if !std::mem::replace(&mut self.is_refusal_sent, true) {
             let refused = self.refused.iter().map(|(learner, (serial, why))| (*learner, *serial, *why));
             return Some(Notice::Refused { round: self.round, refused: refused.collect() });
         }
@@ -98,7 +98,7 @@ impl ActiveRound {
             }
             Reply::Sum { gateway, round, cancelled, bytes } => {
                 let Some(summing) = self.summing.as_mut().filter(|_| round == self.round) else { return };
-                // An invalid sum counts as a missing one.
+                // An invalid sum is treated as missing.
                 if cancelled == summing.cancelled && summing.missing.contains(&gateway) {
                     summing.add(gateway, &bytes);
                 }
@@ -114,17 +114,17 @@ impl ActiveRound {
         }
         match rounds.answer(now, learner, update, &sender) {
             Ok(_) => drop(self.offered.insert(learner, (gateway, serial))),
-            // The record of the round shows that the update was not merged; only the owner knows the reason.
+            // The record of the round shows that the update was not merged. Only the leader knows the reason.
             Err(Fate::Refused(why)) if why.is_of_content() => {
-                self.is_refusal_told = false;
+                self.is_refusal_sent = false;
                 self.refused.insert(learner, (serial, why));
             }
             Err(_) => {}
         }
     }
 
-    /// Advances the round as far as possible. Returns its outcome once it has ended.
-    pub(super) fn go_on(
+    /// Advances the round as far as possible. Returns its result once it has ended.
+    pub(super) fn advance(
         &mut self,
         now: Millis,
         terms: &LeaderTerms,
@@ -137,11 +137,11 @@ impl ActiveRound {
             }
             match rounds.decide(now, measured.timing())?.decision {
                 Decision::AwaitQuorum { .. } | Decision::AwaitGrace { .. } => {
-                    // No gateway has more than `u32::MAX` learners.
+                    // A gateway has at most `u32::MAX` learners.
                     let count = |heard: &BTreeSet<_>| u32::try_from(heard.len()).unwrap_or(u32::MAX);
                     let heard = self.heard.iter().map(|(gateway, heard)| (*gateway, count(heard))).collect();
                     let (round, invited) = (self.round, self.invited.clone());
-                    self.tell(now, terms.again_ms, Notice::Collect { round, invited, heard });
+                    self.notify(now, terms.again_ms, Notice::Collect { round, invited, heard });
                     return None;
                 }
                 Decision::Abandon { .. } => {
@@ -154,7 +154,7 @@ impl ActiveRound {
                         Ok(summing) => self.summing = Some(summing),
                         Err(failure) => return give_up(rounds, *failure),
                     }
-                    self.told = None;
+                    self.notified = None;
                 }
             }
         }
@@ -175,7 +175,7 @@ impl ActiveRound {
                 Ok(again) => summing = again,
                 Err(failure) => return give_up(rounds, *failure),
             }
-            self.told = None;
+            self.notified = None;
         }
         if now.since(summing.since) > terms.sums_ms {
             let (expected, actual) = (summing.job.updates.len(), summing.sum.learners().len());
@@ -183,13 +183,13 @@ impl ActiveRound {
         }
         let notice = summing.notice(self.round);
         self.summing = Some(summing);
-        self.tell(now, terms.again_ms, notice);
+        self.notify(now, terms.again_ms, notice);
         None
     }
 
-    fn tell(&mut self, now: Millis, again_ms: u64, notice: Notice) {
-        if self.told.is_none_or(|told| now.since(told) >= again_ms) {
-            self.told = Some(now);
+    fn notify(&mut self, now: Millis, again_ms: u64, notice: Notice) {
+        if self.notified.is_none_or(|notified| now.since(notified) >= again_ms) {
+            self.notified = Some(now);
             self.notice = Some(notice);
         }
     }
@@ -212,7 +212,7 @@ impl Summing {
         };
         let mut weights: BTreeMap<GatewayId, Vec<UpdateWeight>> = BTreeMap::new();
         for update in &job.updates {
-            // Every merged update was offered.
+            // Every update of the job was offered.
             let Some(&(gateway, serial)) = offered.get(&update.learner) else { continue };
             let (learner, weight, experts, steps) =
                 (update.learner, update.weight, update.experts.clone(), update.steps);
@@ -247,7 +247,7 @@ fn failure(job: MergeJob, error: MergeError) -> Box<MergeFailure> {
     Box::new(MergeFailure { round, fragment, state, error })
 }
 
-/// Returns the state to its rounds. The updates stay with their senders.
+/// Returns the state to `rounds` and abandons the round. The updates stay with their senders.
 fn give_up(rounds: &mut Rounds, failure: MergeFailure) -> Option<Ended> {
     rounds.failed(failure).map(|_| Ended::Abandoned)
 }

@@ -1,8 +1,8 @@
-//! Byte encoding of tape records and of messages between the processes of a cluster.
+//! Encoding of tape records and of messages between the processes of a cluster.
 //!
-//! Layout: [`MAGIC`], the layout number and the kind (6 bytes in all), then the value as MessagePack. Any process that
-//! reaches the bus may send bytes. Decoding checks the type and the range of each number. The receiver checks whether
-//! the value fits the run.
+//! The bytes are [`MAGIC`], the layout number and the kind (6 bytes in all), then the value as MessagePack. Any
+//! process that reaches the bus may send bytes. Decoding checks types and ranges. The receiver checks whether the
+//! value fits the run.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,24 +10,24 @@ use serde::de::DeserializeOwned;
 use super::{Notice, Offer, Record, Reply, UpdateWeight};
 use crate::diloco::SenderInfo;
 
-/// Prefix of every encoded message and record.
+/// First bytes of every encoded message and record.
 pub const MAGIC: [u8; 4] = *b"ARCL";
-/// Number of the current layout. Each change of the layout gets a new number.
+/// Number of the encoding's layout. Each change of the encoding gets a new number.
 pub const LAYOUT: u8 = 4;
 
 /// Reason why bytes cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BytesError {
-    /// Wrong prefix: another program uses the same bus or storage.
+    /// Wrong first bytes: another program uses the same bus or storage.
     #[error("these bytes are not from a process of a run: give this run a prefix of its own on the bus")]
     Foreign,
-    /// Layout of another version of this program.
+    /// Layout number of another version of this program.
     #[error("layout {found}, but this process reads layout {LAYOUT}: run the same version on all machines")]
     Layout {
         /// Layout found.
         found: u8,
     },
-    /// Kind other than the expected one, for example an answer in place of a record.
+    /// Kind other than the expected one, for example a reply in place of a record.
     #[error("kind {found}, expected {expected}")]
     Kind {
         /// Kind found.
@@ -41,7 +41,7 @@ pub enum BytesError {
         /// Description of the defect.
         detail: String,
     },
-    /// Number that is not finite or out of range.
+    /// Number that is not finite or is out of range.
     #[error("{what} is out of range")]
     Number {
         /// Name of the field.
@@ -54,12 +54,12 @@ pub trait AsBytes: Serialize + DeserializeOwned + sealed::Checked {
     /// Encodes the value.
     ///
     /// # Panics
-    /// Never: a vector accepts every byte, and all lengths are known.
+    /// Never: memory takes every byte, and all lengths are known.
     #[must_use]
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend([LAYOUT, Self::KIND]);
-        // Named fields are required because some values skip default fields.
+        // Field names are needed, because serde skips some fields with default values.
         rmp_serde::encode::write_named(&mut bytes, self)
             .expect("memory takes every byte and our types have lengths");
         bytes
@@ -100,15 +100,15 @@ fn shape(detail: &str) -> BytesError {
     BytesError::Shape { detail: detail.to_owned() }
 }
 
-/// Checks that `value` can be a weight, a length or a sum of squares.
+/// Checks that `value`, a weight, a time or a sum of squares, is finite and not negative.
 fn size(what: &'static str, value: f64) -> Result<(), BytesError> {
     if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(BytesError::Number { what }) }
 }
 
 mod sealed {
-    /// Checks on a value beyond its shape.
+    /// Checks of a value beyond its types.
     pub trait Checked {
-        /// Kind of the value in its encoding.
+        /// Number of the kind in the encoding.
         const KIND: u8;
 
         fn check(&self) -> Result<(), super::BytesError>;
@@ -119,7 +119,7 @@ impl sealed::Checked for Record {
     const KIND: u8 = 1;
 
     fn check(&self) -> Result<(), BytesError> {
-        // A reader checks the claims of a merge against the resulting state.
+        // The reader checks a merge against the resulting state.
         Ok(())
     }
 }
@@ -162,7 +162,7 @@ fn check_offer(Offer { update, sender, .. }: &Offer) -> Result<(), BytesError> {
     squares.iter().try_for_each(|&square| size("a sum of squares", square))
 }
 
-/// Serde functions for shared values, encoded without the `Arc`.
+/// Serde functions for values behind an `Arc`, which is not encoded.
 pub(super) mod shared {
     use std::sync::Arc;
 
@@ -178,7 +178,7 @@ pub(super) mod shared {
 }
 
 pub(super) mod compact {
-    //! Compact encodings of long lists. A message may carry an entry for each of thousands of learners.
+    //! Compact encodings of long lists. A message may have an entry for each of thousands of learners.
 
     use std::collections::BTreeSet;
 
@@ -189,7 +189,7 @@ pub(super) mod compact {
 
     use crate::wire::LearnerId;
 
-    /// Encodes values without field names. Such values cannot skip fields.
+    /// Encodes values without field names. No field of such a value may be skipped.
     pub(in crate::cluster) mod values {
         use super::*;
 
@@ -211,8 +211,8 @@ pub(super) mod compact {
         }
     }
 
-    /// Encodes learner ids as differences between neighbours. Each byte holds seven bits, lowest first; a set eighth
-    /// bit means that more bytes follow.
+    /// Encodes learner ids as differences between successive ids. Each byte has seven bits, lowest first; a set
+    /// eighth bit means that more bytes follow.
     pub(in crate::cluster) mod learners {
         use super::*;
 
@@ -241,7 +241,7 @@ pub(super) mod compact {
                 let last = rest.iter().position(|byte| byte & 0x80 == 0)?;
                 let (number, after) = rest.split_at(last + 1);
                 let shifts = (0..).step_by(7);
-                // A longer number has at least 35 bits and cannot be a 32-bit id.
+                // A number of more than five bytes has more than 32 bits or is not the shortest form.
                 if number.len() > 5 {
                     return None;
                 }
@@ -277,7 +277,7 @@ pub(super) mod compact {
             }
 
             #[test]
-            fn what_is_no_distance_is_refused() {
+            fn invalid_distances_are_refused() {
                 assert_eq!(read(&[5, 0]), None, "twice the same");
                 assert_eq!(read(&[0x80]), None, "cut off");
                 assert_eq!(read(&[0xff, 0xff, 0xff, 0xff, 0x0f, 1]), None, "above all numbers");
@@ -290,7 +290,7 @@ pub(super) mod compact {
 
 #[cfg(test)]
 mod tests {
-    //! Every kind of value survives a round trip, and foreign bytes are rejected.
+    //! Tests that every kind of value survives a round trip and that foreign bytes are rejected.
 
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::Arc;
@@ -411,7 +411,7 @@ mod tests {
 
     /// Goal: each process decodes what another one encoded, bit for bit.
     #[test]
-    fn all_come_back() {
+    fn values_survive_a_round_trip() {
         for record in records() {
             assert_eq!(Record::of_bytes(&record.to_bytes()), Ok(record));
         }
@@ -426,7 +426,7 @@ mod tests {
         }
     }
 
-    /// Goal: the encoding stays compatible with other programs of the same layout.
+    /// Goal: the encoding stays compatible with other programs of the same layout number.
     #[test]
     fn bytes_stay_as_they_are() {
         let found: Vec<String> = [
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// Goal: truncated, extended or bit-flipped bytes give an error or another value, and never a panic.
+    /// Goal: truncated, extended or damaged bytes give an error or another value, and never a panic.
     #[test]
     fn damage_is_noticed_or_harmless() {
         fn try_all<T: AsBytes>(bytes: &[u8]) {
@@ -478,9 +478,9 @@ mod tests {
         replies().iter().for_each(|reply| try_all::<Reply>(&reply.to_bytes()));
     }
 
-    /// Goal: foreign bytes give a distinct error that names the remedy.
+    /// Goal: foreign bytes give an error that names the remedy.
     #[test]
-    fn others_are_told_apart() {
+    fn foreign_bytes_are_distinguished() {
         let check = |bytes: &[u8], expected: BytesError| assert_eq!(Record::of_bytes(bytes), Err(expected));
         check(b"", BytesError::Foreign);
         check(b"ARCH\x07\x00", BytesError::Foreign);
@@ -489,9 +489,9 @@ mod tests {
         assert!(matches!(Record::of_bytes(b"ARCL\x04\x01\xc0"), Err(BytesError::Shape { .. })));
     }
 
-    /// Goal: decoding rejects numbers that are not finite or out of range.
+    /// Goal: decoding rejects numbers that are not finite or are out of range.
     #[test]
-    fn numbers_are_numbers() {
+    fn numbers_out_of_range_are_rejected() {
         let nothing = || json!({ "Ok": { "squares": [] } });
         let square = offer(json!({ "Ok": { "squares": [0.125] } }), 1.0).to_bytes();
         for wrong in [f64::NAN, f64::INFINITY, -1.0] {

@@ -1,4 +1,4 @@
-//! Following a merge from stored states, bit for bit, and the byte encoding of a state in a blob.
+//! Recomputation of a merge from stored states, bit for bit, and the encoding of a state as bytes.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::wire::Version;
 /// Reason why a state does not match its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FollowError {
-    /// Damaged blob, or a blob of another fragment.
+    /// Blob that is damaged or belongs to another fragment.
     #[error("the state of version {version} has checksum {actual:016x} and not {expected:016x}")]
     Damaged {
         /// Version of the state.
@@ -30,7 +30,7 @@ pub enum FollowError {
         /// Number of values of the fragment.
         values: usize,
     },
-    /// Change from the previous version that differs from the merged one.
+    /// Change from the previous version that differs from the recorded one.
     #[error("version {version} does not follow the version before it: run the same version on all machines")]
     Diverged {
         /// Version of the state.
@@ -38,12 +38,12 @@ pub enum FollowError {
     },
 }
 
-/// Returns the Θ̂ that `merge` produced and the coded change from `before`, both equal to the originals. The blob of
-/// the new state has these `bytes` with checksum `sum`.
+/// Returns the Θ̂ that `merge` produced and the coded change from `before`, both bit for bit as at the leader.
+/// `bytes` is the stored new state, and `sum` its recorded checksum.
 ///
-/// If `before` is not the preceding version, the change is empty. Then no learner can be sent the change, and learners
-/// fetch the fragment. Both states hold Θ̂ alone, which also stands for Θ: the change is the difference between Θ and
-/// the previous Θ̂, and does not depend on the previous Θ.
+/// If `before` is not the preceding version, the change is empty. Then it cannot be sent to learners, and they fetch
+/// the fragment. `before` and the returned state have Θ̂ alone, also in place of Θ: the change is the difference
+/// between the new Θ and the previous Θ̂, and does not depend on the previous Θ.
 ///
 /// # Errors
 /// All of [`FollowError`].
@@ -76,7 +76,8 @@ pub fn follow(
     Ok((FragmentState::of_hat(version, outcome.state.hat), outcome.body))
 }
 
-/// Encodes Θ and momentum as `f32`, then Θ̂ in 16 bits: 10 bytes a value. A new owner continues from these bytes.
+/// Encodes Θ and momentum as `f32`, then Θ̂ in 16 bits: 10 bytes for each value. A new leader continues from these
+/// bytes.
 #[must_use]
 pub fn state_bytes(state: &FragmentState) -> Vec<u8> {
     let mut bytes = kept(state);
@@ -84,7 +85,8 @@ pub fn state_bytes(state: &FragmentState) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a fragment of `len` values at `version` that [`state_bytes`] wrote. Returns `None` if the length differs.
+/// Decodes the output of [`state_bytes`] for a fragment of `len` values at `version`. Returns `None` if the length
+/// differs.
 #[must_use]
 pub fn state_of(version: Version, len: usize, bytes: &[u8]) -> Option<FragmentState> {
     let (masters, hat) = bytes.split_at_checked(KEPT_BYTES.checked_mul(len)?)?;
@@ -106,8 +108,8 @@ mod tests {
 
     const P: FragmentId = FragmentId(1);
 
-    /// Goal: a gateway that has only states reproduces the change that learners at the merging process receive, bit for
-    /// bit. It detects a wrong state and a gap.
+    /// Goal: a gateway that has only states reproduces, bit for bit, the change that the leader computed. It detects
+    /// a wrong state and a missing version.
     #[test]
     fn the_change_between_two_states_is_the_one_that_was_made() {
         let (layout, run) = (layout(), spec());

@@ -1,4 +1,4 @@
-//! Updates from the learners of one gateway, for one fragment.
+//! State machine of a gateway for one fragment: it holds the updates of its learners until the tape has their fates.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::diloco::syncer::Paces;
 use crate::diloco::{Codec, PartialSum, Segment, SenderInfo, SumError, SumPlan, Verified, Weighted};
 use crate::wire::{ConnId, LearnerId, Refusal, Round, Serial, Version};
 
-/// Static parameters of a gateway for one fragment.
+/// Constant parameters of a gateway for one fragment.
 #[derive(Clone, Debug)]
 pub struct GatewayTerms {
     /// Id of the gateway.
@@ -19,61 +19,62 @@ pub struct GatewayTerms {
     pub codec: Codec,
 }
 
-/// Update whose fate its sender does not know yet.
+/// Update whose fate the sender does not know yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnresolvedUpdate {
     /// Round of the update.
     pub round: Round,
-    /// Serial number from the sender.
+    /// Serial number of the update.
     pub serial: Serial,
 }
 
 /// Input of a gateway. Inputs from one connection arrive in order.
 #[derive(Clone, Debug)]
 pub enum GatewayInput {
-    /// A learner joined on this connection (later connections have larger numbers), with an update of unknown fate that
-    /// it sent earlier to this or another gateway.
+    /// A learner joined on this connection; later connections have larger numbers. The last value is an update of
+    /// unknown fate that it sent earlier to this or another gateway.
     Came(LearnerId, ConnId, Option<UnresolvedUpdate>),
-    /// A connection of a learner closed. The gateway holds the learner's update until its round ends.
+    /// A connection of a learner closed. The gateway holds the learner's update until the round of the update ends.
     Left(LearnerId, ConnId),
-    /// A verified update of a learner on this connection for this round, with the facts about its sender.
+    /// A learner sent this verified update on this connection for this round. The last value is what the leader must
+    /// know about the sender.
     Update(LearnerId, ConnId, Round, Verified, SenderInfo),
-    /// A learner has nothing to report in this round.
+    /// A learner has no progress for this round.
     Pass(LearnerId, ConnId, Round),
-    /// A learner waits to join until it knows the fates of updates that it sent elsewhere. Rounds treat it as
-    /// connected, so that each of them ends, and it has nothing to report in any.
+    /// A learner waits to join until it knows the fates of updates that it sent elsewhere. Leaders treat it as a
+    /// connected learner without progress, so that rounds take place and end.
     Waits(LearnerId),
-    /// A learner no longer waits. Unless it has joined, it is gone.
+    /// A learner no longer waits. Unless it has joined, it is no longer connected.
     WaitsNoMore(LearnerId),
-    /// Speed of the gateway's learners.
+    /// Median times of the gateway's learners.
     Pace(Paces),
-    /// Notice of an owner to all gateways.
+    /// Notice of a leader to all gateways.
     Notice(Notice),
     /// Tape records after this number, in order.
     Records(u64, Vec<Record>),
-    /// Time has passed: the gateway resends lost messages.
+    /// Time has passed: the gateway repeats messages that may have been lost.
     Tick,
 }
 
 /// Output of a gateway.
 #[derive(Clone, Debug)]
 pub enum GatewayOutput {
-    /// Ask this learner for its progress for this round, on this connection only.
+    /// Ask this learner for its progress for this round, only on this connection.
     Ask(LearnerId, ConnId, Round),
-    /// Send a receipt on this connection: the version that the update was merged into, or `None` if it was not merged
-    /// and the learner keeps its progress.
+    /// Send a receipt on this connection. It has the version that contains the update, or `None` if the update was
+    /// not merged and the learner keeps its progress.
     Receipt(LearnerId, ConnId, Serial, Option<Version>),
-    /// Tell this learner on this connection that its update was refused, with the reason.
+    /// Tell the learner on this connection that its update was refused, with the reason.
     Refused(LearnerId, ConnId, Serial, Refusal),
-    /// Send this reply to the owner.
+    /// Send this reply to the leader.
     Reply(Reply),
     /// Read the tape records after this number.
     Read(u64),
-    /// The tape's next record and its number. Each record comes once, in order.
+    /// Report the tape's next record and its number. Each record is reported once, in order.
     Seen(u64, Box<Record>),
 }
 
-/// Pending messages to the owner. Any number of events since the last reply becomes a few messages.
+/// Pending messages to the leader. All events since the last reply are combined into a few messages.
 #[derive(Debug, Default)]
 struct PendingMessages {
     is_here: bool,
@@ -81,7 +82,7 @@ struct PendingMessages {
     offers: BTreeSet<LearnerId>,
 }
 
-/// Gateway state of one fragment: holds updates until the tape has their fates.
+/// State machine of a gateway for one fragment.
 #[derive(Debug)]
 pub struct Gateway {
     terms: GatewayTerms,
@@ -89,17 +90,17 @@ pub struct Gateway {
     learners: BTreeMap<LearnerId, ConnId>,
     /// Learners that wait to join.
     waiting: BTreeSet<LearnerId>,
-    /// Speed of the connected learners.
+    /// Median times of the connected learners.
     paces: Paces,
-    /// Last round in which each learner was asked, and the connection used.
+    /// Last round in which each learner was asked, and the connection.
     asked: BTreeMap<LearnerId, (ConnId, Round)>,
-    /// Learners that have nothing to report in the newest round.
+    /// Learners without progress for the newest round.
     passed: BTreeSet<LearnerId>,
-    /// Learners whose updates were offered in the newest round, and their number at the previous `Collect`.
+    /// Learners whose updates were offered in the newest round, and their number at its previous `Collect`.
     offered: BTreeSet<LearnerId>,
     offered_before: u32,
-    /// Pending messages, sent together once no other output is left.
-    unsaid: PendingMessages,
+    /// Pending messages, sent once no other output is left.
+    pending: PendingMessages,
     /// Number of the newest record seen.
     last: u64,
     /// Newest round that collects updates.
@@ -110,13 +111,13 @@ pub struct Gateway {
     open: BTreeMap<LearnerId, UnresolvedUpdate>,
     /// Updates held by the gateway.
     held: BTreeMap<LearnerId, (UnresolvedUpdate, Verified, SenderInfo)>,
-    /// Refusals from the owner of updates without a known fate.
+    /// Updates without a known fate that the leader refused.
     refused: BTreeMap<LearnerId, (UnresolvedUpdate, Refusal)>,
     orders: VecDeque<GatewayOutput>,
 }
 
 impl Gateway {
-    /// Creates a gateway without learners.
+    /// Returns a gateway without learners.
     #[must_use]
     pub fn new(terms: GatewayTerms) -> Self {
         Self {
@@ -128,7 +129,7 @@ impl Gateway {
             passed: BTreeSet::new(),
             offered: BTreeSet::new(),
             offered_before: 0,
-            unsaid: PendingMessages::default(),
+            pending: PendingMessages::default(),
             last: 0,
             round: None,
             invited: None,
@@ -143,16 +144,16 @@ impl Gateway {
     pub fn handle(&mut self, input: GatewayInput) {
         match input {
             GatewayInput::Came(learner, conn, unsettled) => self.on_came(learner, conn, unsettled),
-            // The close of a connection may arrive after the learner's next connection opened.
+            // A connection may be reported as closed after the learner's next connection was opened.
             GatewayInput::Left(learner, conn) if self.learners.get(&learner) == Some(&conn) => {
                 self.learners.remove(&learner);
                 self.open.remove(&learner);
                 self.asked.remove(&learner);
-                self.unsaid.is_here = true;
+                self.pending.is_here = true;
             }
             GatewayInput::Left(..) => {}
             GatewayInput::Update(learner, conn, round, update, sender) => {
-                // The fate of an update from a closed connection is settled through the learner's next connection.
+                // If the connection has closed, the learner's next connection resolves the fate of the update.
                 if self.learners.get(&learner) == Some(&conn) {
                     self.on_update(learner, round, update, sender);
                 }
@@ -160,12 +161,12 @@ impl Gateway {
             GatewayInput::Pass(learner, conn, round) => {
                 if self.learners.get(&learner) == Some(&conn) && self.round == Some(round) {
                     self.passed.insert(learner);
-                    self.unsaid.passes.insert(learner);
+                    self.pending.passes.insert(learner);
                 }
             }
             GatewayInput::Waits(learner) => {
                 self.waiting.insert(learner);
-                self.unsaid.is_here = true;
+                self.pending.is_here = true;
                 self.pass_for_waiting();
             }
             GatewayInput::WaitsNoMore(learner) => {
@@ -178,7 +179,8 @@ impl Gateway {
             GatewayInput::Notice(Notice::Weigh { round, cancelled, plan, weights }) => {
                 let mine = weights.iter().filter(|(gateway, _)| *gateway == self.terms.gateway);
                 for (_, weights) in mine {
-                    // A sum that cannot be computed is not sent; the round then ends by the owner's timeout.
+                    // If the sum cannot be computed, it is not sent, and the leader abandons the round after a
+                    // timeout.
                     if let Ok(Some(sum)) = self.sum(round, &plan, weights) {
                         let (gateway, cancelled, bytes) =
                             (self.terms.gateway, cancelled.clone(), sum.to_bytes());
@@ -199,16 +201,16 @@ impl Gateway {
             }
             GatewayInput::Records(after, records) => self.on_records(after, &records),
             GatewayInput::Tick => {
-                self.unsaid.is_here = true;
+                self.pending.is_here = true;
                 self.read();
             }
         }
     }
 
-    /// Returns the next output. Replies to the owner come last, so that one reply covers all inputs handled before the
-    /// poll.
+    /// Returns the next output. Replies to the leader come last, so that one reply covers all inputs handled before
+    /// the poll.
     pub fn poll(&mut self) -> Option<GatewayOutput> {
-        self.orders.pop_front().or_else(|| self.say().map(GatewayOutput::Reply))
+        self.orders.pop_front().or_else(|| self.next_reply().map(GatewayOutput::Reply))
     }
 
     /// Returns the number of updates held, including those of disconnected learners.
@@ -225,28 +227,28 @@ impl Gateway {
         self.waiting.remove(&learner);
         if let Some(unsettled) = unsettled {
             self.open.insert(learner, unsettled);
-            // Its record may be an old one.
+            // The record of the update may be an old one.
             let before = unsettled.round.0.saturating_sub(1).min(self.last);
             self.orders.push_back(GatewayOutput::Read(before));
         } else {
-            // Another gateway has settled any update that was open here.
+            // Any update that was open here was resolved at another gateway.
             self.open.remove(&learner);
             if let Some(round) = self.round.filter(|_| self.is_invited(learner)) {
                 self.ask(learner, conn, round);
             }
         }
-        self.unsaid.is_here = true;
+        self.pending.is_here = true;
     }
 
     fn on_update(&mut self, learner: LearnerId, round: Round, update: Verified, sender: SenderInfo) {
         let unsettled = UnresolvedUpdate { round, serial: update.serial };
         self.open.insert(learner, unsettled);
         if self.round != Some(round) {
-            // Too late for its round; the tape will show that it was not merged.
+            // The update is too late for its round. The tape will show that it was not merged.
             self.orders.push_back(GatewayOutput::Read(round.0.saturating_sub(1).min(self.last)));
             return;
         }
-        // Only the first update of a round counts, because it may have been weighed already.
+        // Only the first update of a round is used, because it may have been weighed already.
         if self.held.get(&learner).is_none_or(|(held, ..)| held.round != round) {
             self.held.insert(learner, (unsettled, update, sender));
         }
@@ -273,11 +275,11 @@ impl Gateway {
         let free = self.learners.iter().filter(|(learner, _)| is_free(**learner));
         let free: Vec<(LearnerId, ConnId)> = free.map(|(learner, conn)| (*learner, *conn)).collect();
         free.into_iter().for_each(|(learner, conn)| self.ask(learner, conn, round));
-        // Offers from before the previous `Collect` that this one does not count were lost. The owner ignores
-        // duplicates.
+        // If the leader received fewer offers than were sent before the previous `Collect`, some were lost. The
+        // leader ignores duplicates.
         let heard = heard.get(&self.terms.gateway).copied().unwrap_or(0);
         if heard < self.offered_before {
-            self.unsaid.offers.extend(&self.offered);
+            self.pending.offers.extend(&self.offered);
         }
         self.offered_before = u32::try_from(self.offered.len()).unwrap_or(u32::MAX);
         self.pass_for_waiting();
@@ -287,19 +289,19 @@ impl Gateway {
         self.invited.as_ref().is_none_or(|invited| invited.contains(&learner))
     }
 
-    /// Asks a learner once in a round. Messages on a connection are not lost while the connection lasts.
+    /// Asks a learner once in each round, because messages are not lost while a connection lasts.
     fn ask(&mut self, learner: LearnerId, conn: ConnId, round: Round) {
         if self.asked.insert(learner, (conn, round)) != Some((conn, round)) {
             self.orders.push_back(GatewayOutput::Ask(learner, conn, round));
         }
     }
 
-    /// Sends or repeats "nothing to report" for waiting learners and for learners that passed.
+    /// Reports, possibly again, that waiting learners and learners that passed have no progress for the round.
     fn pass_for_waiting(&mut self) {
         let nothing = self.waiting.union(&self.passed);
         let nothing = nothing.filter(|learner| !self.held.contains_key(learner));
         let nothing: Vec<LearnerId> = nothing.copied().collect();
-        self.unsaid.passes.extend(nothing);
+        self.pending.passes.extend(nothing);
     }
 
     fn on_records(&mut self, after: u64, records: &[Record]) {
@@ -312,7 +314,7 @@ impl Gateway {
                 let merged = record.has_merged(learner, serial).then_some(Version(seq));
                 let refused = self.refused.get(&learner).filter(|(refused, _)| *refused == unsettled);
                 self.orders.push_back(match refused {
-                    // A new owner may have taken over and accepted the update.
+                    // A new leader may have accepted the update after all.
                     Some((_, why)) if merged.is_none() => GatewayOutput::Refused(learner, conn, serial, *why),
                     _ => GatewayOutput::Receipt(learner, conn, serial, merged),
                 });
@@ -327,7 +329,7 @@ impl Gateway {
         }
     }
 
-    /// Returns the sum of these updates for `round`, or `None` if one of them is missing here.
+    /// Returns the weighted sum of these updates for `round`, or `None` if the gateway lacks one of them.
     fn sum(
         &self,
         round: Round,
@@ -349,23 +351,23 @@ impl Gateway {
     }
 
     fn offer(&mut self, learner: LearnerId) {
-        self.unsaid.offers.insert(learner);
+        self.pending.offers.insert(learner);
     }
 
-    /// Returns the next reply to the owner.
-    fn say(&mut self) -> Option<Reply> {
+    /// Returns the next reply to the leader.
+    fn next_reply(&mut self) -> Option<Reply> {
         let gateway = self.terms.gateway;
-        if std::mem::take(&mut self.unsaid.is_here) {
+        if std::mem::take(&mut self.pending.is_here) {
             let learners = self.learners.keys().chain(&self.waiting).copied().collect();
             let waits = !self.waiting.is_empty();
             return Some(Reply::Here { gateway, learners, waits, paces: self.paces });
         }
         let (passes, offers) =
-            (std::mem::take(&mut self.unsaid.passes), std::mem::take(&mut self.unsaid.offers));
-        // Without a collecting round there is nothing to report.
+            (std::mem::take(&mut self.pending.passes), std::mem::take(&mut self.pending.offers));
+        // If no round collects, there is no reply to send.
         let round = self.round?;
         if !passes.is_empty() {
-            self.unsaid.offers = offers;
+            self.pending.offers = offers;
             return Some(Reply::Pass { round, learners: passes });
         }
         let of_round = |learner: LearnerId| {
@@ -378,7 +380,7 @@ impl Gateway {
         (!offers.is_empty()).then_some(Reply::Offers { gateway, round, offers })
     }
 
-    /// Requests records from the oldest round with an open update.
+    /// Requests the records from the oldest round with an open update on.
     fn read(&mut self) {
         let oldest = self.open.values().map(|unsettled| unsettled.round.0.saturating_sub(1)).min();
         let after = oldest.map_or(self.last, |oldest| oldest.min(self.last));

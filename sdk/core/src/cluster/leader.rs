@@ -1,4 +1,5 @@
-//! Owner of a fragment. It takes the fragment over, and puts each round on the tape before any learner sees its effect.
+//! State machine of a fragment's leader. It takes the fragment over, and puts the outcome of each round on the tape
+//! before any learner sees its effect.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -9,15 +10,15 @@ use super::{AdminCommands, LeaderOutput, LeaderTerms, Notice, Record, Reply, sta
 use crate::diloco::{FragmentState, Launch, Rounds, checksum, cohort};
 use crate::wire::{LearnerId, Millis, Round, Version};
 
-/// Silence after which a gateway counts as gone, in multiples of `again_ms`.
+/// Silence after which a gateway is taken as gone, in multiples of `again_ms`.
 const SILENT_TIMES: u64 = 10;
 
-/// Input of an owner.
+/// Input of a leader.
 #[derive(Clone, Debug)]
 pub enum LeaderInput {
-    /// The roster leases the fragment to this owner until this time.
+    /// The roster leases the fragment to this leader until this time.
     Leased(Millis),
-    /// The roster does not lease it the fragment.
+    /// The roster does not lease the fragment to this leader.
     NotLeased,
     /// Tape records after this number, in order.
     Records(u64, Vec<Record>),
@@ -28,23 +29,23 @@ pub enum LeaderInput {
         /// Number of the record.
         seq: u64,
     },
-    /// The append was refused because the last record has another number.
+    /// The append was refused, because the last record does not have the expected number.
     Refused,
-    /// Bytes exist under this key: ours (true), or others stored earlier (false).
+    /// Bytes are stored under this key: those of this leader (true), or others stored earlier (false).
     Stored(u64, bool),
-    /// Bytes under this key.
+    /// The bytes under this key; `None` if there are none.
     Loaded(u64, Option<Vec<u8>>),
-    /// Initial state of the fragment, version 0.
+    /// The initial state of the fragment, version 0.
     Begun(FragmentState),
     /// Reply of a gateway.
     Reply(Reply),
-    /// Commands of the owner of the run now in force.
+    /// Commands of the owner of the run that are now in force.
     Ordered(AdminCommands),
-    /// Time has passed. Drivers send this at least every `again_ms`.
+    /// Time has passed. The driver sends it at least every `again_ms`.
     Tick,
 }
 
-/// Leader of the rounds of one fragment, as long as the tape accepts its records.
+/// State machine that leads the rounds of one fragment, as long as the tape accepts its records.
 #[derive(Debug)]
 pub struct FragmentLeader {
     terms: LeaderTerms,
@@ -53,10 +54,10 @@ pub struct FragmentLeader {
     /// End of the lease.
     until: Millis,
     stage: LeaderPhase,
-    /// Counter of this owner's records.
+    /// Number of records that this leader has begun to append.
     turn: u64,
     measured: Measured,
-    /// Time of the last request that is still unanswered.
+    /// Time of the last request, if it is unanswered.
     asked: Millis,
     /// Connected learners by gateway.
     here: GatewayMembership,
@@ -66,7 +67,7 @@ pub struct FragmentLeader {
 }
 
 impl FragmentLeader {
-    /// Creates an owner that leads nothing yet.
+    /// Returns a leader without a lease.
     #[must_use]
     pub fn new(terms: LeaderTerms) -> Self {
         Self {
@@ -90,7 +91,7 @@ impl FragmentLeader {
             LeaderInput::Leased(until) => self.on_leased(now, until),
             LeaderInput::NotLeased => self.stage = LeaderPhase::Away,
             LeaderInput::Records(after, records) => self.on_records(now, after, &records),
-            // An answer about a record from an earlier lead may come late, and a record of another owner may have its
+            // An answer about an earlier record may come late, and a record of another leader may have the same
             // number.
             LeaderInput::Appended { turn, seq } if turn == self.turn => self.on_appended(now, seq),
             LeaderInput::Appended { .. } => {}
@@ -109,7 +110,7 @@ impl FragmentLeader {
         self.orders.pop_front()
     }
 
-    /// Returns the newest state, or `None` while the owner does not lead or a merge is using the state.
+    /// Returns the newest state, or `None` while the fragment is not led or a merge is using the state.
     #[must_use]
     pub fn state(&self) -> Option<&FragmentState> {
         let LeaderPhase::Leading(leading) = &self.stage else { return None };
@@ -154,7 +155,7 @@ impl FragmentLeader {
                 let Step::Appending(ours) = &leading.step else { return };
                 match records.first() {
                     Some(record) if record == ours => self.on_appended(now, self.last + 1),
-                    // Another owner took over, and this owner's unfinished work is void.
+                    // Another leader took over, and this leader's unfinished work is void.
                     Some(_) => self.stage = LeaderPhase::Away,
                     None => {
                         let record = ours.clone();
@@ -169,11 +170,11 @@ impl FragmentLeader {
     fn on_loaded(&mut self, now: Millis, key: u64, bytes: Option<Vec<u8>>) {
         let LeaderPhase::Loading(seq, sum) = self.stage else { return };
         let Some(bytes) = bytes else {
-            // Another owner led meanwhile and is gone. A later read of the tape gives the newest state.
+            // Another leader has led and stopped meanwhile. A later read of the tape returns the newest state.
             (self.stage, self.asked) = (LeaderPhase::Reading, now);
             return;
         };
-        // A damaged state is requested again.
+        // A damaged state is loaded again.
         if key != seq || checksum(&bytes) != sum {
             return;
         }
@@ -183,14 +184,14 @@ impl FragmentLeader {
     }
 
     fn on_begun(&mut self, now: Millis, state: FragmentState) {
-        // Another owner may have merged meanwhile; the tape then refuses the next append.
+        // Another leader may have merged meanwhile; the tape then refuses the next append.
         let is_ours = state.version == Version(0) && state.theta.len() == self.terms.len();
         if is_ours && matches!(self.stage, LeaderPhase::Beginning) {
             self.take(now, state);
         }
     }
 
-    /// Continues from `state` once the tape has the takeover.
+    /// Starts leading from `state`: appends the takeover to the tape.
     fn take(&mut self, now: Millis, state: FragmentState) {
         let rounds = Rounds::new(self.terms.rounds.clone(), state);
         let record = Record::Took(self.terms.process);
@@ -222,7 +223,7 @@ impl FragmentLeader {
         }
     }
 
-    /// Puts a record onto the tape.
+    /// Appends a new record to the tape.
     fn put(&mut self, now: Millis, record: Record) {
         let LeaderPhase::Leading(leading) = &mut self.stage else { return };
         leading.step = Step::Appending(record.clone());
@@ -237,7 +238,7 @@ impl FragmentLeader {
             return;
         }
         if !is_ours {
-            // No other process stores under this key while this one leads.
+            // Another process stored the state of this round, so it leads now.
             self.stage = LeaderPhase::Away;
             return;
         }
@@ -251,14 +252,14 @@ impl FragmentLeader {
             let gone = self.here.note(now, gateway, learners, waits);
             if let LeaderPhase::Leading(leading) = &mut self.stage {
                 gone.into_iter().for_each(|learner| leading.rounds.unask(learner));
-                self.go_on(now);
+                self.advance(now);
             }
             return;
         }
         let LeaderPhase::Leading(leading) = &mut self.stage else { return };
         let Step::Working(work) = &mut leading.step else { return };
         work.take(now, &mut leading.rounds, reply);
-        self.go_on(now);
+        self.advance(now);
     }
 
     fn on_tick(&mut self, now: Millis) {
@@ -281,24 +282,24 @@ impl FragmentLeader {
                     let rested_ms = now.since(*since);
                     self.rest(now, rested_ms);
                 }
-                Step::Working(_) => self.go_on(now),
+                Step::Working(_) => self.advance(now),
                 Step::Storing(bytes, _) if is_due => {
                     let (key, bytes) = (self.last + 1, Arc::clone(bytes));
                     self.ask(now, LeaderOutput::Store(key, bytes));
                 }
-                // It is unknown whether the record is on the tape.
+                // The record may be on the tape or not.
                 Step::Appending(_) if is_due => self.ask(now, LeaderOutput::Read(self.last)),
                 Step::Storing(..) | Step::Appending(_) => {}
             },
         }
     }
 
-    /// Starts the next due action after `rested_ms` milliseconds without work.
+    /// Starts the next action that is due, after `rested_ms` milliseconds without work.
     fn rest(&mut self, now: Millis, rested_ms: u64) {
         let is_idle = rested_ms >= self.terms.idle_ms;
         if self.ordered.is_ending {
-            let invited = self.who_is_here(now);
-            // After `idle_ms` all live gateways have reported, even to a new owner.
+            let invited = self.live_learners(now);
+            // After `idle_ms` all live gateways have reported, even to a new leader.
             let LeaderPhase::Leading(leading) = &self.stage else { return };
             let has_heard = now.since(leading.since) >= self.terms.idle_ms;
             if !invited.is_empty() && has_heard {
@@ -308,14 +309,14 @@ impl FragmentLeader {
             }
         } else if self.ordered.is_held {
             if is_idle && self.here.waits() {
-                // A learner that waited at a lost gateway no longer waits.
-                self.who_is_here(now);
+                // A learner that waited at a silent gateway no longer waits.
+                self.live_learners(now);
                 if self.here.waits() {
                     self.put(now, Record::Abandoned);
                 }
             }
         } else if rested_ms >= self.terms.rest_ms && now >= self.measured.may_launch_at(&self.terms) {
-            let here = self.who_is_here(now);
+            let here = self.live_learners(now);
             let needed = if self.measured.has_begun() { 1 } else { self.terms.learners_start.max(1) };
             if here.len() >= needed {
                 self.launch(now, here, false);
@@ -325,22 +326,22 @@ impl FragmentLeader {
         }
     }
 
-    /// Returns the learners at live gateways. Learners at other gateways can no longer answer.
-    fn who_is_here(&mut self, now: Millis) -> BTreeSet<LearnerId> {
+    /// Forgets silent gateways, and returns the learners at all others.
+    fn live_learners(&mut self, now: Millis) -> BTreeSet<LearnerId> {
         let silent = self.here.forget_silent(now, SILENT_TIMES * self.terms.again_ms);
         silent.into_iter().for_each(|gateway| self.measured.forget(gateway));
-        self.here.everybody()
+        self.here.all_learners()
     }
 
-    /// Launches a round. The last round invites all learners in `here`.
+    /// Launches a round. The last round invites all learners in `here`, other rounds at most `cohort_max` of them.
     fn launch(&mut self, now: Millis, here: BTreeSet<LearnerId>, is_last: bool) {
         let LeaderPhase::Leading(leading) = &mut self.stage else { return };
         leading.rounds.unask_all_but(&here);
         let (fragment, round) = (self.terms.rounds.fragment, Round(self.last + 1));
         let cohort_max = if is_last { u32::MAX } else { self.ordered.cohort_max };
-        let (everybody, rounds) = (here.len(), &leading.rounds);
+        let (all_learners, rounds) = (here.len(), &leading.rounds);
         let invited = cohort(&here, cohort_max, self.last, |learner| !rounds.is_asked(learner));
-        let is_sample = invited.len() < everybody;
+        let is_sample = invited.len() < all_learners;
         // The last rounds of all fragments overlap.
         let last_of = is_last.then(|| self.terms.fragments.into());
         let work = ActiveRound::launch(
@@ -351,14 +352,14 @@ impl FragmentLeader {
         );
         (leading.step, leading.is_last) = (Step::Working(Box::new(work)), is_last);
         self.measured.note_launch(now, &self.terms);
-        self.go_on(now);
+        self.advance(now);
     }
 
     /// Advances the current round as far as possible.
-    fn go_on(&mut self, now: Millis) {
+    fn advance(&mut self, now: Millis) {
         let LeaderPhase::Leading(leading) = &mut self.stage else { return };
         let Step::Working(work) = &mut leading.step else { return };
-        let ended = work.go_on(now, &self.terms, &mut self.measured, &mut leading.rounds);
+        let ended = work.advance(now, &self.terms, &mut self.measured, &mut leading.rounds);
         self.orders.extend(work.poll().map(LeaderOutput::Tell));
         match ended {
             None => {}
@@ -381,7 +382,7 @@ impl FragmentLeader {
         self.ask(now, LeaderOutput::Read(0));
     }
 
-    /// Appends the record of the current turn, possibly repeatedly.
+    /// Appends the record of the current turn, possibly again.
     fn append(&mut self, now: Millis, record: Record) {
         self.ask(now, LeaderOutput::Append { turn: self.turn, expect: self.last, record });
     }
@@ -392,46 +393,46 @@ impl FragmentLeader {
     }
 }
 
-/// Returns the number of a record and the checksum of its state, or `None` if the record is not a merge.
+/// Returns the number of a record and the checksum of its state, or `None` if it is not the record of a merge.
 fn merged((seq, record): (u64, &Record)) -> Option<(u64, u64)> {
     let Record::Merged { state, .. } = record else { return None };
     Some((seq, *state))
 }
 
-/// Phase of this owner for its fragment.
+/// Phase of a leader.
 #[derive(Debug)]
 pub(super) enum LeaderPhase {
-    /// Not leading; another owner may lead.
+    /// Not leading; another process may lead.
     Away,
     /// Reading the tape.
     Reading,
-    /// Loading the state after the record of this number, with the known checksum.
+    /// Loading the state with this number, which must have this checksum.
     Loading(u64, u64),
-    /// Waiting for the initial state of a fragment without a merge.
+    /// Waiting for the initial state of a fragment that was never merged.
     Beginning,
     /// Leading.
     Leading(Box<Leading>),
-    /// The last round is over.
+    /// The last round is over: the run has ended.
     Over,
 }
 
-/// Data of a fragment while this owner leads it.
+/// State of a fragment while this process leads it.
 #[derive(Debug)]
 pub(super) struct Leading {
     pub(super) rounds: Rounds,
     pub(super) step: Step,
-    /// Start of the lead.
+    /// Start of the leadership.
     pub(super) since: Millis,
     /// True if the current round is the last one.
     pub(super) is_last: bool,
 }
 
-/// Current step of a leading owner.
+/// Current activity of a process that leads.
 #[derive(Debug)]
 pub(super) enum Step {
     /// Idle since this time.
     Resting(Millis),
-    /// In a round.
+    /// Conducting a round.
     Working(Box<ActiveRound>),
     /// Storing the merged state, before its record is appended.
     Storing(Arc<Vec<u8>>, Record),

@@ -1,37 +1,37 @@
-//! A run on several machines as pure state machines: gateways, which hold the sockets of learners, and owners of
+//! Pure state machines of a run on several machines: gateways, which hold the connections of learners, and leaders of
 //! fragments.
 //!
 //! A [`FragmentLeader`] leads the rounds of one fragment with the same `Rounds` as a syncer in a single process.
-//! Bodies stay at the gateways that received them. A [`Gateway`] offers the owner each update without its body, learns
-//! the update's weight, and sends the sum of its updates. So an owner receives one sum from each gateway, however many
-//! learners there are. Sums are exact ([`PartialSum`](crate::diloco::PartialSum)), and a merge has the same bits as in
-//! a single process.
+//! Bodies of updates stay at the gateways that received them. A [`Gateway`] offers each update to the leader without
+//! its body, gets the update's weight, and sends the weighted sum of its updates. A leader thus receives one sum from
+//! each gateway, regardless of the number of learners. Sums are exact ([`PartialSum`](crate::diloco::PartialSum)),
+//! and a merge has the same bits as in a single process.
 //!
-//! Four services connect them. Each has only a few messages, so implementations may live in one process, in a simulator
-//! with faults, or on real servers:
+//! Four services connect leaders and gateways. Each has only a few operations, so it may be implemented in one
+//! process, in a simulator with faults, or on real servers:
 //!
-//! | service | what it does | what is asked of it |
+//! | service | content | required guarantee |
 //! |---|---|---|
-//! | tape | [`Record`]s of a fragment, numbered 1, 2, 3 …; append after the last one known | what it took stays |
-//! | blobs | bytes under a key, written once and removed after their last use | the same |
-//! | roster | a lease for each fragment, which runs out | liveness only: it may be wrong |
-//! | bus | [`Notice`]s to all gateways, [`Reply`]s to an owner | nothing: it may lose, repeat and reorder |
+//! | tape | [`Record`]s of a fragment, numbered from 1; an append names the last known number | appended records stay |
+//! | blobs | bytes under a key, written once and removed after their last use | stored bytes stay until removed |
+//! | roster | a lease for each fragment, which expires | liveness only: it may be wrong |
+//! | bus | [`Notice`]s to all gateways, [`Reply`]s to a leader | none: it may lose, repeat and reorder messages |
 //!
-//! Records, notices and replies are encoded with [`AsBytes`] on all services.
+//! Records, notices and replies are encoded with [`AsBytes`] in all services.
 //!
 //! Commands of the owner of the run are on a separate tape, [`OF_THE_RUN`], which every process reads: see
 //! [`AdminCommand`].
 //!
-//! # Why nothing is merged twice and nothing announced is lost
-//! - **A fence, and no clock.** An owner stores the merged state, appends the record with the last number that it
-//!   knows, and only then tells learners. A new owner first appends [`Record::Took`]. The tape then refuses every later
-//!   record of the former owner, whatever that owner believes about its lease.
-//! - **A round is the number of the record that ends it**, and so is the version. Each round ends in exactly one
-//!   record of this number: it was merged, or it was abandoned. The first record of a new owner ends the round of the
-//!   former one.
+//! # Why no update is merged twice and no announced version is lost
+//! - **A fence, and no clock.** A leader stores the merged state, appends the record under the number after the last
+//!   one that it knows, and only then notifies learners. A new leader first appends [`Record::Took`]. The tape then
+//!   refuses every later record of the former leader, even if that leader believes that its lease is valid.
+//! - **A round has the number of the record that ends it**, and so does the version. Each round ends in exactly one
+//!   record of this number: it was merged, or it was abandoned. The first record of a new leader ends the round of
+//!   the former one.
 //! - **An update belongs to one round.** The record of that round shows whether the update was merged, so any gateway
-//!   can tell. A learner that reconnects elsewhere sends nothing of that fragment until it knows. It keeps any progress
-//!   that was not merged.
+//!   can find out. If a learner reconnects to another gateway, it sends no update of that fragment until it knows the
+//!   outcome. It keeps all progress that was not merged.
 
 mod active_round;
 mod bytes;
@@ -61,27 +61,27 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GatewayId(pub u32);
 
-/// Id of an owner process. Each start of the program has a new one.
+/// Id of a process that leads fragments. Each start of the program has a new id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProcessId(pub u64);
 
 /// Record on the tape of a fragment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Record {
-    /// This process owns the fragment from this record on.
+    /// This process leads the fragment from this record on.
     Took(ProcessId),
     /// The round of this number produced the version of this number.
     Merged {
         /// The merge without the bodies of its updates.
         merge: Box<MergeEntry>,
-        /// Checksum of the resulting state, which is in the blob of this number: see [`state_bytes`].
+        /// Checksum of the resulting state, which is in the blob with this number as its key: see [`state_bytes`].
         state: u64,
     },
     /// The round of this number ended without a merge.
     Abandoned,
     /// The last round is over: no record follows this one.
     Finished,
-    /// Command of the owner of the run. It is only on the tape [`OF_THE_RUN`], which holds nothing else.
+    /// Command of the owner of the run. It occurs only on the tape [`OF_THE_RUN`], which has no other records.
     Decreed(AdminCommand),
 }
 
@@ -94,7 +94,7 @@ impl Record {
     }
 }
 
-/// Message of an owner to all gateways over the bus.
+/// Message of a leader to all gateways over the bus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Notice {
     /// Request that learners send their progress.
@@ -104,14 +104,15 @@ pub enum Notice {
         /// Invited learners; `None` means all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         invited: Option<BTreeSet<LearnerId>>,
-        /// Number of learners whose updates were offered so far, by gateway.
+        /// Number of learners whose offers the leader has received so far, by gateway.
         heard: BTreeMap<GatewayId, u32>,
     },
-    /// Request that the listed gateways sum the listed updates.
+    /// Request that the listed gateways sum the listed updates with these weights.
     Weigh {
         /// Round of the merge.
         round: Round,
-        /// Segments on which directions cancelled out. If there are any, the sum is repeated.
+        /// Segments on which directions cancelled out in a first sum. If there are any, this is the request for the
+        /// second sum.
         cancelled: Vec<u32>,
         /// Plan of the sum.
         #[serde(with = "bytes::shared")]
@@ -136,17 +137,17 @@ pub enum Notice {
 pub struct UpdateWeight {
     /// Sender.
     pub learner: LearnerId,
-    /// Serial number from the sender.
+    /// Serial number of the update.
     pub serial: Serial,
     /// Weight relative to the other updates.
     pub weight: f64,
     /// Weight for each expert of the fragment.
     pub experts: Vec<f64>,
-    /// Number of steps that bounds the update's length.
+    /// Number of steps that bounds the length of the update.
     pub steps: u32,
 }
 
-/// Message of a gateway to an owner over the bus.
+/// Message of a gateway to a leader over the bus.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// Learners that are connected to the gateway or wait to join.
@@ -156,14 +157,14 @@ pub enum Reply {
         /// Connected and waiting learners.
         #[serde(with = "bytes::compact::learners")]
         learners: BTreeSet<LearnerId>,
-        /// True if a learner waits for the end of a round of each fragment before it takes part.
+        /// True if a learner waits for the end of a round of each fragment before it joins.
         waits: bool,
-        /// Speed of the learners.
+        /// Median times of the gateway's learners.
         paces: Paces,
     },
-    /// Learners with nothing to report in this round.
+    /// Learners without progress for this round.
     Pass {
-        /// Round without their updates.
+        /// Round that these learners send no updates for.
         round: Round,
         /// Learners that the round no longer waits for.
         #[serde(with = "bytes::compact::learners")]
@@ -175,7 +176,7 @@ pub enum Reply {
         gateway: GatewayId,
         /// Round of the updates.
         round: Round,
-        /// Updates not offered yet, and those whose offers may have been lost.
+        /// Updates not offered yet, and updates whose offers may have been lost.
         #[serde(with = "bytes::compact::values")]
         offers: Vec<Offer>,
     },
@@ -185,9 +186,9 @@ pub enum Reply {
         gateway: GatewayId,
         /// Round of the merge.
         round: Round,
-        /// Cancelled segments, copied from the notice.
+        /// Cancelled segments of the notice.
         cancelled: Vec<u32>,
-        /// Encoding from [`PartialSum::to_bytes`](crate::diloco::PartialSum::to_bytes).
+        /// Encoded sum, see [`PartialSum::to_bytes`](crate::diloco::PartialSum::to_bytes).
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
@@ -200,19 +201,19 @@ pub struct Offer {
     pub learner: LearnerId,
     /// The update without the bytes of its body.
     pub update: Verified,
-    /// Standing of the sender.
+    /// What the leader must know about the sender.
     #[serde(rename = "standing")]
     pub sender: SenderInfo,
 }
 
-/// Output of an owner: requests to the tape, the blobs, the bus and the driver.
+/// Output of a leader: requests to the tape, the blob storage, the bus and the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LeaderOutput {
-    /// Append a record if the last one has the expected number.
+    /// Append a record if the last record has the expected number.
     Append {
-        /// Turn of the record, which tells its answer from answers about earlier records.
+        /// Turn of the record. It distinguishes the answer from answers about earlier records.
         turn: u64,
-        /// Last number that the owner knows.
+        /// Number of the last record that the leader knows.
         expect: u64,
         /// Record to append.
         record: Record,
@@ -223,35 +224,35 @@ pub enum LeaderOutput {
     Store(u64, Arc<Vec<u8>>),
     /// Load the bytes under this key.
     Load(u64),
-    /// Create the initial state of the fragment, for [`LeaderInput::Begun`]. That may take long; the owner repeats the
-    /// order meanwhile.
+    /// Create the initial state of the fragment and answer with [`LeaderInput::Begun`]. That may take long; the
+    /// leader repeats the request meanwhile.
     Begin,
-    /// Delete the bytes under these keys, which no process will load. There is no answer.
+    /// Delete the bytes under these keys, which no process needs any more. There is no answer.
     Forget(Range<u64>),
     /// Send a notice to all gateways.
     Tell(Notice),
 }
 
-/// Static parameters of an owner for its fragment.
+/// Constant parameters of a leader for its fragment.
 #[derive(Clone, Debug)]
 pub struct LeaderTerms {
     /// Id of this process.
     pub process: ProcessId,
-    /// Terms of the fragment's rounds.
+    /// Parameters of the fragment's rounds.
     pub rounds: RoundTerms,
-    /// Outer step at full momentum.
+    /// Outer step with full momentum.
     pub outer: OuterSpec,
     /// Merged tokens over which the momentum rises linearly from 0; 0 gives full momentum from the first round.
     pub momentum_warmup_tokens: f64,
-    /// P: each learner is asked for a fragment every H/P steps.
+    /// P, the number of fragments: each learner is asked for a fragment every H/P steps.
     pub fragments: u16,
-    /// Initial estimates of the timing, until rounds are measured.
+    /// Initial estimates of times, replaced by measurements of rounds.
     pub timing: Timing,
-    /// Minimum time from the end of a round to the next one, in milliseconds. Rounds are also H steps of the median
-    /// learner apart, once gateways report the time of a step.
+    /// Minimum time from the end of a round to the next one, in milliseconds. Once gateways report step times, rounds
+    /// are also H steps of the median learner apart.
     pub rest_ms: u64,
-    /// Time between rounds while no gateway reports a step time, in milliseconds. Such rounds end without a merge; they
-    /// serve learners that wait for the end of a round.
+    /// Time between rounds while no gateway reports a step time, in milliseconds. Such rounds end without a merge,
+    /// for learners that wait for the end of a round.
     pub idle_ms: u64,
     /// Time after which unanswered messages are repeated, in milliseconds.
     pub again_ms: u64,
@@ -259,27 +260,27 @@ pub struct LeaderTerms {
     pub sums_ms: u64,
     /// Minimum number of connected learners for the first round.
     pub learners_start: usize,
-    /// Maximum number of learners invited to one round, until a decree changes it. Beyond it, a rotating sample is
-    /// invited.
+    /// Maximum number of learners invited to one round, until an [`AdminCommand`] changes it. If more are connected,
+    /// a rotating sample is invited.
     pub cohort_max: u32,
-    /// Number of newest states retained in storage, at least 1. A process that is behind continues from the newest one.
+    /// Number of newest states retained in storage, at least 1. A process that is behind continues from the newest
+    /// state.
     pub states_kept: usize,
 }
 
-/// Time between two rounds while no learner is known to train, in milliseconds. Constant of ours.
+/// Time between two rounds while no step time is known, in milliseconds. Constant of ours.
 const IDLE_MS: u64 = 2_000;
-/// Time after which an owner repeats an unanswered request, in milliseconds. Constant of ours.
+/// Time after which a leader repeats an unanswered request, in milliseconds. Constant of ours.
 const AGAIN_MS: u64 = 300;
 /// Time after which a round without all sums is abandoned, in milliseconds. Constant of ours.
 const SUMS_MS: u64 = 10_000;
-/// Number of newest states of a fragment retained in storage. A gateway on a slow link has this many rounds to load
-/// one. Constant of ours.
+/// Number of newest states of a fragment retained in storage. A gateway on a slow link has as many rounds to load a
+/// state. Constant of ours.
 const STATES_KEPT: usize = 8;
 
 impl LeaderTerms {
-    /// Returns the parameters of process `process` for each of `fragments`, the fragments of the run `spec`.
-    ///
-    /// Returns `None` if the codec of the run is unusable.
+    /// Returns the parameters of `process` for each of `fragments`, the fragments of the run `spec`, or `None` if the
+    /// codec of the run is invalid.
     #[must_use]
     pub fn of(
         spec: &RunSpec,
@@ -313,8 +314,8 @@ impl LeaderTerms {
 }
 
 impl GatewayTerms {
-    /// Returns the parameters of gateway `gateway` for each fragment of the run of `syncer`, or `None` if the codec of
-    /// the run is unusable.
+    /// Returns the parameters of `gateway` for each fragment of the run of `syncer`, or `None` if the codec of the
+    /// run is invalid.
     #[must_use]
     pub fn of(syncer: &Syncer, gateway: GatewayId) -> Option<Vec<(FragmentId, Self)>> {
         let codec = Codec::new(&syncer.spec().exchange).ok()?;
@@ -327,48 +328,49 @@ impl GatewayTerms {
     }
 }
 
-/// Id of the tape of decrees, which is separate from the tapes of all fragments. No fragment has this id, since a run
-/// has at most 65,535 fragments.
+/// Id of the tape of [`AdminCommand`]s, which is separate from the tapes of fragments. No fragment has this id, since
+/// a run has at most 65,535 fragments.
 pub const OF_THE_RUN: FragmentId = FragmentId(u16::MAX);
 
-/// Command of the owner of the run, given at any gateway. Each process applies it as soon as it reads it.
+/// Command that the owner of the run gives at any gateway. Each process applies it as soon as it reads it from the
+/// tape.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum AdminCommand {
-    /// First decree of a run: the settings, by key, that all processes share.
+    /// First command of a run: the settings, by key, that all processes share.
     Agreed(Vec<(String, String)>),
-    /// New values of these settings.
+    /// New values of some settings, by key.
     Settings(Vec<(String, String)>),
-    /// Pauses (true) or resumes (false) the run. While paused, owners launch only a last round.
+    /// Pauses (true) or resumes (false) the run. While it is paused, leaders launch only the last round.
     Hold(bool),
-    /// Ends the run after one more round of each fragment, which waits for all learners.
+    /// Ends the run after one more round of each fragment, which waits for all connected learners.
     Finish,
     /// Limits the part of the time in which a learner trains.
     Pace(LearnerId, Share),
     /// Excludes a learner until this time, in milliseconds since 1970; 0 lifts the exclusion.
     Drop(LearnerId, u64),
-    /// Bans a key permanently; with the owner's note.
+    /// Bans a key permanently. The text is the owner's note.
     Ban(Fingerprint, String),
     /// Lifts the ban of a key.
     Lift(Fingerprint),
 }
 
-/// Commands in force, as the leaders of fragments need them.
+/// Commands in force, as leaders of fragments need them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdminCommands {
-    /// Paused: only a last round is launched.
+    /// True if the run is paused: only the last round is launched.
     pub is_held: bool,
-    /// Ending: each fragment has one last round, which waits for all learners.
+    /// True if the run ends: each fragment has one last round, which waits for all connected learners.
     pub is_ending: bool,
     /// Policy that decides when rounds end.
     pub quorum: QuorumPolicy,
     /// Merge rule.
     pub merge: MergeRule,
-    /// Maximum number of learners invited to one round. Beyond it, a rotating sample is invited.
+    /// Maximum number of learners invited to one round. If more are connected, a rotating sample is invited.
     pub cohort_max: u32,
 }
 
 impl AdminCommands {
-    /// Returns the initial orders: the round terms of the run and this cohort limit.
+    /// Returns the initial commands: the policies of `terms` and this limit.
     #[must_use]
     pub fn none(terms: &RoundTerms, cohort_max: u32) -> Self {
         Self { is_held: false, is_ending: false, quorum: terms.quorum, merge: terms.merge, cohort_max }

@@ -1,5 +1,5 @@
-//! Measurements of an owner's rounds, which decide when rounds begin and end: the learners of each gateway, times,
-//! the schedule clock of the fragment, and the states that stay in storage.
+//! Measurements that decide when a leader begins and ends rounds: step times and the learners of each gateway, the
+//! schedule clock of the fragment, and the states that stay in storage.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -9,26 +9,27 @@ use crate::diloco::syncer::Paces;
 use crate::diloco::{ClaimReference, MergeEntry, OuterSpec, TURN_MS_MAX, Timing, average};
 use crate::wire::{LearnerId, Millis};
 
-/// A launch counts as held up if it is late by more than one turn divided by this number. Constant of ours.
-const HELD_UP_TURNS: u64 = 4;
+/// A launch is *delayed* if it is late by more than a turn divided by this number. A turn is the time between two
+/// rounds. Constant of ours.
+const DELAY_DIVISOR: u64 = 4;
 
-/// Measured times, and the fragment's merged tokens.
+/// Measured times, and the fragment's schedule clock.
 #[derive(Debug)]
 pub(super) struct Measured {
     timing: Timing,
-    /// Speed and number of the learners of each gateway.
+    /// Median times and number of the learners of each gateway.
     paces: BTreeMap<GatewayId, (Paces, usize)>,
-    /// True once the pace is known and rounds are spread over a turn.
+    /// True once a step time is known and the rounds of all fragments are spread over a turn.
     is_spread: bool,
-    /// Launch time of the last round, in milliseconds, or the time from which the next launch is counted. It may
-    /// precede the start of the clock.
+    /// Launch time of the last round, in milliseconds, or the time from which the next launch is computed. It may be
+    /// negative.
     launched: Option<i64>,
-    /// Schedule clock, which sets the outer step.
+    /// Schedule clock, which determines the momentum of the outer step.
     clock: FragmentClock,
 }
 
 impl Measured {
-    /// Creates measurements with the initial timing of `terms`.
+    /// Returns measurements with the initial times of `terms`.
     pub(super) fn new(terms: &LeaderTerms) -> Self {
         Self {
             timing: terms.timing,
@@ -39,23 +40,23 @@ impl Measured {
         }
     }
 
-    /// Returns true if anything was merged.
+    /// Returns true if a merge was counted.
     pub(super) fn has_begun(&self) -> bool {
         self.clock.has_begun()
     }
 
-    /// Returns the timing that decides when rounds end.
+    /// Returns the times that decide when rounds end.
     pub(super) fn timing(&self) -> &Timing {
         &self.timing
     }
 
-    /// Recounts the clock from all records.
+    /// Recomputes the clock from all records of the tape.
     pub(super) fn recount(&mut self, records: &[Record]) {
         self.clock = FragmentClock::default();
         records.iter().for_each(|record| self.count(record));
     }
 
-    /// Counts one more record.
+    /// Adds the merge of `record`, if it is one, to the clock.
     pub(super) fn count(&mut self, record: &Record) {
         if let Record::Merged { merge, .. } = record {
             self.clock.count(merge);
@@ -72,8 +73,8 @@ impl Measured {
         }
     }
 
-    /// Records the speed and the number of a gateway's learners. The median learner sets the pace, estimated from the
-    /// gateways' medians.
+    /// Records the median times and the number of a gateway's learners. Rounds follow the median of the gateways'
+    /// medians, weighted by their learners.
     pub(super) fn note_paces(
         &mut self,
         now: Millis,
@@ -91,20 +92,20 @@ impl Measured {
         self.timing.step_ms = step_ms;
         self.timing.launch_ms = step_ms * steps.max(1.0);
         if !self.is_spread {
-            // Owners do not coordinate. Each starts at its fragment's place in the turn, as the rounds of a single
-            // process do.
+            // Leaders do not coordinate. Each starts at a fixed offset that depends on its fragment, so that rounds
+            // are spread as in a single process.
             let turn_ms = f64::from(terms.rounds.sync_every) * step_ms;
             let before_ms = (turn_ms * (1.0 - place(terms))) as i64;
             (self.is_spread, self.launched) = (true, Some(now.0 as i64 - before_ms));
         }
     }
 
-    /// Removes a gateway.
+    /// Forgets the times of a gateway.
     pub(super) fn forget(&mut self, gateway: GatewayId) {
         self.paces.remove(&gateway);
     }
 
-    /// Returns the time of the median learner, or `None` while no time is known.
+    /// Returns the weighted median of `time` over gateways, or `None` while no gateway reports one.
     fn median(&self, time: impl Fn(&Paces) -> f64) -> Option<f64> {
         let known = self.paces.values().map(|(paces, learners)| (time(paces), *learners));
         let mut known: Vec<(f64, usize)> =
@@ -120,25 +121,25 @@ impl Measured {
     }
 
     /// Returns the earliest time of the next launch: H steps after the last one, or `idle_ms` after it while no step
-    /// time is known (for example, while no learner trains).
+    /// time is known.
     pub(super) fn may_launch_at(&self, terms: &LeaderTerms) -> Millis {
         let turn_ms = self.turn_ms(terms);
         let at = |launched: i64| launched.saturating_add_unsigned(turn_ms);
         Millis(self.launched.map_or(0, |launched| u64::try_from(at(launched)).unwrap_or(0)))
     }
 
-    /// Records a launch. A delayed launch may coincide with delayed launches of other fragments; the next ones are
-    /// spread over a turn again.
+    /// Records a launch. After a delay, as in an outage of the storage, all fragments may launch at the same time;
+    /// their next launches are spread over a turn again.
     pub(super) fn note_launch(&mut self, now: Millis, terms: &LeaderTerms) {
         let turn_ms = self.turn_ms(terms);
-        let held_up_ms = self.launched.map_or(0, |_| now.since(self.may_launch_at(terms)));
-        let is_held_up = self.is_spread && held_up_ms > turn_ms / HELD_UP_TURNS;
-        // The shift is between minus half a turn and half a turn, by the fragment's place among the others.
+        let delay_ms = self.launched.map_or(0, |_| now.since(self.may_launch_at(terms)));
+        let is_delayed = self.is_spread && delay_ms > turn_ms / DELAY_DIVISOR;
+        // The shift is between minus and plus half a turn, by the fragment's place in the turn.
         let moved_ms = place(terms) * turn_ms as f64 - turn_ms as f64 / 2.0;
-        self.launched = Some(now.0 as i64 + if is_held_up { moved_ms as i64 } else { 0 });
+        self.launched = Some(now.0 as i64 + if is_delayed { moved_ms as i64 } else { 0 });
     }
 
-    /// Returns the time between two rounds, in milliseconds.
+    /// Returns the length of a turn, the time between two rounds, in milliseconds.
     fn turn_ms(&self, terms: &LeaderTerms) -> u64 {
         match self.median(|paces| paces.step_ms) {
             Some(step_ms) => (f64::from(terms.rounds.sync_every) * step_ms).ceil() as u64,
@@ -146,49 +147,48 @@ impl Measured {
         }
     }
 
-    /// Records that a round reached its quorum `after_ms` milliseconds after its launch.
+    /// Records the time from the launch of a round to its quorum.
     pub(super) fn note_quorum(&mut self, after_ms: u64) {
         self.timing.quorum_ms = average(self.timing.quorum_ms, after_ms as f64);
     }
 
-    /// Records that a round produced a version `sync_ms` milliseconds after it ended collecting.
+    /// Records the time from the end of collecting to the new version.
     pub(super) fn note_merged(&mut self, sync_ms: u64) {
         self.timing.sync_ms = average(self.timing.sync_ms, sync_ms as f64);
     }
 }
 
-/// Returns the place of the fragment's rounds in a turn, from 0 to 1.
+/// Returns the place of the fragment's rounds in a turn, from 0 to below 1.
 fn place(terms: &LeaderTerms) -> f64 {
     f64::from(terms.rounds.fragment.0) / f64::from(terms.fragments.max(1))
 }
 
-/// Schedule clock of one fragment without a ledger. It counts the fragment's merged tokens, as far as the schedule
-/// credits them.
+/// Schedule clock of one fragment: the merged tokens that are credited to the schedule, computed without a ledger.
 #[derive(Debug, Default)]
 pub(super) struct FragmentClock {
     /// Tokens credited to the schedule.
     tokens: u64,
     /// Usual tokens of one learner in a merge; 0 while unknown.
     usual_tokens: u64,
-    /// Merged time of each learner, in milliseconds, and its early tokens.
+    /// For each learner, the merged time in milliseconds, and the merged tokens that are not credited yet.
     learners: BTreeMap<LearnerId, (u64, u64)>,
 }
 
 impl FragmentClock {
-    /// Counts one more merge. A cluster has no suspected learners because it checks no single updates.
+    /// Adds a merge. A cluster has no suspected learners, because it checks no single updates.
     pub(super) fn count(&mut self, merge: &MergeEntry) {
-        let yardstick = ClaimReference::of(self.usual_tokens, merge.parts.iter());
-        self.usual_tokens = yardstick.usual_tokens;
+        let reference = ClaimReference::of(self.usual_tokens, merge.parts.iter());
+        self.usual_tokens = reference.usual_tokens;
         for part in &merge.parts {
             let (merged_ms, early) = self.learners.entry(part.learner).or_default();
             *merged_ms = merged_ms.saturating_add(part.after_ms.unwrap_or(0).min(TURN_MS_MAX));
-            let counted = yardstick.counted(part, *merged_ms, *early);
+            let counted = reference.counted(part, *merged_ms, *early);
             *early = early.saturating_add(part.tokens) - counted;
             self.tokens = self.tokens.saturating_add(counted);
         }
     }
 
-    /// Returns true if the clock has counted any merge.
+    /// Returns true if a merge was added.
     pub(super) fn has_begun(&self) -> bool {
         !self.learners.is_empty()
     }
@@ -206,14 +206,14 @@ pub(super) struct GatewayMembership(BTreeMap<GatewayId, GatewayLearners>);
 #[derive(Debug)]
 struct GatewayLearners {
     /// Time of the gateway's last report.
-    said: Millis,
+    reported: Millis,
     learners: BTreeSet<LearnerId>,
-    /// True if a learner waits for the end of a round.
+    /// True if a learner waits for the end of a round before it joins.
     waits: bool,
 }
 
 impl GatewayMembership {
-    /// Records a gateway's report. Returns the learners that were connected before and no longer are at any gateway.
+    /// Records a gateway's report. Returns the learners that were at this gateway before and are at no gateway now.
     pub(super) fn note(
         &mut self,
         now: Millis,
@@ -221,33 +221,34 @@ impl GatewayMembership {
         learners: BTreeSet<LearnerId>,
         waits: bool,
     ) -> Vec<LearnerId> {
-        let before = self.0.insert(gateway, GatewayLearners { said: now, learners, waits });
-        let before = before.map(|crowd| crowd.learners).unwrap_or_default();
-        let is_there = |learner: &LearnerId| self.0.values().any(|crowd| crowd.learners.contains(learner));
+        let before = self.0.insert(gateway, GatewayLearners { reported: now, learners, waits });
+        let before = before.map(|gateway| gateway.learners).unwrap_or_default();
+        let is_there =
+            |learner: &LearnerId| self.0.values().any(|gateway| gateway.learners.contains(learner));
         before.into_iter().filter(|learner| !is_there(learner)).collect()
     }
 
-    /// Removes and returns the gateways that have not reported for `patience_ms`.
+    /// Forgets gateways that have not reported for `patience_ms`, and returns them.
     pub(super) fn forget_silent(&mut self, now: Millis, patience_ms: u64) -> Vec<GatewayId> {
-        let silent = self.0.extract_if(.., |_, crowd| now.since(crowd.said) >= patience_ms);
+        let silent = self.0.extract_if(.., |_, gateway| now.since(gateway.reported) >= patience_ms);
         silent.map(|(gateway, _)| gateway).collect()
     }
 
-    /// Returns all connected learners.
-    pub(super) fn everybody(&self) -> BTreeSet<LearnerId> {
-        self.0.values().flat_map(|crowd| &crowd.learners).copied().collect()
+    /// Returns the learners at all gateways.
+    pub(super) fn all_learners(&self) -> BTreeSet<LearnerId> {
+        self.0.values().flat_map(|gateway| &gateway.learners).copied().collect()
     }
 
-    /// Returns true if any learner waits for the end of a round.
+    /// Returns true if a learner waits for the end of a round before it joins.
     pub(super) fn waits(&self) -> bool {
-        self.0.values().any(|crowd| crowd.waits)
+        self.0.values().any(|gateway| gateway.waits)
     }
 }
 
-/// Maximum number of keys cleared at once that may hold leftovers.
+/// Maximum number of keys before the oldest retained state that are deleted at once.
 const CLEARED_MAX: u64 = 64;
 
-/// Keys of the newest states, oldest first.
+/// Keys of the newest states, which stay in storage, oldest first.
 #[derive(Debug)]
 pub(super) struct Retention {
     keys: VecDeque<u64>,
@@ -256,13 +257,13 @@ pub(super) struct Retention {
 }
 
 impl Retention {
-    /// Creates an empty list that retains `max` states.
+    /// Returns an empty list that retains `max` states.
     pub(super) fn new(max: usize) -> Self {
         Self { keys: VecDeque::new(), max: max.max(1) }
     }
 
-    /// Restores the list from the `keys` of all states so far, in order. Returns older keys that may still hold states,
-    /// to be deleted.
+    /// Restores the list from the keys of all states so far, in order. Returns older keys that may still have states
+    /// in storage, to be deleted.
     pub(super) fn recall(&mut self, keys: &[u64]) -> Option<Range<u64>> {
         let first = keys.len().saturating_sub(self.max);
         self.keys = keys[first..].iter().copied().collect();
@@ -270,8 +271,8 @@ impl Retention {
         Some(oldest.saturating_sub(CLEARED_MAX).max(1)..oldest)
     }
 
-    /// Adds a state. Returns the keys to delete: the oldest state beyond the maximum, and states stored after it that
-    /// never reached the tape.
+    /// Adds a state. Returns the keys to delete: the oldest state if there are too many, and states after it that
+    /// were stored but never reached the tape.
     pub(super) fn add(&mut self, key: u64) -> Vec<Range<u64>> {
         self.keys.push_back(key);
         if self.keys.len() <= self.max {
@@ -280,7 +281,7 @@ impl Retention {
         let (Some(gone), Some(&oldest)) = (self.keys.pop_front(), self.keys.front()) else {
             return Vec::new();
         };
-        // Any number of abandoned rounds may lie between; they stored nothing.
+        // Any number of abandoned rounds, which store no state, may lie between the two states.
         let left = (gone + 1).max(oldest.saturating_sub(CLEARED_MAX));
         vec![gone..gone + 1, left..oldest]
     }
@@ -304,8 +305,8 @@ mod tests {
         terms.unwrap().swap_remove(0)
     }
 
-    /// Goal: rounds of a fragment are H steps of the median learner apart, whichever gateway it uses. Rounds of other
-    /// fragments lie between them.
+    /// Goal: rounds of a fragment are H steps of the median learner apart, regardless of its gateway. Rounds of other
+    /// fragments take place between them.
     #[test]
     fn the_median_learner_sets_the_pace() {
         let mut terms = terms();
@@ -335,10 +336,10 @@ mod tests {
         assert_eq!(says(&mut measured, 3, 0.0, 0), Millis(6_000 + 50 * h));
     }
 
-    /// Goal: rounds of all fragments that were held up together, as during a storage outage, are launched together once
-    /// and then spread over a turn again. A slightly late round keeps its place.
+    /// Goal: after an outage of the storage, the delayed rounds of all fragments are launched together once and then
+    /// spread over a turn again. A slightly late round keeps its place.
     #[test]
-    fn rounds_that_were_held_up_are_spread_again() {
+    fn delayed_rounds_are_spread_again() {
         let places = |late_ms: u64| -> Vec<u64> {
             let due = |fragment: u16| {
                 let mut terms = terms();
@@ -366,17 +367,17 @@ mod tests {
         assert_eq!(places(5_000), [200, 300, 400, 500]);
     }
 
-    /// Returns a random plausible part of a learner in a merge.
+    /// Returns a random plausible update of a learner as part of a merge.
     fn part(rng: &mut Rng, learner: LearnerId, is_proven: bool) -> Part {
         let (usual, is_ahead) = (50 + u64::from(rng.below(20)), learner.0 > 3 && rng.below(2) > 0);
         let tokens = if is_ahead { 40 * usual } else { usual };
         Part { after_ms: Some(500), is_proven, ..testing::part(learner, tokens) }
     }
 
-    /// Goal: an owner and the books of a gateway credit the same tokens to the schedule, whatever learners claim. The
-    /// books also count the merged time of other fragments; this test has only one fragment.
+    /// Goal: a leader and the books of a gateway credit the same tokens to the schedule, regardless of claims. The
+    /// books also use the merged time of other fragments; this test has only one fragment.
     #[test]
-    fn an_owner_counts_as_the_books_do() {
+    fn fragment_clock_credits_as_many_tokens_as_the_ledger() {
         let (context, lease_ms, lease_idle_ms_max) = (4, 1_000, 500);
         let terms = BookTerms { context, lease_ms, lease_idle_ms_max, identities_max: 9, strangers_max: 9 };
         let mut books = Books::new(terms, LeasePool::new(vec![10_000]).unwrap(), Ledger::new(vec![7]));
@@ -400,24 +401,24 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_to_another_gateway_is_not_gone() {
-        let mut crowds = GatewayMembership::default();
+    fn learner_that_changed_gateways_is_not_gone() {
+        let mut membership = GatewayMembership::default();
         let mut say = |now, gateway, learners: &[u32], waits| {
             let learners = learners.iter().copied().map(LearnerId).collect();
-            let gone = crowds.note(Millis(now), GatewayId(gateway), learners, waits);
-            (gone, crowds.waits(), crowds.everybody().len())
+            let gone = membership.note(Millis(now), GatewayId(gateway), learners, waits);
+            (gone, membership.waits(), membership.all_learners().len())
         };
         assert_eq!(say(0, 1, &[1, 2, 3], false), (vec![], false, 3));
         assert_eq!(say(5, 2, &[2, 4], true), (vec![], true, 4));
         assert_eq!(say(10, 1, &[3], false), (vec![LearnerId(1)], true, 3), "2 is at the other one");
         assert_eq!(say(12, 2, &[4], false), (vec![LearnerId(2)], false, 2));
-        assert_eq!(crowds.forget_silent(Millis(19), 10), []);
-        assert_eq!(crowds.forget_silent(Millis(20), 10), [GatewayId(1)]);
-        assert_eq!(crowds.everybody(), [LearnerId(4)].into());
+        assert_eq!(membership.forget_silent(Millis(19), 10), []);
+        assert_eq!(membership.forget_silent(Millis(20), 10), [GatewayId(1)]);
+        assert_eq!(membership.all_learners(), [LearnerId(4)].into());
     }
 
     #[test]
-    fn the_newest_stay_and_nothing_is_left_between() {
+    fn newest_states_stay_and_all_older_keys_are_deleted() {
         let mut kept = Retention::new(2);
         assert_eq!((kept.add(2), kept.add(5)), (vec![], vec![]));
         assert_eq!(kept.add(6), [2..3, 3..5], "3 and 4 may have been stored for records that never came");

@@ -10,7 +10,7 @@ use super::shard::{ShardError, ShardTokens};
 /// Maximum number of leases held at once.
 pub const LEASES_MAX: u32 = 64;
 
-/// Maximum number of shards held at once, unless a batch needs more.
+/// Maximum number of shards held at once, unless one batch needs more.
 pub const SHARDS_MAX: u32 = 4;
 
 /// Reason why a lease or a shard is rejected.
@@ -24,14 +24,14 @@ pub enum FeedError {
         /// Shards of the run.
         shards: u32,
     },
-    /// The lease has no windows, or more than its shard.
+    /// The lease has no windows, or its range exceeds the windows of the shard.
     #[error("lease {lease} is for {windows} windows from {start} of a shard with {shard_windows}")]
     Range {
         /// The lease.
         lease: LeaseId,
-        /// Its first window.
+        /// First window of the lease.
         start: u32,
-        /// Its number of windows.
+        /// Number of windows of the lease.
         windows: u32,
         /// Windows of the shard.
         shard_windows: u32,
@@ -58,33 +58,33 @@ pub enum FeedError {
     },
 }
 
-/// Turns leased ranges into batches of windows, in the order of the grants.
+/// Turns leased windows into batches, in the order of the grants.
 ///
-/// The shell asks [`Feed::needs`] for the shard to fetch, and [`Feed::progress`] for the report. Memory is bounded by
-/// `LEASES_MAX` leases, and by `SHARDS_MAX` shards or as many as a batch needs.
+/// [`Feed::needs`] returns the shard to fetch, and [`Feed::progress`] the report on leases. Memory is bounded by
+/// `LEASES_MAX` leases, and by `SHARDS_MAX` shards or as many as one batch needs.
 #[derive(Clone, Debug)]
 pub struct Feed {
     data: DataSpec,
     vocab: u32,
     context: u32,
     seed: u64,
-    /// Leases in the order of the grants. Finished ones stay after their report while there is room, because a report
-    /// may be lost with its connection or in a crash of the syncer.
-    leases: Vec<Held>,
+    /// Leases in the order of the grants. A finished lease stays after its report until its slot is needed, because a
+    /// report may be lost with its connection or in a crash of the syncer.
+    leases: Vec<HeldLease>,
     shards: BTreeMap<u32, Shard>,
-    /// Counter of uses of shards, to find the least recent.
+    /// Counter of uses of shards, to find the least recently used one.
     uses: u64,
     /// Windows of the last requested batch.
     batch: u32,
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldLease {
     grant: LeaseGrant,
     order: ShardOrder,
     done: u32,
-    /// Whether it was reported as finished.
-    is_told: bool,
+    /// Whether the lease was reported as finished on this connection.
+    is_reported: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -109,12 +109,12 @@ impl Feed {
         }
     }
 
-    /// Adds a lease, to be trained on after those already held. A repeated grant changes nothing.
+    /// Adds a lease, whose windows are trained after those of earlier leases. A repeated grant has no effect.
     ///
     /// # Errors
     /// - [`FeedError::UnknownShard`], [`FeedError::Range`]: the windows do not exist.
-    /// - [`FeedError::Conflict`]: the lease is held, for other windows.
-    /// - [`FeedError::TooManyLeases`]: `LEASES_MAX` are held.
+    /// - [`FeedError::Conflict`]: the lease is already held, for other windows.
+    /// - [`FeedError::TooManyLeases`]: `LEASES_MAX` leases are held, none of them reported as finished.
     pub fn grant(&mut self, grant: LeaseGrant) -> Result<(), FeedError> {
         let LeaseGrant { lease, epoch, shard, start, windows } = grant;
         let shards = self.data.shards.len() as u32;
@@ -129,28 +129,28 @@ impl Feed {
             return if held.grant == grant { Ok(()) } else { Err(FeedError::Conflict { lease }) };
         }
         if self.leases.len() >= LEASES_MAX as usize {
-            let told = self.leases.iter().position(|held| held.is_told);
-            self.leases.remove(told.ok_or(FeedError::TooManyLeases { lease })?);
+            let reported = self.leases.iter().position(|held| held.is_reported);
+            self.leases.remove(reported.ok_or(FeedError::TooManyLeases { lease })?);
         }
-        self.leases.push(Held { grant, order, done: 0, is_told: false });
+        self.leases.push(HeldLease { grant, order, done: 0, is_reported: false });
         Ok(())
     }
 
-    /// Drops all leases except `leases`, those that the syncer knows after a reconnection. Finished leases among them
+    /// Drops all leases except `leases`, which the syncer listed after a reconnection. Finished leases among these
     /// are reported again.
     pub(crate) fn retain(&mut self, leases: &[LeaseId]) {
         self.leases.retain(|held| leases.contains(&held.grant.lease));
-        self.leases.iter_mut().for_each(|held| held.is_told = false);
+        self.leases.iter_mut().for_each(|held| held.is_reported = false);
     }
 
-    /// Returns the shard to fetch next, if any: the first one that a lease waits for, if the earlier ones leave room.
+    /// Returns the shard to fetch next, if any: the first missing one of those that `Self::wanted` returns.
     #[must_use]
     pub fn needs(&self) -> Option<u32> {
         self.wanted().into_iter().find(|shard| !self.shards.contains_key(shard))
     }
 
-    /// Adds the bytes of a shard, as fetched. Makes room by dropping shards that no lease waits for, the least recently
-    /// used first.
+    /// Adds the bytes of a shard, as fetched. If too many shards are held, those that no lease waits for are dropped,
+    /// least recently used first.
     ///
     /// # Errors
     /// - [`FeedError::UnknownShard`]: the run has no such shard.
@@ -163,7 +163,7 @@ impl Feed {
             .map_err(|error| FeedError::Shard { shard, error })?;
         self.uses += 1;
         self.shards.insert(shard, Shard { tokens, used: self.uses });
-        self.make_room();
+        self.evict_shards();
         Ok(())
     }
 
@@ -173,11 +173,11 @@ impl Feed {
         self.ready().map(|held| u64::from(held.left())).sum()
     }
 
-    /// Returns the next `batch` windows, `[batch, context + 1]`, with given tokens marked as in [`crate::token`]. The
-    /// windows count as trained from here on. If too few are ready, returns `None` and changes nothing: the learner is
-    /// starved until a grant or a shard arrives.
+    /// Returns the next `batch` windows, `[batch, context + 1]`, with masked tokens marked as in [`crate::token`].
+    /// They are reported as trained from here on. If too few windows are ready, returns `None` and changes nothing:
+    /// the learner is starved until a grant or a shard arrives.
     ///
-    /// A batch may span leases. A lease without its shard does not hold up later ones.
+    /// A batch may span leases. A lease whose shard is missing does not delay later leases.
     pub fn next_batch(&mut self, batch: u32) -> Option<Vec<u32>> {
         self.batch = batch;
         if batch == 0 || self.ready_windows() < u64::from(batch) {
@@ -198,29 +198,30 @@ impl Feed {
         Some(tokens)
     }
 
-    /// Returns the trained windows of each lease, by ascending lease, including finished ones that were not reported.
+    /// Returns the number of trained windows of each lease, by ascending lease, without finished leases that
+    /// [`Self::reported`] has marked.
     #[must_use]
     pub fn progress(&self) -> Vec<(LeaseId, u32)> {
-        let untold = self.leases.iter().filter(|held| !held.is_told);
-        let mut progress: Vec<_> = untold.map(|held| (held.grant.lease, held.done)).collect();
+        let unreported = self.leases.iter().filter(|held| !held.is_reported);
+        let mut progress: Vec<_> = unreported.map(|held| (held.grant.lease, held.done)).collect();
         progress.sort_unstable();
         progress
     }
 
-    /// Marks leases as reported that `sent`, an earlier [`Feed::progress`], showed as finished. They are not reported
-    /// again on this connection.
+    /// Marks those leases as reported that `sent`, an earlier result of [`Feed::progress`], shows as finished. They
+    /// are not reported again on this connection.
     pub fn reported(&mut self, sent: &[(LeaseId, u32)]) {
         for held in &mut self.leases {
-            held.is_told |= sent.contains(&(held.grant.lease, held.grant.windows));
+            held.is_reported |= sent.contains(&(held.grant.lease, held.grant.windows));
         }
     }
 
-    fn ready(&self) -> impl Iterator<Item = &Held> {
+    fn ready(&self) -> impl Iterator<Item = &HeldLease> {
         self.leases.iter().filter(|held| self.shards.contains_key(&held.grant.shard))
     }
 
-    /// Returns the shards that unfinished leases wait for, in order: `SHARDS_MAX` of them, and more if those do not
-    /// fill a batch.
+    /// Returns the shards that unfinished leases need, in the order of the leases: up to [`SHARDS_MAX`], and more if
+    /// their windows do not fill a batch.
     fn wanted(&self) -> Vec<u32> {
         let (mut wanted, mut windows) = (Vec::new(), 0);
         for held in self.leases.iter().filter(|held| held.left() > 0) {
@@ -235,7 +236,7 @@ impl Feed {
         wanted
     }
 
-    fn make_room(&mut self) {
+    fn evict_shards(&mut self) {
         let wanted = self.wanted();
         while self.shards.len() > wanted.len().max(SHARDS_MAX as usize) {
             let unwanted = self.shards.iter().filter(|(index, _)| !wanted.contains(index));
@@ -245,7 +246,7 @@ impl Feed {
     }
 }
 
-impl Held {
+impl HeldLease {
     fn left(&self) -> u32 {
         self.grant.windows - self.done
     }
@@ -263,7 +264,7 @@ mod tests {
 
     const CONTEXT: u32 = 8;
 
-    /// Shards whose tokens encode their position: 100 · shard + place.
+    /// Returns the bytes of a shard whose tokens encode their position: 100 · `shard` + index.
     fn shard_bytes(shard: u32) -> Vec<u8> {
         let tokens: Vec<u32> = (0..84).map(|place| 100 * shard + place).collect();
         encode_shard(&tokens, 2).unwrap()
@@ -356,7 +357,7 @@ mod tests {
         assert_eq!(feed.progress(), [(LeaseId(4), 1), (LeaseId(5), 3)]);
     }
 
-    /// Goal: for any leases, each window of an epoch comes exactly once.
+    /// Goal: for any division into leases, each window of an epoch is trained exactly once.
     #[test]
     fn an_epoch_gives_each_window_once() {
         let mut feed = feed(1);
@@ -386,7 +387,7 @@ mod tests {
         feed.reported(&sent);
         let sent = feed.progress();
         assert_eq!(sent, [(LeaseId(1), 2), (LeaseId(2), 1)]);
-        // Lease 2 ends after the report was written, so it must stay for the next one.
+        // Lease 2 ends after the report was written, so it must remain for the next report.
         feed.next_batch(1).unwrap();
         feed.reported(&sent);
         assert_eq!(feed.progress(), [(LeaseId(2), 2)]);
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_was_lost_is_made_again() {
+    fn lost_report_is_repeated_after_reconnection() {
         let mut feed = feed(1);
         feed.add_shard(0, shard_bytes(0)).unwrap();
         for lease in 1..=3 {
@@ -404,7 +405,7 @@ mod tests {
         feed.next_batch(5).unwrap();
         feed.reported(&feed.progress());
         assert_eq!(feed.progress(), [(LeaseId(3), 1)]);
-        // The syncer does not know lease 1, nor that lease 2 is finished.
+        // The syncer does not know lease 1, and does not know that lease 2 is finished.
         feed.retain(&[LeaseId(2), LeaseId(3)]);
         assert_eq!(feed.progress(), [(LeaseId(2), 2), (LeaseId(3), 1)]);
         feed.next_batch(1).unwrap();
@@ -438,7 +439,7 @@ mod tests {
             asked.push(shard);
         }
         assert_eq!(asked, [3, 1, 0, 2]);
-        // A shard that no lease waits for is dropped at once, as there is no room.
+        // A shard that no lease waits for is dropped at once if the limit is reached.
         feed.add_shard(6, shard_bytes(6)).unwrap();
         assert!(feed.shards.keys().eq(&[0, 1, 2, 3]));
 
@@ -450,7 +451,7 @@ mod tests {
         assert_eq!(feed.ready_windows(), 3);
     }
 
-    /// Goal: leases smaller than a batch starve no learner, however many shards they come from.
+    /// Goal: leases smaller than a batch never starve a learner, regardless of how many shards they come from.
     #[test]
     fn holds_as_many_shards_as_a_batch_takes() {
         let mut feed = feed(7);
@@ -474,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_say_which_tokens_are_given() {
+    fn windows_mark_masked_tokens() {
         let form = ShardForm { token_bytes: 2, masks: true };
         let is_given = |place: u32| place % 5 < 2;
         let tokens: Vec<u32> = (0..84).map(|at| if is_given(at) { at | token::GIVEN } else { at }).collect();

@@ -1,7 +1,7 @@
 //! Training tokens: shards, the order in which an epoch visits their windows, and the built-in corpus.
 //!
-//! A *window* is `context + 1` successive tokens of a shard: `context` inputs and, shifted by one, their
-//! targets. The syncer leases ranges of windows; a learner's [`Feed`] turns them into batches.
+//! A *window* is `context + 1` successive tokens of a shard: `context` inputs and, shifted by one, their targets. The
+//! syncer leases ranges of windows; a learner's [`Feed`] makes batches of them.
 
 mod feed;
 pub mod grammar;
@@ -26,15 +26,15 @@ pub fn bytes_to_tokens(text: &[u8]) -> Vec<u32> {
     text.iter().map(|byte| u32::from(*byte)).collect()
 }
 
-/// Returns the text of byte tokens, with U+FFFD for invalid UTF-8 and for tokens that are not bytes.
+/// Returns the text of byte tokens, with U+FFFD for invalid UTF-8 and for tokens above 255.
 #[must_use]
 pub fn tokens_to_text(tokens: &[u32]) -> String {
-    // 0xff occurs nowhere in UTF-8.
+    // The byte 0xff never occurs in UTF-8.
     let bytes: Vec<u8> = tokens.iter().map(|token| u8::try_from(*token).unwrap_or(0xff)).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns the bytes of a token in a shard, 2 or 4: the fewest that hold every id below `vocab`.
+/// Returns the bytes of a token in a shard, 2 or 4: the fewest that can store every id below `vocab`.
 #[must_use]
 pub fn token_bytes(vocab: u32) -> u8 {
     if vocab <= 1 << 16 { 2 } else { 4 }

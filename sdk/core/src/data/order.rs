@@ -1,18 +1,18 @@
-//! Order of the data in an epoch: of the shards, and of the windows in each.
+//! Order of the training data in an epoch, within each shard.
 //!
-//! Every position is computed from its index alone. A lease of a range of indices is thus a set of windows that syncer
-//! and learner agree on without a table.
+//! The position of a window is computed from its index alone. A lease of a range of indices thus names the same
+//! windows for the syncer and the learner, without a table.
 
 use crate::wire::{LeaseGrant, RunSpec, ShardSpec};
 
 use super::shard::{ShardForm, marked};
 use crate::rng::{key, mix};
 
-/// Returns the number of windows in a shard of `tokens` in one epoch: ⌊`tokens` / `context`⌋ − 1, the same in every
-/// epoch.
+/// Returns the number of windows in a shard of `tokens` tokens, ⌊`tokens` / `context`⌋ − 1, which is the same in
+/// every epoch.
 ///
-/// One window is sacrificed so that windows can start anywhere in `0..context`. The result is 0 for a shard of fewer
-/// than twice `context` tokens, and if `context` is 0.
+/// One window less than fits is used, so that the first window can start anywhere in `0..context`. The result is 0
+/// for a shard of fewer than 2 · `context` tokens, and if `context` is 0.
 #[must_use]
 pub fn windows(tokens: u64, context: u32) -> u32 {
     let whole = tokens.checked_div(u64::from(context)).unwrap_or(0);
@@ -22,17 +22,17 @@ pub fn windows(tokens: u64, context: u32) -> u32 {
 /// A window of the training text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Window {
-    /// The pass over the data, from 0.
+    /// Number of the pass over the data, from 0.
     pub epoch: u32,
     /// Index of the shard.
     pub shard: u32,
-    /// Index in the epoch's order of that shard.
+    /// Index of the window in the epoch's order of that shard.
     pub index: u32,
 }
 
 impl Window {
-    /// Returns its tokens, `[context + 1]`, with given ones marked as in [`crate::token`], from the bytes of its
-    /// `shard` of `run`. Returns `None` if there is no such window.
+    /// Returns the window's tokens, `[context + 1]`, with masked ones marked as in [`crate::token`]. `shard` has the
+    /// bytes of the window's shard of `run`. Returns `None` if there is no such window.
     #[must_use]
     pub fn tokens(self, run: &RunSpec, shard: &[u8]) -> Option<Vec<u32>> {
         let spec = run.data.shards.get(self.shard as usize)?;
@@ -47,8 +47,8 @@ impl Window {
 
 /// Positions of the windows of one shard in one epoch.
 ///
-/// Windows are `context` apart, so their targets do not overlap and no token is predicted twice. The first window
-/// begins at an offset in `0..context` drawn for the epoch, so that the boundaries move.
+/// Windows are `context` tokens apart, so their targets do not overlap and no token is predicted twice. The first
+/// window begins at an offset in `0..context`, which is random for each epoch, so that boundaries move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardOrder {
     offset: u32,
@@ -66,14 +66,14 @@ impl ShardOrder {
         Self { offset: offset as u32, context, permutation }
     }
 
-    /// Number of windows.
+    /// Returns the number of windows.
     #[must_use]
     pub(crate) fn windows(&self) -> u32 {
         self.permutation.len
     }
 
-    /// Returns the first token of the window at `index` in this order, or `None` if there is no such window. All
-    /// `context + 1` tokens of the window are in the shard.
+    /// Returns the position of the first token of window `index`, or `None` if there is no such window. All `context
+    /// + 1` tokens of the window are in the shard.
     #[must_use]
     pub(crate) fn start(&self, index: u32) -> Option<u64> {
         let place = self.permutation.at(index)?;
@@ -81,10 +81,10 @@ impl ShardOrder {
     }
 }
 
-/// A seeded permutation of `0..len`, computed at any index without a table.
+/// Seeded permutation of `0..len`, computed at any index without a table.
 ///
-/// A Feistel network permutes the numbers with as many bits as `len` needs. A result outside `0..len` is permuted again
-/// until it is inside (at most once more on average, as `len` is above half the range).
+/// A Feistel network permutes the smallest range of 2^n numbers that contains `0..len`. A result outside `0..len` is
+/// permuted again until it is inside. As `len` is above half of that range, one more time is enough on average.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Permutation {
     len: u32,
@@ -97,7 +97,7 @@ impl Permutation {
         Self { len, key }
     }
 
-    /// Returns the image of `index` in `0..len`, or `None` if `index` is not in the range.
+    /// Returns the image of `index`, which is in `0..len`, or `None` if `index` is not.
     fn at(&self, index: u32) -> Option<u32> {
         if index >= self.len {
             return None;
@@ -109,8 +109,8 @@ impl Permutation {
         Some(place)
     }
 
-    /// Permutes `0..2^bits`, the smallest such range that contains `0..len`. The halves may differ by a bit: each round
-    /// changes one by a function of the other, which is invertible for any widths.
+    /// Permutes `0..2^bits`, the smallest such range that contains `0..len`. The two parts of a number may differ in
+    /// width by a bit: each round changes one part by a function of the other, which is invertible for any widths.
     fn network(&self, value: u32) -> u32 {
         let bits = u32::BITS - (self.len - 1).leading_zeros();
         let low_bits = bits / 2;
@@ -131,11 +131,11 @@ impl Permutation {
     }
 }
 
-/// Rounds of the network. Four suffice against statistics (Luby and Rackoff, 1988); the halves of a
-/// small range are so narrow that two more are worth their few nanoseconds.
+/// Rounds of the network. Four suffice against statistical tests for wide numbers (Luby and Rackoff, 1988). The parts
+/// of numbers in a small range are narrow, so two more rounds are used.
 const ROUNDS: u32 = 6;
 
-/// Purpose of a key, so that no two uses share one. The numbers go into the keys: never change one.
+/// Purpose of a random key, so that no two uses share a key. The values are parts of the keys: never change one.
 #[derive(Clone, Copy)]
 enum Purpose {
     Windows = 1,
@@ -146,8 +146,8 @@ fn low_mask(bits: u32) -> u32 {
     (1_u32 << bits) - 1
 }
 
-/// Returns the start of a window of a lease in its shard, counted in tokens. Returns `None` if the lease or the run has
-/// no such window.
+/// Returns the position in its shard of the first token of window `index` of a lease. Returns `None` if the lease or
+/// the run has no such window.
 #[must_use]
 pub fn window_start(spec: &RunSpec, grant: &LeaseGrant, index: u32) -> Option<u64> {
     let LeaseGrant { epoch, shard, start, windows, .. } = *grant;
@@ -178,7 +178,7 @@ mod tests {
         check(u64::MAX, 1, u32::MAX);
     }
 
-    /// If this test fails, active runs would meet their data in another order.
+    /// If this test fails, active runs would train on their data in another order.
     #[test]
     fn order_is_frozen() {
         assert_eq!(all(Permutation::new(8, key(&[1, 0, 0]))), [4, 1, 7, 2, 0, 5, 3, 6]);
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn spreads_evenly_over_places() {
-        // Number of times that index 0 lands at each of 5 places, over keys: five standard deviations around 2,000.
+        // Number of keys for which index 0 is mapped to each of 5 positions: five standard deviations around 2,000.
         let mut counts = [0_u32; 5];
         for key in 0..10_000 {
             counts[Permutation::new(5, mix(key)).at(0).unwrap() as usize] += 1;

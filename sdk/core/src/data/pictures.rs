@@ -1,8 +1,8 @@
-//! Pictures and words in one stream of text: small scenes, as captions and as the pixels that they describe.
+//! Built-in corpus of small pictures as text: scenes, each as a caption in words and as pixels.
 //!
-//! A picture has 8 lines of 8 pixels, each the letter of its colour: two shapes of 4 by 4 pixels, one above or to the
-//! left of the other, on a ground of a third colour. In half of the documents the caption comes before the picture, in
-//! the other half after it, so that a model learns to draw and to describe:
+//! A picture has 8 lines of 8 pixels, each the letter of its colour. It shows two shapes of 4 by 4 pixels, one above
+//! or to the left of the other, on a background of a third colour. In half of the documents the caption comes before
+//! the picture, in the other half after it, so that a model learns to draw and to describe:
 //!
 //! ```text
 //! draw a red circle above a blue frame on white
@@ -19,18 +19,18 @@
 //! kkkkkkkk
 //! ```
 //!
-//! There are 7,500 scenes, far more than a short text contains: a model that draws a scene it never read has understood
-//! the words. **Entropy**: scenes are drawn independently, a caption determines its scene, and the scene its picture.
-//! The entropy of a document is therefore that of a scene and of the order of its two parts.
+//! There are 7,500 scenes, far more than a short text contains. If a model draws a scene that it never read, it has
+//! generalised. **Entropy**: scenes are drawn independently, a caption determines its scene, and the scene its
+//! picture. The entropy of a document is therefore the entropy of a scene plus that of the order of its two parts.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 use crate::rng::Rng;
 
-/// Lines of a picture, and pixels of a line.
+/// Number of lines of a picture, and of pixels in a line.
 pub const SIDE: usize = 8;
-/// Lines of a shape, and pixels of its lines.
+/// Number of lines of a shape, and of pixels in a line.
 const SHAPE_SIDE: usize = 4;
 
 /// Colour of a pixel.
@@ -74,7 +74,7 @@ impl Colour {
     }
 }
 
-/// Shape on the ground.
+/// Shape on the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A square without its corners.
@@ -100,45 +100,45 @@ impl Shape {
     ];
 }
 
-/// First line and first pixel of a shape.
+/// Line and column of a shape's top-left pixel.
 type Corner = (usize, usize);
 
 /// Position of the first shape relative to the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Position {
     /// Above the second shape.
     Above,
     /// To the left of the second shape.
     LeftOf,
 }
 
-impl Place {
-    /// Both places, with their words and the corners of both shapes.
+impl Position {
+    /// Both positions, with their words and the corners of both shapes.
     const ALL: [(Self, &str, [Corner; 2]); 2] =
         [(Self::Above, "above", [(0, 2), (4, 2)]), (Self::LeftOf, "left of", [(2, 0), (2, 4)])];
 }
 
-/// Two shapes on a ground of a colour that neither of them has.
+/// Two shapes on a background whose colour neither of them has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scene {
-    /// The shape above or to the left.
+    /// Colour and shape of the upper or left one.
     pub first: (Colour, Shape),
     /// Position of the first shape.
-    pub place: Place,
-    /// The other shape.
+    pub place: Position,
+    /// Colour and shape of the other one.
     pub second: (Colour, Shape),
     /// Colour of the background.
     pub ground: Colour,
 }
 
 impl Scene {
-    /// Draws shapes, their colours and their place uniformly, then the ground from the remaining colours.
+    /// Draws shapes, their colours and their position uniformly, then the background from the remaining colours.
     #[must_use]
     pub fn any(rng: &mut Rng) -> Self {
         let mut one_of = |count: usize| rng.below(count as u32) as usize;
         let mut thing = || (Colour::ALL[one_of(Colour::ALL.len())].0, Shape::ALL[one_of(Shape::ALL.len())].0);
         let (first, second) = (thing(), thing());
-        let place = Place::ALL[one_of(Place::ALL.len())].0;
+        let place = Position::ALL[one_of(Position::ALL.len())].0;
         let grounds = Self::grounds(first.0, second.0);
         Self { first, place, second, ground: grounds[one_of(grounds.len())] }
     }
@@ -152,7 +152,7 @@ impl Scene {
     #[must_use]
     pub fn draw(&self) -> Picture {
         let mut pixels = [[self.ground; SIDE]; SIDE];
-        let (.., corners) = Place::ALL[self.place as usize];
+        let (.., corners) = Position::ALL[self.place as usize];
         for ((colour, shape), (top, left)) in [self.first, self.second].into_iter().zip(corners) {
             let (.., rows) = Shape::ALL[shape as usize];
             for (row, marks) in rows.iter().enumerate() {
@@ -165,13 +165,13 @@ impl Scene {
     }
 }
 
-/// Written as its caption: `a red circle above a blue frame on white`.
+/// The display form is the caption: `a red circle above a blue frame on white`.
 impl Display for Scene {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let thing = |(colour, shape): (Colour, Shape)| {
             format!("a {} {}", colour.word(), Shape::ALL[shape as usize].1)
         };
-        let place = Place::ALL[self.place as usize].1;
+        let place = Position::ALL[self.place as usize].1;
         write!(f, "{} {place} {} on {}", thing(self.first), thing(self.second), self.ground.word())
     }
 }
@@ -187,7 +187,8 @@ impl Picture {
         &self.0
     }
 
-    /// Returns the first picture in a text, or `None`: eight successive lines of exactly eight letters of colours.
+    /// Returns the first picture in `text`: eight successive lines of exactly eight letters of colours. Returns
+    /// `None` without a picture.
     #[must_use]
     pub fn find(text: &str) -> Option<Self> {
         let lines: Vec<&str> = text.lines().collect();
@@ -195,7 +196,7 @@ impl Picture {
     }
 }
 
-/// Written as eight lines, each with a line break.
+/// The display form has eight lines, each with a line break.
 impl Display for Picture {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|line| {
@@ -243,7 +244,7 @@ pub enum PictureError {
         /// Letters in the line.
         found: usize,
     },
-    /// A letter stands for no colour.
+    /// A letter is not that of a colour.
     #[error("no colour has the letter {letter:?}")]
     Colour {
         /// The letter.
@@ -251,8 +252,8 @@ pub enum PictureError {
     },
 }
 
-/// Generates at least `bytes_min` bytes of successive documents in ASCII; the same for the same `seed` on every
-/// machine.
+/// Generates successive documents in ASCII, at least `bytes_min` bytes in total. The same `seed` gives the same text
+/// on every machine.
 #[must_use]
 pub fn generate(seed: u64, bytes_min: usize) -> String {
     let mut rng = Rng::new(seed);
@@ -269,19 +270,19 @@ pub fn generate(seed: u64, bytes_min: usize) -> String {
     text
 }
 
-/// Returns the entropy of the text in nats per byte, a lower bound of any model's expected loss on fresh text.
+/// Returns the entropy of the text in nats per byte: a lower bound of any model's expected loss on unseen text.
 #[must_use]
 pub fn entropy_nats_per_byte() -> f64 {
     let mean = |lengths: Vec<usize>| lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
     let colour = mean(Colour::ALL.map(|(_, word, _)| word.len()).to_vec());
     let shape = mean(Shape::ALL.map(|(_, word, _)| word.len()).to_vec());
-    let place = mean(Place::ALL.map(|(_, word, _)| word.len()).to_vec());
-    // Bytes that all documents have: `draw a  ` and `  a   on `, the line breaks, and the picture.
+    let place = mean(Position::ALL.map(|(_, word, _)| word.len()).to_vec());
+    // Bytes that all documents have: `draw a   a   on ` with its spaces, the line breaks, and the picture.
     let rest = "draw a   a   on \n\n".len() + 1 + SIDE * (SIDE + 1);
     let bytes = rest as f64 + 3.0 * colour + 2.0 * shape + place;
     let (colours, shapes) = (Colour::ALL.len() as f64, Shape::ALL.len() as f64);
     let grounds = ((colours - 1.0).ln() + (colours - 1.0) * (colours - 2.0).ln()) / colours;
-    let scene = 2.0 * (colours.ln() + shapes.ln()) + (Place::ALL.len() as f64).ln() + grounds;
+    let scene = 2.0 * (colours.ln() + shapes.ln()) + (Position::ALL.len() as f64).ln() + grounds;
     (scene + 2.0_f64.ln()) / bytes
 }
 
@@ -294,14 +295,14 @@ mod tests {
     fn a_caption_says_what_is_drawn() {
         let scene = Scene {
             first: (Colour::Red, Shape::Circle),
-            place: Place::Above,
+            place: Position::Above,
             second: (Colour::Blue, Shape::Frame),
             ground: Colour::White,
         };
         assert_eq!(scene.to_string(), "a red circle above a blue frame on white");
         let picture = "wwwrrwww\nwwrrrrww\nwwrrrrww\nwwwrrwww\nwwbbbbww\nwwbwwbww\nwwbwwbww\nwwbbbbww\n";
         assert_eq!(scene.draw().to_string(), picture);
-        let beside = Scene { place: Place::LeftOf, ..scene }.draw().to_string();
+        let beside = Scene { place: Position::LeftOf, ..scene }.draw().to_string();
         assert_eq!(beside.lines().nth(2), Some("wrrwbbbb"));
         assert_eq!((beside.lines().next(), beside.lines().nth(7)), (Some("wwwwwwww"), Some("wwwwwwww")));
     }
@@ -321,7 +322,7 @@ mod tests {
         assert_eq!(refused(&format!("é{}", &picture[1..])), PictureError::Colour { letter: 'é' });
     }
 
-    /// The bound on the loss matches the text: bytes of documents are as expected, and all scenes occur.
+    /// The stated entropy matches the text: documents have the expected mean length, and all scenes occur.
     #[test]
     fn entropy_is_that_of_the_text() {
         let text = generate(1, 4_000_000);
@@ -336,8 +337,8 @@ mod tests {
                 document.lines().find(|line| line.contains(" on ")).unwrap().trim_start_matches("draw ")
             })
             .collect();
-        // 25 pairs of shapes, two places, and 6 · 1 · 5 and 6 · 5 · 4 combinations of colours; each is expected four
-        // times.
+        // There are 25 pairs of shapes, two positions, and 6 · 5 + 6 · 5 · 4 combinations of colours. Each scene is
+        // expected four times.
         assert!((7_100..=7_500).contains(&captions.len()), "{}", captions.len());
         let scenes = 2.0_f64.ln() + 2.0 * 30.0_f64.ln() + (5.0_f64.ln() + 5.0 * 4.0_f64.ln()) / 6.0;
         let expected = (scenes + 2.0_f64.ln()) / bytes;

@@ -1,10 +1,10 @@
 //! Shards: training tokens in files that are fetched, checked and read whole.
 //!
-//! A shard consists of its tokens, each little endian in 2 or 4 bytes. If the run has masks, a bit for each token
-//! follows, the lowest of a byte first: 1 if the token is given and not learnt. Padding bits of the last byte are 0.
-//! Length and SHA-256 are in the run's description.
+//! A shard consists of its tokens, each little endian in 2 or 4 bytes. If the run has masks, one bit for each token
+//! follows, lowest bit of a byte first: 1 if the token is masked, that is read and not predicted. Padding bits of the
+//! last byte are 0. The run's description has the length and the SHA-256 of each shard.
 //!
-//! Held-out windows are transferred to learners that measure the held-out loss.
+//! This file also has the encoding of held-out windows, for learners that measure the held-out loss.
 
 use std::num::NonZeroU32;
 
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 /// Default maximum number of tokens in a shard.
 pub const SHARD_TOKENS_MAX: NonZeroU32 = NonZeroU32::new(1 << 20).expect("2^20 is above 0");
 
-/// Reason why bytes are not the requested shard, or tokens cannot form a shard.
+/// Reason why bytes are not the expected shard, or tokens cannot be encoded as a shard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
     /// The width of a token is neither 2 nor 4 bytes.
@@ -30,7 +30,7 @@ pub enum ShardError {
     Length {
         /// Bytes found.
         found: u64,
-        /// Bytes of the requested shard.
+        /// Bytes that the shard must have.
         expected: u64,
     },
     /// The SHA-256 does not match.
@@ -46,7 +46,7 @@ pub enum ShardError {
         /// Size of the vocabulary.
         vocab: u64,
     },
-    /// The padding bits in the last byte of the mask are not 0.
+    /// Padding bits in the last byte of the mask are not 0.
     #[error("the mask of the shard ends in {found:#010b}, and marks tokens that do not exist")]
     Mask {
         /// Last byte of the mask.
@@ -54,31 +54,31 @@ pub enum ShardError {
     },
 }
 
-/// Layout of tokens in the shards of a run.
+/// Encoding of the shards of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardForm {
     /// Bytes of a token: 2 or 4.
     pub token_bytes: u8,
-    /// Whether a mask follows the tokens, one bit for each.
+    /// Whether a mask follows the tokens, with one bit for each token.
     pub masks: bool,
 }
 
 impl ShardForm {
-    /// Returns the bytes of a shard with `tokens`.
+    /// Returns the size in bytes of a shard with `tokens` tokens.
     #[must_use]
     pub fn bytes(self, tokens: u64) -> u64 {
         let mask = if self.masks { tokens.div_ceil(8) } else { 0 };
         tokens.saturating_mul(u64::from(self.token_bytes)).saturating_add(mask)
     }
 
-    /// Returns the number of tokens in a shard of about `bytes`, rounded down.
+    /// Returns the number of tokens in a shard of `bytes` bytes, rounded down.
     fn tokens(self, bytes: u64) -> u64 {
         let bits = 8 * u64::from(self.token_bytes) + u64::from(self.masks);
         (u128::from(bytes) * 8 / u128::from(bits)) as u64
     }
 }
 
-/// Layout of shards without masks, by the bytes of a token.
+/// Encoding without masks, from the number of bytes of a token.
 impl From<u8> for ShardForm {
     fn from(token_bytes: u8) -> Self {
         Self { token_bytes, masks: false }
@@ -91,7 +91,7 @@ impl From<&DataSpec> for ShardForm {
     }
 }
 
-/// Checked tokens of one shard.
+/// Verified tokens of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardTokens {
     bytes: Vec<u8>,
@@ -100,13 +100,13 @@ pub struct ShardTokens {
 }
 
 impl ShardTokens {
-    /// Checks that `bytes` are the shard `spec`, with ids below `vocab`.
+    /// Checks that `bytes` are the shard that `spec` describes, with token ids below `vocab`.
     ///
     /// # Errors
     /// - [`ShardError::TokenBytes`]: tokens of `form` have neither 2 nor 4 bytes.
     /// - [`ShardError::Length`], [`ShardError::Checksum`]: `bytes` are not that shard.
-    /// - [`ShardError::Token`], [`ShardError::Mask`]: the bytes are that shard, but an id is not below `vocab`, or the
-    ///   mask is longer than the tokens.
+    /// - [`ShardError::Token`], [`ShardError::Mask`]: the bytes are that shard, but an id is not below `vocab`, or
+    ///   the mask has a bit set after the last token.
     pub fn parse(
         bytes: Vec<u8>,
         spec: &ShardSpec,
@@ -121,7 +121,7 @@ impl ShardTokens {
         if sha256(&bytes) != spec.sha256 {
             return Err(ShardError::Checksum);
         }
-        // At most the number of bytes.
+        // The cast is lossless, because there are at most as many tokens as bytes.
         let shard = Self { bytes, tokens: spec.tokens as usize, form };
         let alien = shard.ids(0).zip(0_u64..).find(|(token, _)| *token >= vocab);
         if let Some((token, index)) = alien {
@@ -149,7 +149,7 @@ impl ShardTokens {
         self.tokens == 0
     }
 
-    /// Returns the tokens from `start` on, with given ones marked as in [`crate::token`]; empty past the end.
+    /// Returns the tokens from index `start` on, with masked ones marked as in [`crate::token`]; empty past the end.
     pub fn iter(&self, start: usize) -> impl Iterator<Item = u32> + '_ {
         marked(&self.bytes, self.tokens, self.form, start)
     }
@@ -159,8 +159,8 @@ impl ShardTokens {
     }
 }
 
-/// Returns the tokens of a shard's `bytes` from `start` on, with given ones marked as in [`crate::token`]; empty past
-/// the end. The shard has `tokens` in `form`.
+/// Returns the tokens in a shard's `bytes` from index `start` on, with masked ones marked as in [`crate::token`];
+/// empty past the end. The shard has `tokens` tokens.
 pub(super) fn marked(
     bytes: &[u8],
     tokens: usize,
@@ -185,11 +185,11 @@ fn ids(bytes: &[u8], tokens: usize, form: ShardForm, start: usize) -> impl Itera
     })
 }
 
-/// Encodes a shard of `tokens`. Marks of given tokens are kept if `form` has masks.
+/// Encodes `tokens` as a shard. If `form` has masks, the marks of masked tokens become the mask.
 ///
 /// # Errors
 /// - [`ShardError::TokenBytes`]: tokens of `form` have neither 2 nor 4 bytes.
-/// - [`ShardError::Token`]: an id does not fit into a token's bytes.
+/// - [`ShardError::Token`]: tokens have 2 bytes, and an id (without masks, also a marked token) needs more.
 pub fn encode_shard(tokens: &[u32], form: impl Into<ShardForm>) -> Result<Vec<u8>, ShardError> {
     let form = checked(form)?;
     let id = |token| if form.masks { token::id(token) } else { token };
@@ -209,11 +209,11 @@ pub fn encode_shard(tokens: &[u32], form: impl Into<ShardForm>) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// Returns the description of a shard with these `bytes`.
+/// Returns the description of the shard `bytes`.
 ///
 /// # Errors
 /// - [`ShardError::TokenBytes`]: tokens of `form` have neither 2 nor 4 bytes.
-/// - [`ShardError::Length`]: `bytes` is not a whole number of tokens.
+/// - [`ShardError::Length`]: `bytes` is not a whole number of tokens with their masks.
 pub fn shard_spec(bytes: &[u8], form: impl Into<ShardForm>) -> Result<ShardSpec, ShardError> {
     let form = checked(form)?;
     let found = bytes.len() as u64;
@@ -224,7 +224,7 @@ pub fn shard_spec(bytes: &[u8], form: impl Into<ShardForm>) -> Result<ShardSpec,
     }
 }
 
-/// A corpus, split into training and held-out tokens.
+/// Corpus split into training and held-out tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split<'a> {
     /// Training tokens, one slice for each shard, in order.
@@ -236,10 +236,10 @@ pub struct Split<'a> {
 /// Reason why a corpus cannot be split.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SplitError {
-    /// The held-out share is not in `0..1`.
+    /// The held-out ratio is not at least 0 and below 1.
     #[error("held-out share is {ratio}: must be 0 or more and below 1")]
     Ratio {
-        /// Requested share.
+        /// Requested ratio.
         ratio: f64,
     },
     /// No tokens are left for training.
@@ -250,11 +250,11 @@ pub enum SplitError {
     },
 }
 
-/// Splits a corpus. Its last ⌊`held_out_ratio` · tokens⌋ tokens are held out. The others are cut in order into the
-/// fewest shards of at most `shard_tokens_max`, equal in size to within one token.
+/// Splits a corpus. The last ⌊`held_out_ratio` · tokens⌋ tokens are held out. The others are divided in order into
+/// the fewest shards of at most `shard_tokens_max` tokens, equal in size to within one token.
 ///
 /// # Errors
-/// - [`SplitError::Ratio`]: `held_out_ratio` is not in `0..1`.
+/// - [`SplitError::Ratio`]: `held_out_ratio` is not at least 0 and below 1.
 /// - [`SplitError::Empty`]: no token is left for training.
 pub fn split(
     tokens: &[u32],
@@ -289,13 +289,13 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Maximum size in bytes.
+/// Maximum size of encoded held-out windows, in bytes.
 pub const HELD_OUT_BYTES_MAX: u64 = 1 << 20;
 
 /// Reason why bytes are not held-out windows of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeldOutError {
-    /// The bytes are not a positive whole number of windows.
+    /// The bytes are not one or more whole windows.
     #[error("{bytes} bytes are not a whole number of windows of {window} tokens of 4 bytes")]
     Windows {
         /// Number of bytes.
@@ -319,7 +319,7 @@ pub fn encode_held_out(windows: &[u32]) -> Vec<u8> {
     windows.iter().flat_map(|token| token.to_le_bytes()).collect()
 }
 
-/// Parses windows, `[n, context + 1]`, with `n` at least 1.
+/// Decodes the output of [`encode_held_out`]: windows, `[n, context + 1]`, with `n` at least 1.
 ///
 /// # Errors
 /// Each variant of [`HeldOutError`].
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_was_not_asked_for() {
+    fn parse_refuses_bytes_of_another_shard() {
         let bytes = encode_shard(&[7, 255, 9], 2).unwrap();
         let spec = shard_spec(&bytes, 2).unwrap();
         let parse = |bytes: &[u8], width, vocab| ShardTokens::parse(bytes.to_vec(), &spec, width, vocab);
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(shard.iter(7).collect::<Vec<_>>(), [8 | GIVEN, 9 | GIVEN]);
         assert_eq!(shard.iter(9).count(), 0);
 
-        // A reader without masks finds excess bytes, and a reader with masks finds them missing.
+        // A reader without masks finds surplus bytes, and a reader with masks finds too few.
         let plain = ShardTokens::parse(bytes.clone(), &spec, 2, 10);
         assert_eq!(plain, Err(ShardError::Length { found: 20, expected: 18 }));
         assert_eq!(parse(&bytes[..18]), Err(ShardError::Length { found: 18, expected: 20 }));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_shares_that_are_none() {
+    fn split_refuses_invalid_ratios_and_empty_text() {
         let max = SHARD_TOKENS_MAX;
         for ratio in [-0.1, 1.0, f64::NAN] {
             assert!(matches!(split(&[1, 2], ratio, max), Err(SplitError::Ratio { .. })), "{ratio}");

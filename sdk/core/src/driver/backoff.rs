@@ -1,13 +1,14 @@
-//! Backoff: the wait before the next attempt, also after lost devices and failed downloads.
+//! Randomised exponential backoff, also after lost devices and failed downloads.
 
 use super::DriverConfig;
 use crate::rng::Rng;
 
-/// Connection time that undoes one doubling, in milliseconds. If a syncer is killed every few seconds, learners return
-/// at once each time. A syncer that fails on each join is not flooded, because a shorter connection undoes nothing.
+/// Duration of a connection that undoes one doubling, in milliseconds. If a syncer is killed every few seconds,
+/// learners return at once each time. If it fails on each join, connections are shorter and undo nothing, so it is
+/// not flooded.
 const HEALTHY_MS: u64 = 500;
 
-/// A time that doubles with each attempt, within bounds.
+/// Time that doubles with each attempt, within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubling {
     /// First value in milliseconds, at least 1.
@@ -24,7 +25,7 @@ impl Doubling {
 }
 
 /// Doubling waits, each shortened at random by up to half, so that learners that lost the same syncer do not return
-/// together.
+/// at the same time.
 #[derive(Clone, Debug)]
 pub(super) struct Backoff {
     waits: Doubling,
@@ -33,12 +34,12 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Returns a backoff; the same `seed` gives the same waits.
+    /// Returns a backoff at its first wait. The same `seed` gives the same waits.
     pub(super) fn new(waits: Doubling, seed: u64) -> Self {
         Self { waits, ceiling_ms: waits.first_ms, rng: Rng::new(seed) }
     }
 
-    /// Returns the wait before the next attempt, in milliseconds, at least 1. The previous connection lasted for
+    /// Returns the wait before the next attempt, in milliseconds, at least 1. The previous connection was healthy for
     /// `healthy_ms`.
     pub(super) fn next_ms(&mut self, healthy_ms: u64) -> u64 {
         self.next_ms_within(healthy_ms, self.waits.longest_ms)
@@ -46,9 +47,9 @@ impl Backoff {
 
     /// Returns the wait as [`Self::next_ms`] does, but at most `ms_max`, for a peer that is expected back soon.
     ///
-    /// Let `first` and `longest` be those of [`Doubling`], and let `c` double with each failure. With `c' = min(max(c /
-    /// 2^(healthy_ms / 500), first), longest, ms_max)`, the wait is uniform over `[c' / 2, c']`, and the next `c` is `2
-    /// c'`. Thus `n` learners make on average at most `n / (0.75 c')` attempts per second.
+    /// Let `first` and `longest` be the bounds of [`Doubling`], and let `c` start at `first`. With `c' = min(max(c /
+    /// 2^(healthy_ms / 500), first), ms_max)`, the wait is uniform over `[c' / 2, c']`, and the next `c` is `2 c'`,
+    /// at most `longest`. On average `n` learners thus make at most `n / (0.75 c')` attempts per unit of time.
     pub(super) fn next_ms_within(&mut self, healthy_ms: u64, ms_max: u64) -> u64 {
         let undone = (healthy_ms / HEALTHY_MS).min(63);
         let ceiling_ms = (self.ceiling_ms >> undone).max(self.waits.first_ms).min(ms_max);
@@ -56,30 +57,31 @@ impl Backoff {
         (ceiling_ms - self.rng.next_u64() % (ceiling_ms / 2 + 1)).max(1)
     }
 
-    /// Resets the waits after a successful attempt.
-    pub(super) fn ease(&mut self) {
+    /// Resets the waits to the first one after a successful attempt.
+    pub(super) fn reset(&mut self) {
         self.ceiling_ms = self.waits.first_ms;
     }
 }
 
-/// Number of losses without a merged update in between after which a learner gives up.
+/// Device losses without a merged update in between after which a learner gives up.
 const LOSSES_MAX: u32 = 8;
 
-/// Counts losses, because a device that is lost again and again is useless.
+/// Count of device losses. A device that is lost again and again is useless.
 #[derive(Clone, Debug)]
 pub(super) struct Losses {
-    /// Losses since an update was merged.
+    /// Losses since an update was last merged.
     count: u32,
     backoff: Backoff,
 }
 
 impl Losses {
-    /// Returns a count of zero; `seed` spreads the attempts.
+    /// Returns a count of zero. `seed` is the seed of the random part of the waits.
     pub(super) fn new(waits: Doubling, seed: u64) -> Self {
         Self { count: 0, backoff: Backoff::new(waits, seed) }
     }
 
-    /// Counts a loss and returns the wait before the next attempt, in milliseconds, or `None` to give up.
+    /// Counts a loss and returns the wait before the next build, in milliseconds, or `None` if the learner should
+    /// give up.
     pub(super) fn lose(&mut self) -> Option<u64> {
         let healthy_ms = if self.count == 0 { u64::MAX } else { 0 };
         self.count += 1;
@@ -92,7 +94,7 @@ impl Losses {
     }
 }
 
-/// Consecutive failed downloads while the member lacks data for training.
+/// Series of failed downloads while the member lacks parameters or data for training.
 #[derive(Debug)]
 pub(super) struct Stall {
     /// Start of the stall, in microseconds. `None` while no download fails.
@@ -101,7 +103,7 @@ pub(super) struct Stall {
     reason: String,
     /// Time limit for a stall, in milliseconds. `None` sets no limit.
     ms_max: Option<u64>,
-    /// Time limit for a stall once the member has trained.
+    /// Value of `ms_max` once the member has trained.
     again_ms_max: Option<u64>,
 }
 
@@ -111,19 +113,19 @@ impl Stall {
         Self { since_us: None, reason: String::new(), ms_max: contact_ms_max, again_ms_max: reconnect_ms_max }
     }
 
-    /// Begins or continues a stall: a download failed, and none of its bytes arrived.
+    /// Begins or continues a stall: a download failed before any of its bytes arrived.
     pub(super) fn begin(&mut self, now_us: u64, reason: &str) {
         self.since_us.get_or_insert(now_us);
         reason.clone_into(&mut self.reason);
     }
 
-    /// Ends a stall, because bytes of a download arrived. A lost connection does not end it, since downloads may fail
-    /// after the next one too.
+    /// Ends a stall, because bytes of a download arrived. A lost connection does not end it, since downloads may keep
+    /// failing on the next connection.
     pub(super) fn end(&mut self) {
         self.since_us = None;
     }
 
-    /// Ends a stall, because the member has all data for training.
+    /// Ends a stall, because the member made a training step. From now on, `again_ms_max` is the limit.
     pub(super) fn complete(&mut self) {
         self.end();
         self.ms_max = self.again_ms_max;
@@ -152,7 +154,7 @@ mod tests {
     use crate::driver::Waits;
 
     #[test]
-    fn doubles_within_bounds_and_half_seconds_of_health_or_success_undo_it() {
+    fn backoff_doubles_within_bounds_and_healthy_time_undoes_it() {
         for seed in 0..200 {
             let mut backoff = Backoff::new(Waits::default().backoff, seed);
             let mut expect = |healthy_ms, ms_max, ceiling_ms: u64| {
@@ -173,7 +175,7 @@ mod tests {
             }
             expect(0, u64::MAX, 2_000);
             expect(u64::MAX, u64::MAX, 250);
-            backoff.ease();
+            backoff.reset();
             assert!(backoff.next_ms(0) <= 250, "seed {seed}");
         }
     }
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_up_unless_an_update_was_merged_in_between() {
+    fn losses_give_up_unless_an_update_was_merged_in_between() {
         let mut losses = Losses::new(Waits::default().losses, 1);
         for _ in 0..3 {
             for ceiling_ms in [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000] {

@@ -1,41 +1,41 @@
-//! Share of the time in which a learner trains, and the rest that follows from it.
+//! Duty cycle of a learner, and the rest that it owes.
 
 use crate::wire::Share;
 
-/// All of the time, in millionths.
+/// A duty cycle without rest, in millionths.
 const FULL_PPM: u64 = 1_000_000;
-/// Maximum surplus of rest that counts for later, in microseconds. A sleep ends late, never early.
+/// Maximum rest in advance that is deducted later, in microseconds. A sleep ends late, never early.
 const CREDIT_US_MAX: i64 = 250_000;
 
-/// Share of the time in which a learner trains, and the rest that it owes.
+/// Duty cycle of a learner, and the rest that it owes.
 ///
-/// Its own duty cycle and the share set by the run's owner are multiplied. A learner limited to a quarter thus slows
-/// down by a factor of four at any duty cycle.
+/// The effective duty cycle is the learner's own duty cycle times the share that the run's owner allows. A share of a
+/// quarter thus makes a learner four times slower at any duty cycle of its own.
 #[derive(Clone, Debug)]
 pub(super) struct DutyCycle {
     duty_permille: u16,
     share: Share,
-    /// Owed rest in microseconds; negative if the learner rested for too long.
+    /// Owed rest in microseconds; negative after rest in advance.
     rest_us: i64,
 }
 
 impl DutyCycle {
-    /// Returns a pace of all the time, without owed rest.
+    /// Returns a duty cycle without rest.
     pub(super) fn new() -> Self {
         Self { duty_permille: 1_000, share: Share::FULL, rest_us: 0 }
     }
 
-    /// Sets the learner's duty cycle, in thousandths, 1 to 1000; 0 counts as 1.
+    /// Sets the learner's own duty cycle, in thousandths, 1 to 1000; 0 is taken as 1.
     pub(super) fn set_duty(&mut self, permille: u16) {
         self.change(|pace| pace.duty_permille = permille.clamp(1, 1_000));
     }
 
-    /// Sets the share of the duty cycle that the run's owner allows.
+    /// Sets the share that the run's owner allows.
     pub(super) fn set_share(&mut self, share: Share) {
         self.change(|pace| pace.share = share);
     }
 
-    /// Changes the pace. A higher pace cancels the rest that was owed at the lower one.
+    /// Changes a factor. If the effective duty cycle increases, the rest owed so far is cancelled.
     fn change(&mut self, change: impl FnOnce(&mut Self)) {
         let before_ppm = self.ppm();
         change(self);
@@ -44,7 +44,7 @@ impl DutyCycle {
         }
     }
 
-    /// Returns the share of the time in which it trains, in millionths, 1 to 1,000,000.
+    /// Returns the effective duty cycle in millionths, 1 to 1,000,000.
     fn ppm(&self) -> u64 {
         u64::from(self.duty_permille) * u64::from(self.share.permille())
     }
@@ -87,7 +87,7 @@ mod tests {
         pace.set_duty(250);
         pace.work(1_000);
         assert_eq!(pace.owed_us(), Some(3_000));
-        // Four times slower again, not merely as slow as the slower of the two.
+        // The share multiplies the duty cycle; it is not a minimum of the two.
         pace.set_share(share(0.25));
         assert_eq!(pace.rest_of(1_000), 15_000);
         pace.rest(2_999);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raised_pace_ends_the_rest_owed_before_and_a_lowered_one_does_not() {
+    fn increase_cancels_owed_rest_and_decrease_does_not() {
         let mut pace = DutyCycle::new();
         pace.set_duty(10);
         pace.work(1_000_000);

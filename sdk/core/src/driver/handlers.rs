@@ -1,10 +1,10 @@
-//! Handlers of a member for events and for the requests of its core.
+//! Handlers of the driver for events and for the outputs of its core.
 
 use std::sync::Arc;
 
 use super::reconnect::Ending;
 use super::{
-    End, FAREWELL_US_MAX, FATES_US_MAX, HAND_IN_US_MAX, Input, LearnerDriver, Output, Phase, Step, millis,
+    CLOSE_US_MAX, DELIVERY_US_MAX, End, Input, LearnerDriver, Output, Phase, RECEIPTS_US_MAX, Step, millis,
 };
 use crate::data::{HELD_OUT_BYTES_MAX, parse_held_out};
 use crate::diloco::learner;
@@ -14,7 +14,7 @@ use crate::wire::{
 };
 
 /// Minimum time between two starts from scratch after too many refusals, in microseconds.
-const HEALS_US_MIN: u64 = 3_600_000_000;
+const RESTARTS_US_MIN: u64 = 3_600_000_000;
 
 impl LearnerDriver {
     pub(super) fn react(&mut self, input: Input) {
@@ -33,15 +33,15 @@ impl LearnerDriver {
             Input::HeldOut { bytes } => self.on_held_out(bytes),
             Input::Measured { number, loss } => self.on_measured(number, loss),
             Input::Stepped(step) => self.on_stepped(step),
-            Input::ExpertLoad { seen } => self.tell(learner::Input::ExpertLoad { seen }),
-            Input::Worked { us } => self.pace.work(us),
+            Input::ExpertLoad { seen } => self.pass_to_learner(learner::Input::ExpertLoad { seen }),
+            Input::Worked { us } => self.duty_cycle.work(us),
             Input::Waited { us } => {
                 if !self.is_starved() {
-                    self.pace.rest(us);
+                    self.duty_cycle.rest(us);
                 }
             }
-            Input::Duty { permille } => self.pace.set_duty(permille),
-            Input::DrainNow => self.on_hurry(),
+            Input::Duty { permille } => self.duty_cycle.set_duty(permille),
+            Input::DrainNow => self.on_drain_now(),
             Input::Leave => self.on_leave(),
             Input::Flushed => self.on_flushed(),
             Input::Timeout => self.on_timeout(),
@@ -50,25 +50,25 @@ impl LearnerDriver {
             Input::FetchFailed { fragment, reason } => {
                 self.on_unfed(&reason);
                 self.trouble(format!("fragment {fragment} did not come: {reason}"));
-                self.tell(learner::Input::FetchFailed { fragment });
+                self.pass_to_learner(learner::Input::FetchFailed { fragment });
             }
             Input::Built { fragments, batch } => {
                 self.supply.built(batch);
-                self.tell(learner::Input::Built { fragments, batch });
+                self.pass_to_learner(learner::Input::Built { fragments, batch });
             }
             Input::Fetched { fragment, version, values } => {
                 self.stall.end();
-                self.tell(learner::Input::Fetched { fragment, version, values });
+                self.pass_to_learner(learner::Input::Fetched { fragment, version, values });
             }
             Input::Encoded { serial, fragment, body, digest } => {
-                self.tell(learner::Input::Encoded { serial, fragment, body, digest });
+                self.pass_to_learner(learner::Input::Encoded { serial, fragment, body, digest });
             }
-            Input::Paused(paused) => self.tell(learner::Input::Paused(paused)),
-            Input::Hidden(hidden) => self.tell(learner::Input::Hidden(hidden)),
+            Input::Paused(paused) => self.pass_to_learner(learner::Input::Paused(paused)),
+            Input::Hidden(hidden) => self.pass_to_learner(learner::Input::Hidden(hidden)),
         }
     }
 
-    fn tell(&mut self, input: learner::Input) {
+    fn pass_to_learner(&mut self, input: learner::Input) {
         self.learner.handle(millis(self.now_us), input);
     }
 
@@ -81,13 +81,13 @@ impl LearnerDriver {
             return self.on_challenge(challenge);
         }
         self.contact.answered(self.now_us);
-        if self.is_asked(&message) {
+        if self.take_measure_request(&message) {
             return;
         }
         match &message {
             Message::Welcome(_) => {
                 self.contact.welcomed(self.now_us);
-                self.supply.hurry(self.now_us);
+                self.supply.retry_now(self.now_us);
                 if self.phase == Phase::Greeting {
                     self.phase = Phase::Training;
                 }
@@ -95,14 +95,14 @@ impl LearnerDriver {
             Message::Receipt { fate: Fate::Merged { .. }, .. } => self.losses.merged(),
             _ => {}
         }
-        self.tell(learner::Input::Message(message));
+        self.pass_to_learner(learner::Input::Message(message));
     }
 
     /// Answers the first challenge of a connection. Later ones change nothing.
     fn on_challenge(&mut self, challenge: Challenge) {
         self.contact.heard(self.now_us);
         if self.challenge.replace(challenge).is_none() {
-            self.tell(learner::Input::Connected);
+            self.pass_to_learner(learner::Input::Connected);
         }
     }
 
@@ -123,7 +123,7 @@ impl LearnerDriver {
         let code = code.and_then(|code| CloseCode::try_from(code).ok()).filter(|_| !self.is_leaving());
         match code {
             // The goodbye was lost, but not its reason.
-            Some(code) => self.tell(learner::Input::Message(Message::Bye(Bye::new(code, reason)))),
+            Some(code) => self.pass_to_learner(learner::Input::Message(Message::Bye(Bye::new(code, reason)))),
             None => self.disconnect(None, &Ending { reason: &reason, ..Ending::default() }),
         }
     }
@@ -138,7 +138,7 @@ impl LearnerDriver {
     }
 
     fn on_shard(&mut self, shard: u32, bytes: Result<Vec<u8>, String>) {
-        match bytes.map(|bytes| self.supply.came(self.now_us, shard, bytes)) {
+        match bytes.map(|bytes| self.supply.add_shard(self.now_us, shard, bytes)) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.trouble(format!("the received data cannot be used: {error}")),
             Err(reason) => {
@@ -149,15 +149,15 @@ impl LearnerDriver {
     }
 
     fn on_stepped(&mut self, Step { tokens, loss, busy_us, earlier_us }: Step) {
-        self.pace.work(busy_us);
+        self.duty_cycle.work(busy_us);
         let step_us = busy_us.saturating_add(earlier_us);
-        // Rest is part of the pace, so that the syncer plans with it.
-        let step_ms = (step_us.saturating_add(self.pace.rest_of(step_us)) as f64 / 1e3) as f32;
+        // Rest is part of the step time, so that the syncer plans with it.
+        let step_ms = (step_us.saturating_add(self.duty_cycle.rest_of(step_us)) as f64 / 1e3) as f32;
         self.stall.complete();
-        self.tell(learner::Input::Stepped(learner::Step { tokens, loss, step_ms }));
+        self.pass_to_learner(learner::Input::Stepped(learner::Step { tokens, loss, step_ms }));
     }
 
-    fn on_hurry(&mut self) {
+    fn on_drain_now(&mut self) {
         if self.is_leaving() {
             return;
         }
@@ -165,14 +165,14 @@ impl LearnerDriver {
         if trains && self.contact.is_doubtful(self.now_us) {
             self.disconnect(None, &Ending { reason: "nothing was heard for a while", ..Ending::default() });
         }
-        self.contact.hurry(self.now_us);
+        self.contact.retry_now(self.now_us);
     }
 
     fn on_leave(&mut self) {
         if !self.contact.is_open() {
             self.end(End::Left);
         } else if !self.is_leaving() {
-            self.phase = Phase::Flushing { until_us: self.now_us.saturating_add(HAND_IN_US_MAX) };
+            self.phase = Phase::Flushing { until_us: self.now_us.saturating_add(DELIVERY_US_MAX) };
             self.learner.hand_in(millis(self.now_us));
         }
     }
@@ -182,20 +182,20 @@ impl LearnerDriver {
         match self.learner.hands_in() {
             HandsIn::UnderWay => {}
             HandsIn::Unsettled => {
-                *until_us = (*until_us).min(self.now_us.saturating_add(FATES_US_MAX));
+                *until_us = (*until_us).min(self.now_us.saturating_add(RECEIPTS_US_MAX));
             }
             HandsIn::Nothing => self.part(),
         }
     }
 
-    /// Sends the goodbye.
+    /// Sends the goodbye and waits for the connection to close.
     fn part(&mut self) {
         self.learner.leave(millis(self.now_us));
         while let Some(output) = self.learner.poll() {
-            self.obey(output);
+            self.carry_out(output);
         }
         self.out.push_back(Output::Close(Bye::new(CloseCode::Done, "the learner leaves")));
-        self.phase = Phase::Parting { until_us: self.now_us.saturating_add(FAREWELL_US_MAX) };
+        self.phase = Phase::Parting { until_us: self.now_us.saturating_add(CLOSE_US_MAX) };
     }
 
     fn on_timeout(&mut self) {
@@ -203,7 +203,7 @@ impl LearnerDriver {
         match self.phase {
             Phase::Flushing { until_us } if until_us <= now_us => self.part(),
             Phase::Parting { until_us } if until_us <= now_us => self.end(End::Left),
-            // It has said goodbye, or is about to.
+            // The goodbye is sent, or will be at `until_us`.
             Phase::Flushing { .. } | Phase::Parting { .. } | Phase::Over => return,
             Phase::Greeting | Phase::Training => {
                 let too_long = self.contact.too_long(now_us).or_else(|| self.stall.too_long(now_us));
@@ -219,10 +219,11 @@ impl LearnerDriver {
                 }
             }
         }
-        self.tell(learner::Input::Timeout);
+        self.pass_to_learner(learner::Input::Timeout);
     }
 
-    /// Returns true if the syncer's silence counts. A member paused by its owner has time to find out.
+    /// Returns true if the syncer's silence is measured. It is not before the member is ready, or while its owner
+    /// pauses it.
     pub(super) fn awaits(&self) -> bool {
         self.learner.is_ready() && !self.learner.is_paused()
     }
@@ -231,15 +232,15 @@ impl LearnerDriver {
         matches!(self.phase, Phase::Flushing { .. } | Phase::Parting { .. })
     }
 
-    /// Carries out an action of the core, or passes it on.
-    pub(super) fn obey(&mut self, output: learner::Output) {
-        use learner::Output as Wish;
+    /// Carries out an output of the core, or passes it to the shell.
+    pub(super) fn carry_out(&mut self, output: learner::Output) {
+        use learner::Output as Request;
         self.out.push_back(match output {
-            Wish::Send(Message::Hello(hello)) => {
+            Request::Send(Message::Hello(hello)) => {
                 let Some(challenge) = self.challenge else { return };
                 Output::Greet { hello: Box::new(hello), challenge }
             }
-            Wish::Send(mut message) => {
+            Request::Send(mut message) => {
                 if !self.contact.is_open() {
                     return;
                 }
@@ -249,28 +250,28 @@ impl LearnerDriver {
                 }
                 Output::Send(message)
             }
-            Wish::Build(welcome) => {
+            Request::Build(welcome) => {
                 let anew = self.supply.plan(&welcome);
                 Output::Build { welcome, anew }
             }
-            Wish::Fetch { fragment, version } => Output::Fetch { fragment, version },
-            Wish::Encode { serial, fragment } => Output::Encode { serial, fragment },
-            Wish::Include { fragment } => Output::Include { fragment },
-            Wish::Apply { fragment, body } => Output::Apply { fragment, body },
-            Wish::Load { fragment, values, keep } => Output::Load { fragment, values, keep },
-            Wish::Grant(grant) => match self.supply.feed().map(|feed| feed.grant(grant)) {
+            Request::Fetch { fragment, version } => Output::Fetch { fragment, version },
+            Request::Encode { serial, fragment } => Output::Encode { serial, fragment },
+            Request::Include { fragment } => Output::Include { fragment },
+            Request::Apply { fragment, body } => Output::Apply { fragment, body },
+            Request::Load { fragment, values, keep } => Output::Load { fragment, values, keep },
+            Request::Grant(grant) => match self.supply.feed().map(|feed| feed.grant(grant)) {
                 Some(Err(error)) => Output::Trouble { reason: error.to_string() },
                 Some(Ok(())) | None => return,
             },
-            Wish::RetainLeases(leases) => {
+            Request::RetainLeases(leases) => {
                 return self.supply.feed().into_iter().for_each(|feed| feed.retain(&leases));
             }
-            Wish::Reconnect(bye) => {
+            Request::Reconnect(bye) => {
                 let Bye { code, reason, wait_ms } = bye.clone();
                 let ending = Ending { reason: &reason, code: Some(code), wait_ms };
                 return self.disconnect(Some(bye), &ending);
             }
-            Wish::Stop(bye) => return self.stop(bye),
+            Request::Stop(bye) => return self.stop(bye),
         });
     }
 
@@ -283,8 +284,8 @@ impl LearnerDriver {
                 self.end(End::Complete(bye));
             }
             CloseCode::WrongRun => self.afresh(&bye.reason.clone(), bye),
-            CloseCode::Untrusted if self.may_heal() => {
-                self.healed_us = Some(self.now_us);
+            CloseCode::Untrusted if self.may_restart() => {
+                self.restarted_us = Some(self.now_us);
                 self.afresh(&bye.reason.clone(), bye);
             }
             _ => {
@@ -294,21 +295,22 @@ impl LearnerDriver {
         }
     }
 
-    /// Returns true if the member may start from scratch after too many refusals. Its fault may be gone by then;
-    /// refusals within the hour show that it is permanent.
-    fn may_heal(&self) -> bool {
-        let is_rare = self.healed_us.is_none_or(|at| self.now_us.saturating_sub(at) >= HEALS_US_MIN);
+    /// Returns true if the member may start from scratch after [`CloseCode::Untrusted`]. Its fault may be temporary,
+    /// but a second such goodbye within [`RESTARTS_US_MIN`] shows that it is permanent.
+    fn may_restart(&self) -> bool {
+        let is_rare = self.restarted_us.is_none_or(|at| self.now_us.saturating_sub(at) >= RESTARTS_US_MIN);
         self.phase == Phase::Training && is_rare
     }
 
-    /// Handles a failed download. Before the member is ready, only these failures show that the syncer is unreachable.
+    /// Handles a failed download. Before the member is ready, these failures are the only sign that the syncer is
+    /// unreachable.
     fn on_unfed(&mut self, reason: &str) {
         if !self.learner.is_ready() {
             self.stall.begin(self.now_us, reason);
         }
     }
 
-    /// Drops the connection, if there is one. A leaving member ends with it.
+    /// Drops the connection, if there is one. If the member is leaving, its membership ends.
     fn disconnect(&mut self, farewell: Option<Bye>, ending: &Ending<'_>) {
         let Some(retry_ms) = self.contact.end(self.now_us, ending) else { return };
         self.measure.disconnected();
@@ -316,7 +318,7 @@ impl LearnerDriver {
             return self.end(End::Left);
         }
         self.out.push_back(Output::Disconnect { farewell, reason: ending.reason.to_owned(), retry_ms });
-        self.tell(learner::Input::Disconnected);
+        self.pass_to_learner(learner::Input::Disconnected);
     }
 
     /// Drops everything except the identity and the owner's settings, and joins from scratch.
@@ -335,61 +337,62 @@ impl LearnerDriver {
     }
 }
 
-/// Open request, and the windows to measure on.
+/// State of the measurement of the held-out loss: the open request, and the windows to measure on.
 #[derive(Debug, Default)]
 pub(super) struct Measure {
-    asked: Option<Asked>,
+    request: Option<MeasureRequest>,
     /// Held-out windows, `[n, context + 1]`, and their run.
     windows: Option<(RunId, Arc<[u32]>)>,
     is_fetching: bool,
 }
 
-/// A request from the syncer.
+/// Request of the syncer for the held-out loss.
 #[derive(Debug)]
-struct Asked {
+struct MeasureRequest {
     number: u32,
     versions: Vec<Version>,
 }
 
 impl Measure {
-    /// Drops the request along with the lost connection.
+    /// Drops the request, because the connection was lost.
     pub(super) fn disconnected(&mut self) {
-        (self.asked, self.is_fetching) = (None, false);
+        (self.request, self.is_fetching) = (None, false);
     }
 }
 
 impl LearnerDriver {
-    /// Accepts `message` if it requests the held-out loss, and returns whether it does. A later request replaces an
-    /// open one.
-    pub(super) fn is_asked(&mut self, message: &Message) -> bool {
+    /// Stores `message` if it requests the held-out loss, and returns whether it has handled the message. A later
+    /// request replaces an open one.
+    pub(super) fn take_measure_request(&mut self, message: &Message) -> bool {
         let Message::Measure { run, number, versions } = message else { return false };
         if self.learner.run().is_none_or(|(of, _)| of != *run) {
             return false;
         }
-        self.measure.asked = Some(Asked { number: *number, versions: versions.clone() });
+        self.measure.request = Some(MeasureRequest { number: *number, versions: versions.clone() });
         true
     }
 
-    /// Returns the next action for the request, once all other output is done and the parameters have the requested
-    /// versions.
-    pub(super) fn measures(&mut self) -> Option<Output> {
+    /// Returns the next action for the open request. The caller has drained all other output. Until the parameters
+    /// have the requested versions, there is no action.
+    pub(super) fn next_measurement(&mut self) -> Option<Output> {
         let (run, _) = self.learner.run()?;
-        let asked = self.measure.asked.as_ref()?;
+        let request = self.measure.request.as_ref()?;
         let mut held = self.learner.versions();
-        if !asked.versions.iter().all(|wanted| held.next().flatten().is_some_and(|held| held >= *wanted)) {
+        if !request.versions.iter().all(|wanted| held.next().flatten().is_some_and(|held| held >= *wanted)) {
             return None;
         }
         drop(held);
         if let Some((_, windows)) = self.measure.windows.as_ref().filter(|(of, _)| *of == run) {
-            let (windows, number) = (Arc::clone(windows), asked.number);
-            self.measure.asked = None;
+            let (windows, number) = (Arc::clone(windows), request.number);
+            self.measure.request = None;
             return Some(Output::Measure { number, windows });
         }
         let begins = !std::mem::replace(&mut self.measure.is_fetching, true);
         begins.then_some(Output::FetchHeldOut { body_bytes_max: HELD_OUT_BYTES_MAX })
     }
 
-    /// Handles the held-out windows. If they are missing or invalid, the answer is that the loss cannot be measured.
+    /// Handles the downloaded held-out windows. If they are missing or invalid, the member answers that it cannot
+    /// measure the loss.
     pub(super) fn on_held_out(&mut self, bytes: Result<Vec<u8>, String>) {
         self.measure.is_fetching = false;
         let (Some((run, _)), Some(spec)) = (self.learner.run(), self.supply.spec()) else { return };
@@ -400,14 +403,14 @@ impl LearnerDriver {
             Ok(windows) => self.measure.windows = Some((run, windows.into())),
             Err(reason) => {
                 self.out.push_back(Output::Trouble { reason: format!("no held-out text: {reason}") });
-                if let Some(Asked { number, .. }) = self.measure.asked.take() {
+                if let Some(MeasureRequest { number, .. }) = self.measure.request.take() {
                     self.on_measured(number, None);
                 }
             }
         }
     }
 
-    /// Sends the loss for the request `number`; `None` if it could not be measured.
+    /// Sends the loss for the request `number`, in nats per token; `None` if it could not be measured.
     pub(super) fn on_measured(&mut self, number: u32, loss: Option<f32>) {
         if let Some((run, _)) = self.learner.run().filter(|_| self.contact.is_open()) {
             let loss = loss.filter(|loss| loss.is_finite());

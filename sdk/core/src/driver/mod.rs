@@ -1,18 +1,21 @@
-//! A member of a run: the learner's core and all that its shells have in common, as one pure state machine.
+//! State machine of one member of a run: the learner's protocol and everything that native, browser and simulated
+//! learners have in common.
 //!
-//! A [`LearnerDriver`] is composed of the protocol core (`diloco::learner::Learner`), its supply of leases and shards,
-//! its pace (duty cycle and the owner's share), its contact with the syncer (backoff, patience, limit of absence) and
-//! the count of device losses. The native learner and the page drive it with sockets and a real clock, the simulator in
-//! virtual time, so that the simulated code is the shipped code.
+//! A [`LearnerDriver`] consists of the protocol core ([`Learner`]), the supply of leases and shards, the duty cycle,
+//! the connection to the syncer (backoff, limits of silence and absence) and the count of device losses. The native
+//! learner and the page drive it with sockets and a real clock, the simulator in virtual time. The simulated code is
+//! therefore the shipped code.
 //!
-//! It has the contract of the other machines: [`LearnerDriver::handle`] takes an event, [`LearnerDriver::poll`] returns
-//! an action, [`LearnerDriver::deadline`] returns the time to wake it. A trait of effects would not fit. Some effects
-//! of the real shell are asynchronous (engine builds, waits for a device), and all of the simulator's are events in a
-//! queue. A trait would need both forms, whereas each shell carries out values in its own way, in one `match`.
+//! It has the contract of the other state machines: [`LearnerDriver::handle`] takes an event, [`LearnerDriver::poll`]
+//! returns an action, and [`LearnerDriver::deadline`] returns the time of the next wake-up. Actions are values and
+//! not methods of a trait, because some actions of a real shell are asynchronous (engine builds, waits for a device)
+//! and those of the simulator are events in a queue. A trait would need both forms. With values, each shell carries
+//! actions out in its own way, in one `match`.
 //!
-//! The shell drains `poll` after every `handle`, then asks [`LearnerDriver::next_batch`] and trains on it, connected or
-//! not. Without a batch it waits, and reports the wait with [`Input::Waited`]. Time is in microseconds since the member
-//! was made and never decreases. All randomness comes from [`DriverConfig::seed`].
+//! The program around the driver is its *shell*. It drains `poll` after every `handle`, then asks
+//! [`LearnerDriver::next_batch`] and trains on the batch, connected or not. Without a batch it waits, and reports the
+//! wait with [`Input::Waited`]. Time is in microseconds since the driver was created and never decreases. All
+//! randomness comes from [`DriverConfig::seed`].
 
 mod backoff;
 mod duty_cycle;
@@ -40,34 +43,35 @@ use handlers::Measure;
 use reconnect::Reconnect;
 use supply::Supply;
 
-/// Time limits for leaving, in microseconds: first for the delivery of the last updates, which takes time on a thin
-/// link; then for their fates; then for the syncer's goodbye.
-const HAND_IN_US_MAX: u64 = 10_000_000;
-const FATES_US_MAX: u64 = 3_000_000;
-const FAREWELL_US_MAX: u64 = 2_000_000;
+/// Time limits of the three stages of leaving, in microseconds. First the member delivers its last updates, which
+/// takes time on a slow link, then it waits for their fates, then for the connection to close.
+const DELIVERY_US_MAX: u64 = 10_000_000;
+const RECEIPTS_US_MAX: u64 = 3_000_000;
+const CLOSE_US_MAX: u64 = 2_000_000;
 
 /// Settings of a member, and its time limits.
 #[derive(Clone, Debug)]
 pub struct DriverConfig {
     /// Identity and settings of the learner.
     pub learner: LearnerConfig,
-    /// Time limit for the first admission, and for failing downloads of parameters after it, in milliseconds. `None`
-    /// sets no limit.
+    /// Time limit for the first admission, and for failing downloads before the first training step, in milliseconds.
+    /// `None` sets no limit.
     pub contact_ms_max: Option<u64>,
-    /// The same limit once the member has trained, in milliseconds. `None` sets no limit.
+    /// The same limit for readmission, and for failing downloads after the first training step. `None` sets no limit.
     pub reconnect_ms_max: Option<u64>,
-    /// Growing waits.
+    /// Growing waits and time limits.
     pub waits: Waits,
-    /// Seed that spreads attempts, so that members do not come together. The same seed gives the same attempts.
+    /// Seed of the random part of the waits, so that members do not reconnect together. The same seed gives the same
+    /// waits.
     pub seed: u64,
 }
 
-/// Growing waits of a member.
+/// Growing waits and time limits of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
     /// Wait before the next attempt to connect or to fetch a shard, shortened at random by up to half.
     pub backoff: Doubling,
-    /// Patience with a silent syncer; it doubles with each connection given up.
+    /// Time limit for a silent syncer; it doubles with each connection that is given up.
     pub patience: Doubling,
     /// Wait after the loss of a device, shortened like `backoff`.
     pub losses: Doubling,
@@ -87,16 +91,16 @@ impl Default for Waits {
 /// Phase of a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// No syncer has admitted it yet.
+    /// No syncer has admitted the member yet.
     Greeting,
-    /// It was admitted: it fetches parameters, trains or waits, connected or not.
+    /// The member was admitted: it fetches parameters, trains or waits, connected or not.
     Training,
-    /// It leaves and delivers its last updates, until `until_us` at the latest.
+    /// The member leaves and delivers its last updates, until `until_us` at the latest.
     Flushing {
         /// Deadline in microseconds.
         until_us: u64,
     },
-    /// It has said goodbye and waits for the connection to close, until `until_us` at the latest.
+    /// The member has sent its goodbye and waits for the connection to close, until `until_us` at the latest.
     Parting {
         /// Deadline in microseconds.
         until_us: u64,
@@ -110,15 +114,15 @@ pub enum Phase {
 pub struct Batch {
     /// Windows of tokens, `[batch, context + 1]`.
     pub tokens: Vec<u32>,
-    /// Learning rate by the run's clock.
+    /// Learning rate for the run's count of merged tokens.
     pub learning_rate: f32,
 }
 
-/// State and rules of one member.
+/// State machine of one member.
 pub struct LearnerDriver {
     learner: Learner,
     supply: Supply,
-    pace: DutyCycle,
+    duty_cycle: DutyCycle,
     contact: Reconnect,
     stall: Stall,
     losses: Losses,
@@ -126,9 +130,9 @@ pub struct LearnerDriver {
     phase: Phase,
     /// Challenge of the syncer on this connection.
     challenge: Option<Challenge>,
-    /// Time of the last start from scratch because of too many refused updates, in microseconds.
-    healed_us: Option<u64>,
-    /// Time of the last handled event.
+    /// Time of the last start from scratch after [`CloseCode::Untrusted`](crate::wire::CloseCode), in microseconds.
+    restarted_us: Option<u64>,
+    /// Time of the last handled event, in microseconds.
     now_us: u64,
     out: VecDeque<Output>,
 }
@@ -140,35 +144,36 @@ impl LearnerDriver {
         let (waits, seed) = (config.waits, config.seed);
         Self {
             supply: Supply::new(waits.backoff, rng::key(&[seed, 1])),
-            pace: DutyCycle::new(),
+            duty_cycle: DutyCycle::new(),
             contact: Reconnect::new(&config, seed),
             stall: Stall::new(&config),
             losses: Losses::new(waits.losses, rng::key(&[seed, 2])),
             measure: Measure::default(),
             phase: Phase::Greeting,
             challenge: None,
-            healed_us: None,
+            restarted_us: None,
             now_us: 0,
             out: VecDeque::new(),
             learner: Learner::new(config.learner),
         }
     }
 
-    /// Handles an event at `now_us`, which never decreases. Events of a connection that was given up have no effect.
+    /// Handles an event at `now_us`, which never decreases. Events of a connection that was given up are ignored.
     pub fn handle(&mut self, now_us: u64, input: Input) {
         self.now_us = now_us;
-        let of_line = matches!(
+        let is_of_connection = matches!(
             input,
             Input::Opened | Input::Heard | Input::Message(_) | Input::Garbled(_) | Input::Closed { .. }
         );
-        if self.phase == Phase::Over || of_line && self.contact.is_down() {
+        if self.phase == Phase::Over || is_of_connection && self.contact.is_down() {
             return;
         }
         self.react(input);
-        self.pace.set_share(self.learner.share());
+        self.duty_cycle.set_share(self.learner.share());
     }
 
-    /// Returns the next action. Call it until `None` after every [`Self::handle`] and [`Self::next_batch`].
+    /// Returns the next action. The shell calls it after every [`Self::handle`] and [`Self::next_batch`], until it
+    /// returns `None`.
     pub fn poll(&mut self) -> Option<Output> {
         loop {
             if let Some(output) = self.out.pop_front() {
@@ -178,41 +183,42 @@ impl LearnerDriver {
                 return None;
             }
             match self.learner.poll() {
-                Some(output) => self.obey(output),
+                Some(output) => self.carry_out(output),
                 None => {
-                    if let Some(output) = self.measures() {
+                    if let Some(output) = self.next_measurement() {
                         return Some(output);
                     }
-                    let (shard, body_bytes) = self.supply.want(self.now_us)?;
+                    let (shard, body_bytes) = self.supply.next_fetch(self.now_us)?;
                     return Some(Output::FetchShard { shard, body_bytes });
                 }
             }
         }
     }
 
-    /// Returns the time to handle [`Input::Timeout`] if no other event comes before, in microseconds. It may have
-    /// passed.
+    /// Returns the time at which to handle [`Input::Timeout`] if no other event comes before, in microseconds. The
+    /// time may be in the past.
     #[must_use]
     pub fn deadline(&self, now_us: u64) -> Option<u64> {
         let phase_us = match self.phase {
             Phase::Greeting | Phase::Training => None,
-            // The member does not reconnect, and only queued messages are left.
+            // A leaving member does not reconnect, and sends only queued messages.
             Phase::Flushing { until_us } | Phase::Parting { until_us } => return Some(until_us),
             Phase::Over => return None,
         };
         let learner_us = self.learner.deadline(millis(now_us)).map(|at| at.0.saturating_mul(1_000));
-        let rest_us = self.pace.owed_us().map(|owed_us| now_us.saturating_add(owed_us));
+        let rest_us = self.duty_cycle.owed_us().map(|owed_us| now_us.saturating_add(owed_us));
         let contact_us = self.contact.deadline(self.awaits());
         let waits =
             [phase_us, learner_us, rest_us, contact_us, self.stall.deadline(), self.supply.deadline()];
         waits.into_iter().flatten().min()
     }
 
-    /// Returns the next batch, if the member has one and may train. Its windows count as trained from here on.
+    /// Returns the next batch, if there is one and the member may train. The windows of the batch are reported as
+    /// trained.
     pub fn next_batch(&mut self, now_us: u64) -> Option<Batch> {
         self.now_us = now_us;
         let here = matches!(self.phase, Phase::Greeting | Phase::Training);
-        if !here || !self.learner.can_train() || self.pace.owed_us().is_some() {
+        if !here || !self.learner.can_train() || self.duty_cycle.owed_us().is_some() {
             return None;
         }
         let tokens = self.supply.next_batch();
@@ -234,10 +240,10 @@ impl LearnerDriver {
         self.learner.state()
     }
 
-    /// Returns true if the member may train and owes no rest, but has no windows.
+    /// Returns true if the member may train and owes no rest, but has no windows to train on.
     #[must_use]
     pub fn is_starved(&self) -> bool {
-        self.learner.state() == LearnerState::Starved && self.pace.owed_us().is_none()
+        self.learner.state() == LearnerState::Starved && self.duty_cycle.owed_us().is_none()
     }
 
     /// Returns the share of its training time that the run's owner allows.
@@ -246,18 +252,19 @@ impl LearnerDriver {
         self.learner.share()
     }
 
-    /// Returns the clock of the inner schedule, in tokens: see [`Learner::clock_tokens`].
+    /// Returns the number of merged tokens that sets the learning rate: see [`Learner::clock_tokens`].
     #[must_use]
     pub fn clock_tokens(&self) -> u64 {
         self.learner.clock_tokens()
     }
 
-    /// Returns the tokens of updates without a fate for each fragment: see [`Learner::tokens_unsettled`].
+    /// Returns the tokens of updates whose fate is unknown, for each fragment, `[P]`: see
+    /// [`Learner::tokens_unsettled`].
     pub fn tokens_unsettled(&self) -> impl Iterator<Item = u64> {
         self.learner.tokens_unsettled()
     }
 
-    /// Returns the run and its id in it, after the first admission.
+    /// Returns the run and the learner's id in it, after the first admission.
     #[must_use]
     pub fn run(&self) -> Option<(RunId, LearnerId)> {
         self.learner.run()
@@ -268,14 +275,14 @@ impl LearnerDriver {
         self.learner.versions()
     }
 
-    /// Returns the reason that keeps the member from training: a missing connection or failing downloads.
+    /// Returns the reason why the member cannot train: no connection, or failing downloads.
     #[must_use]
     pub fn hindrance(&self, now_us: u64) -> Option<&str> {
         let offline = self.offline(now_us).map(|offline| offline.reason);
         offline.or_else(|| self.stall.reason())
     }
 
-    /// Returns the reason for the lack of contact, if it was lost and the member is not leaving.
+    /// Returns the reason for the missing connection, unless the member is admitted or leaving.
     #[must_use]
     pub fn offline(&self, now_us: u64) -> Option<Offline<'_>> {
         let here = matches!(self.phase, Phase::Greeting | Phase::Training);
@@ -283,18 +290,18 @@ impl LearnerDriver {
     }
 }
 
-/// Converts to the milliseconds of the learner's core.
+/// Converts microseconds to the milliseconds of the learner's core.
 fn millis(now_us: u64) -> Millis {
     Millis(now_us / 1_000)
 }
 
-/// An event for the member.
+/// Event that the shell reports to the driver.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum Input {
     /// The connection of [`Output::Connect`] is open.
     Opened,
-    /// Part of a message or a sign of life came over the connection.
+    /// A part of a message, or another sign of life such as a ping, arrived over the connection.
     Heard,
     /// A message arrived.
     Message(Message),
@@ -302,23 +309,23 @@ pub enum Input {
     Garbled(DecodeError),
     /// The connection ended, or could not be opened.
     Closed { code: Option<u16>, reason: String },
-    /// The engine of [`Output::Build`] is ready. It has these fragments and takes `batch` windows in one step, at most
+    /// The engine of [`Output::Build`] is ready. It has these fragments, and a step takes `batch` windows, at most
     /// [`crate::wire::BATCH_MAX`].
     Built { fragments: Arc<Fragments>, batch: NonZeroU32 },
-    /// The engine failed. If `device_lost`, it must be built again on another device, or on the same one later.
+    /// The engine failed. If `device_lost`, a later build may use another device, or the same one once it is back.
     Failed { device_lost: bool, reason: String },
-    /// Θ̂ of one fragment arrived, `[fragment_len]`, at the version that the answer named.
+    /// Θ̂ of one fragment arrived, `[fragment_len]`, at the version that the syncer's answer named.
     Fetched { fragment: FragmentId, version: Version, values: Vec<f32> },
     /// The download of a fragment failed.
     FetchFailed { fragment: FragmentId, reason: String },
-    /// A download made progress: all or some of its bytes arrived.
+    /// A download made progress: some or all of its bytes arrived.
     Fed,
-    /// A download failed before any of its bytes arrived. Some downloads report failures by an input of their own
-    /// instead.
+    /// A download failed before any of its bytes arrived. Downloads of fragments report this by
+    /// [`Input::FetchFailed`] instead.
     Unfed { reason: String },
-    /// The bytes of a shard arrived, not checked yet, or the download failed.
+    /// The bytes of a shard arrived, not yet verified, or the download failed.
     Shard { shard: u32, bytes: Result<Vec<u8>, String> },
-    /// The bytes of the held-out windows arrived, not checked yet, or the download failed.
+    /// The bytes of the held-out windows arrived, not yet verified, or the download failed.
     HeldOut { bytes: Result<Vec<u8>, String> },
     /// The held-out loss for [`Output::Measure`], in nats per token; `None` if the engine cannot measure it.
     Measured { number: u32, loss: Option<f32> },
@@ -326,12 +333,13 @@ pub enum Input {
     Encoded { serial: Serial, fragment: FragmentId, body: Vec<u8>, digest: u64 },
     /// One inner step finished.
     Stepped(Step),
-    /// Routed tokens for each expert of the layout, in its order, since the last report. It must precede the
-    /// [`Input::Stepped`] of the step that they belong to. Engines without counts never send it.
+    /// Tokens routed to each expert of the layout, in the order of the layout, since the last such report. It must
+    /// precede the [`Input::Stepped`] of the step that routed them. Engines without expert counts never send it.
     ExpertLoad { seen: Vec<u64> },
-    /// Time that the device worked beyond the calls of the steps, in microseconds. Rest is owed for it.
+    /// Time in microseconds for which the device worked after calls of steps had returned. The duty cycle adds rest
+    /// for it.
     Worked { us: u64 },
-    /// Time that the shell waited idly, in microseconds. It pays for owed rest.
+    /// Time that the shell waited idly, in microseconds. It reduces the owed rest.
     Waited { us: u64 },
     /// The owner paused or resumed training.
     Paused(bool),
@@ -339,51 +347,51 @@ pub enum Input {
     Hidden(bool),
     /// The owner set the duty cycle, in thousandths, 1 to 1000.
     Duty { permille: u16 },
-    /// The owner expects that the syncer can be reached again.
+    /// The learner's owner expects that the syncer can be reached again.
     DrainNow,
-    /// The owner ends the membership politely; [`Output::End`] follows.
+    /// The learner's owner ends the membership politely; [`Output::End`] follows.
     Leave,
-    /// All output is sent and the engine has nothing left to deliver. Repeated after each input while the member
-    /// leaves.
+    /// All output is sent, and the engine has nothing left to deliver. The shell repeats it after each input while
+    /// the member leaves.
     Flushed,
-    /// [`LearnerDriver::deadline`] may have passed. Also required after each step.
+    /// [`LearnerDriver::deadline`] may have passed. The shell also sends it after each step.
     Timeout,
 }
 
-/// One inner step.
+/// Report of one inner step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// Tokens trained on.
     pub tokens: u64,
     /// Mean loss, in nats per token.
     pub loss: f32,
-    /// Duration of the step's call in microseconds. Rest is owed for it.
+    /// Duration of the step's call in microseconds. The duty cycle adds rest for it.
     pub busy_us: u64,
-    /// Time of earlier steps beyond their calls that no step has reported yet, in microseconds. [`Input::Worked`]
-    /// reported it before.
+    /// Device time of earlier asynchronous steps after their calls returned, in microseconds. It is part of the step
+    /// time sent to the syncer. It adds no rest here, because [`Input::Worked`] already did.
     pub earlier_us: u64,
 }
 
-/// An action, to be carried out in this order before the next step.
+/// Action for the shell. Actions are carried out in the order of [`LearnerDriver::poll`], before the next step.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum Output {
     /// Open a connection; answer with [`Input::Opened`] or [`Input::Closed`].
     Connect,
-    /// Sign the challenge's text, put the signature into `hello` and send it, unless the connection has been replaced
-    /// by then.
+    /// Sign the challenge's text, put the signature into `hello` and send it on the connection of the challenge,
+    /// unless that has been replaced meanwhile.
     Greet { hello: Box<Hello>, challenge: Challenge },
     /// Send a message.
     Send(Message),
-    /// Send the goodbye and close the connection. The member waits for [`Input::Closed`] for a while.
+    /// Send the goodbye and close the connection. The member waits for [`Input::Closed`] until the deadline.
     Close(Bye),
-    /// Drop the connection, after `farewell` if there is one, and all downloads of fragments. No further input may come
-    /// from them. The next attempt is in `retry_ms`.
+    /// Drop the connection, after sending `farewell` if present, and all downloads of fragments. They must cause no
+    /// further input. The next connection attempt is in `retry_ms` milliseconds.
     Disconnect { farewell: Option<Bye>, reason: String, retry_ms: u64 },
     /// Build the engine of this run, or keep the previous one unless `anew` is true. Answer with [`Input::Built`] or
     /// [`Input::Failed`].
     Build { welcome: Box<Welcome>, anew: bool },
-    /// Drop the engine and the download of a shard: the member joins from scratch.
+    /// Drop the engine and the download of a shard: the member joins the run from scratch.
     Afresh { reason: String },
     /// Fetch Θ̂ of a fragment, at `version` or a later one.
     Fetch { fragment: FragmentId, version: Version },
@@ -391,17 +399,17 @@ pub enum Output {
     FetchShard { shard: u32, body_bytes: u64 },
     /// Encode the current progress on a fragment. Answer with [`Input::Encoded`], which may come later.
     Encode { serial: Serial, fragment: FragmentId },
-    /// The last encoded update is part of Θ̂ or of its next version (`Replica::include`).
+    /// The last encoded update is part of Θ̂ or of its next version: call `Replica::include`.
     Include { fragment: FragmentId },
-    /// Apply a merged change (`Replica::apply`).
+    /// Apply a merged change: call `Replica::apply`.
     Apply { fragment: FragmentId, body: Vec<u8> },
-    /// Load a whole Θ̂ (`Replica::load`).
+    /// Load a whole Θ̂: call `Replica::load`.
     Load { fragment: FragmentId, values: Vec<f32>, keep: bool },
     /// Fetch the held-out windows, of at most `body_bytes_max` bytes. Answer with [`Input::HeldOut`].
     FetchHeldOut { body_bytes_max: u64 },
     /// Measure the loss of Θ̂ on these windows, `[n, context + 1]`. Answer with [`Input::Measured`].
     Measure { number: u32, windows: Arc<[u32]> },
-    /// Report a fault that the member handles; for display.
+    /// Display a fault. The member handles it by itself.
     Trouble { reason: String },
     /// The membership is over: no output follows.
     End(End),
@@ -410,7 +418,7 @@ pub enum Output {
 /// End of a membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The owner ended it.
+    /// The learner's owner ended it.
     Left,
     /// The run is complete.
     Complete(Bye),

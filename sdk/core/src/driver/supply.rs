@@ -22,7 +22,7 @@ struct Plan {
     batch: NonZeroU32,
 }
 
-/// Download of a shard, at most one at a time.
+/// Download of a shard. There is at most one at a time.
 #[derive(Clone, Copy, Debug)]
 struct Fetch {
     shard: u32,
@@ -31,12 +31,13 @@ struct Fetch {
 }
 
 impl Supply {
-    /// Returns an empty supply; `seed` spreads the retries.
+    /// Returns an empty supply. `seed` is the seed of the random part of the retry waits.
     pub(super) fn new(waits: Doubling, seed: u64) -> Self {
         Self { plan: None, fetch: None, backoff: Backoff::new(waits, seed) }
     }
 
-    /// Prepares for the run of `welcome`, and returns whether it differs from the previous one, which is dropped.
+    /// Prepares for the run of `welcome`. Returns true if it differs from the previous run, whose leases and shards
+    /// are then dropped.
     pub(super) fn plan(&mut self, welcome: &Welcome) -> bool {
         let same = |plan: &Plan| plan.run == welcome.run && plan.spec == welcome.spec;
         if self.plan.as_ref().is_some_and(same) {
@@ -48,14 +49,14 @@ impl Supply {
         true
     }
 
-    /// Records the `batch` windows per step of the run's engine.
+    /// Records the number of windows per step of the run's engine.
     pub(super) fn built(&mut self, batch: NonZeroU32) {
         if let Some(plan) = &mut self.plan {
             plan.batch = batch;
         }
     }
 
-    /// Drops everything.
+    /// Drops the run, its leases and its shards.
     pub(super) fn clear(&mut self) {
         (self.plan, self.fetch) = (None, None);
     }
@@ -77,7 +78,7 @@ impl Supply {
     }
 
     /// Returns the shard to fetch now and its length in bytes, if a request is due.
-    pub(super) fn want(&mut self, now_us: u64) -> Option<(u32, u64)> {
+    pub(super) fn next_fetch(&mut self, now_us: u64) -> Option<(u32, u64)> {
         let plan = self.plan.as_ref()?;
         let shard = plan.feed.needs()?;
         let early = |fetch: Fetch| fetch.shard == shard && fetch.retry_us.is_none_or(|at_us| at_us > now_us);
@@ -93,13 +94,13 @@ impl Supply {
     /// Adds the bytes of a shard.
     ///
     /// # Errors
-    /// Those of [`Feed::add_shard`]; the shard is requested again a little later.
-    pub(super) fn came(&mut self, now_us: u64, shard: u32, bytes: Vec<u8>) -> Result<(), FeedError> {
+    /// Those of [`Feed::add_shard`]. The shard is then requested again after a backoff.
+    pub(super) fn add_shard(&mut self, now_us: u64, shard: u32, bytes: Vec<u8>) -> Result<(), FeedError> {
         let Some(feed) = self.feed() else { return Ok(()) };
         match feed.add_shard(shard, bytes) {
             Ok(()) => {
                 self.fetch.take_if(|fetch| fetch.shard == shard);
-                self.backoff.ease();
+                self.backoff.reset();
                 Ok(())
             }
             Err(error) => {
@@ -116,14 +117,14 @@ impl Supply {
         }
     }
 
-    /// Requests a missing shard at once, because its source is back.
-    pub(super) fn hurry(&mut self, now_us: u64) {
+    /// Requests a missing shard at once, because the syncer can be reached again.
+    pub(super) fn retry_now(&mut self, now_us: u64) {
         if let Some(Fetch { retry_us: Some(retry_us), .. }) = &mut self.fetch {
             *retry_us = now_us.min(*retry_us);
         }
     }
 
-    /// Returns the time of the next call to [`Self::want`], in microseconds.
+    /// Returns the time of the next call to [`Self::next_fetch`], in microseconds.
     pub(super) fn deadline(&self) -> Option<u64> {
         let needed = self.plan.as_ref()?.feed.needs()?;
         self.fetch.filter(|fetch| fetch.shard == needed)?.retry_us

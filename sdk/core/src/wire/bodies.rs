@@ -32,9 +32,9 @@ impl Challenge {
 /// A learner's introduction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Run that the learner took part in before, if any. Another run refuses the learner.
+    /// Run that the learner took part in before, if any. The syncer of another run refuses the learner.
     pub run: Option<RunId>,
-    /// Layout that the learner holds from before, if any.
+    /// Parameter layout of that run, if any.
     pub layout: Option<LayoutHash>,
     /// Public key of the learner, the same at each reconnect.
     pub identity: Identity,
@@ -62,22 +62,22 @@ pub struct Welcome {
     pub layout: LayoutHash,
     /// Current version of each fragment, `[P]`.
     pub versions: Vec<Version>,
-    /// Merged tokens that count for the schedule so far: the clock of the learning rate.
+    /// Merged tokens credited to the schedule so far: they set the learning rate.
     pub clock_tokens: u64,
     /// Last merged update of this learner for each fragment, `[P]`.
     pub merged: Vec<Option<Serial>>,
-    /// Update of this learner that the syncer holds without a fate yet, for each fragment, `[P]`. An update that is
-    /// neither in `merged` nor here was lost with a connection; its progress goes into the next one.
+    /// Update of this learner without a fate, for each fragment, `[P]`. An update that is neither in `merged` nor
+    /// here was lost with a connection; its progress goes into the next update.
     pub unsettled: Vec<Option<Serial>>,
     /// Leases that this learner holds, according to the syncer. The learner drops any other.
     pub leases: Vec<LeaseId>,
     /// Tokens that this learner has trained on, over all its processes.
     pub tokens_trained: u64,
-    /// Merged tokens of this learner: the mean over fragments, weighted by their sizes.
+    /// Merged tokens of this learner: the mean over fragments, weighted by their numbers of values.
     pub tokens_merged: u64,
-    /// Whether the owner has paused the run, see [`super::Message::SetPaused`].
+    /// Whether the run is paused, see [`super::Message::SetPaused`].
     pub held: bool,
-    /// Share of its time in which the learner may train, see [`super::Message::SetDutyCycle`].
+    /// Part of the training time that the owner allows, see [`super::Message::SetDutyCycle`].
     pub share: Share,
 }
 
@@ -90,7 +90,7 @@ pub struct Update {
     pub fragment: FragmentId,
     /// Number of the update, which [`super::Message::Receipt`] repeats.
     pub serial: Serial,
-    /// Version that the sender held.
+    /// Version that the sender held when it encoded `body`.
     pub base: Version,
     /// Inner steps since the last merged update of this fragment, at least 1.
     pub steps: u32,
@@ -101,16 +101,17 @@ pub struct Update {
     pub body: Vec<u8>,
     /// First 8 bytes of the SHA-256 of `body`, big endian.
     pub checksum: u64,
-    /// Routed tokens for each expert that has a part in the fragment, in the order of the layout. Empty, and absent
+    /// Tokens routed to each expert that has tensors in the fragment, in the order of the layout. Empty, and absent
     /// from the wire, in dense models.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "few")]
     pub seen: Vec<u64>,
 }
 
-/// Maximum number of experts of a fragment.
+/// Maximum number of experts with tensors in one fragment.
 pub const SEEN_MAX: usize = 1 << 16;
 
-/// Deserialises at most [`SEEN_MAX`] numbers. A number takes one byte on the wire and eight in memory.
+/// Deserialises at most [`SEEN_MAX`] numbers. The limit matters because a number may take one byte on the wire and
+/// eight in memory.
 fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
     struct Few;
 
@@ -136,7 +137,7 @@ fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error>
     deserializer.deserialize_seq(Few)
 }
 
-/// Change of one fragment's Θ̂ from a round.
+/// Change of one fragment's Θ̂, produced by a round.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Merged {
     /// The run.
@@ -147,7 +148,7 @@ pub struct Merged {
     pub base: Version,
     /// Resulting version.
     pub version: Version,
-    /// Merged tokens that count for the schedule, after this round.
+    /// Merged tokens credited to the schedule, after this round.
     pub clock_tokens: u64,
     /// Coded change of Θ̂, see `diloco::quant`.
     #[serde(with = "serde_bytes")]
@@ -158,46 +159,47 @@ pub struct Merged {
     pub digest: u64,
 }
 
-/// What became of an update. Every update meets exactly one.
+/// Outcome of an update. Every update has exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// It is part of the fragment's next version.
+    /// The update is part of the fragment's next version.
     Merged {
-        /// The version that it led to.
+        /// Version that contains the update.
         version: Version,
-        /// Its share of the merge, 0 to 1.
+        /// Relative weight of the update in the merge, 0 to 1.
         weight: f32,
-        /// Its tokens, as counted.
+        /// Tokens of the update that were credited.
         tokens: u64,
     },
-    /// It came after its round, and the run's policy cannot use it any more; the learner keeps the progress, which
-    /// rides in its next update.
+    /// The update came after its round, and the run's policy cannot use it any more. The learner keeps the progress,
+    /// which goes into its next update.
     Late(LateReason),
-    /// It was not taken; the learner keeps the progress.
+    /// The update was refused. The learner keeps the progress.
     Refused(Refusal),
 }
 
-/// Why an update came late.
+/// Reason why an update is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum LateReason {
-    /// The round was merged or given up before it came.
+    /// The round was merged or abandoned before the update came.
     RoundOver,
-    /// It is relative to another version than the round's.
+    /// The update is relative to a version other than the round's.
     StaleBase,
 }
 
-/// Why an update was refused.
+/// Reason why an update was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// Nobody asked this learner.
+    /// The syncer did not request an update from this learner.
     NotInvited,
-    /// Another update of this learner on this fragment is not settled yet: the next one goes out after its receipt.
+    /// An earlier update of this learner on this fragment has no fate yet. The learner must wait for the earlier
+    /// receipt.
     Unsettled,
     /// `steps` or `tokens` is 0.
     Empty,
@@ -207,26 +209,26 @@ pub enum Refusal {
     Checksum,
     /// A scale is not finite.
     NotFinite,
-    /// The norm per step is far above what this fragment's updates usually have.
+    /// The norm per step is far above the norm statistics of the fragment.
     Norm,
-    /// More tokens than were ever leased to this learner.
+    /// The update claims more tokens than were ever leased to this learner.
     Unleased,
 }
 
 impl Refusal {
-    /// Returns true if the refusal is about the contents of the update and not about its timing.
+    /// Returns true if the update's content caused the refusal, and not its timing.
     #[must_use]
     pub fn is_of_content(self) -> bool {
         !matches!(self, Self::NotInvited | Self::Unsettled)
     }
 }
 
-/// Windows `start..start + windows` of one shard in one epoch's order.
+/// Lease of windows `start..start + windows` of one shard, in the order of one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseGrant {
     /// Id of the lease in [`Progress`].
     pub lease: LeaseId,
-    /// The pass over the data, from 0.
+    /// Number of the pass over the data, from 0.
     pub epoch: u32,
     /// Index of the shard.
     pub shard: u32,
@@ -236,28 +238,28 @@ pub struct LeaseGrant {
     pub windows: u32,
 }
 
-/// A learner's report about itself.
+/// Report of a learner about its training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// The run.
     pub run: RunId,
-    /// Windows trained so far for each lease, ordered by lease. A finished lease is reported once on each connection
-    /// whose `Welcome` lists it.
+    /// Windows trained so far for each lease, in ascending order of leases. A finished lease is reported once on each
+    /// connection whose `Welcome` lists it.
     pub leases: Vec<(LeaseId, u32)>,
-    /// Steps of this process since it first joined this run or last started it from scratch.
+    /// Steps of this process since it first joined this run or last restarted from scratch.
     pub steps: u64,
     /// Tokens of those steps.
     pub tokens: u64,
     /// Mean step time since the last report with tokens, in milliseconds; 0 before the first. The time of a step
-    /// without tokens counts towards the next step that has some.
+    /// without tokens is added to the next step with tokens.
     pub step_ms: f32,
-    /// Mean training loss of the tokens since the last report, in nats per token; NaN without tokens.
+    /// Mean training loss over the tokens since the last report, in nats per token; NaN without tokens.
     pub loss: f32,
     /// State of the learner.
     pub state: LearnerState,
 }
 
-/// What a learner is doing.
+/// Current activity of a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
@@ -266,36 +268,36 @@ pub enum LearnerState {
     Joining,
     /// Training.
     Training,
-    /// Paused by its owner.
+    /// Paused by the person who runs it.
     Paused,
-    /// In a hidden tab: alive, maybe slow to answer.
+    /// In a hidden browser tab: connected, possibly slow to answer.
     Hidden,
-    /// Has no lease to train on.
+    /// Has no leased windows to train on.
     Starved,
-    /// Waits because the owner holds the run.
+    /// Waits because the owner of the run paused it.
     Held,
 }
 
-/// A typed goodbye.
+/// Last message of a connection, with a typed reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bye {
     /// Reason as a number, which is also the WebSocket close code.
     pub code: CloseCode,
     /// Cause and remedy, in one sentence.
     pub reason: String,
-    /// Time after which the learner may come back, in milliseconds; 0 leaves it to the learner.
+    /// Minimum time until the learner may return, in milliseconds; 0 leaves the time to the learner.
     pub wait_ms: u32,
 }
 
 impl Bye {
-    /// Returns a goodbye that leaves the time of the return to the learner.
+    /// Returns a goodbye with `wait_ms` 0.
     #[must_use]
     pub fn new(code: CloseCode, reason: impl Into<String>) -> Self {
         Self { code, reason: reason.into(), wait_ms: 0 }
     }
 }
 
-/// Reason for the end of a connection. The numbers are on the wire: never reorder them, never reuse one.
+/// Reason for the end of a connection. The numbers are on the wire: never change or reuse one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "u16", try_from = "u16")]
 #[repr(u16)]
@@ -306,7 +308,7 @@ pub enum CloseCode {
     Restart = 4001,
     /// The bytes are not a valid message.
     Malformed = 4002,
-    /// The peer speaks another version.
+    /// The peer uses another version of the protocol.
     Version = 4003,
     /// The message belongs to another run.
     WrongRun = 4004,
@@ -314,9 +316,9 @@ pub enum CloseCode {
     Layout = 4005,
     /// A message or frame is larger than the limit.
     TooLarge = 4006,
-    /// A message that makes no sense in this state.
+    /// The message is not allowed in this state of the connection.
     Protocol = 4007,
-    /// Another connection with the same identity took over.
+    /// Another connection with the same identity replaced this one.
     Replaced = 4008,
     /// The peer was silent for too long.
     Silent = 4009,
@@ -326,9 +328,9 @@ pub enum CloseCode {
     SlowReader = 4011,
     /// Too many updates of the learner were refused.
     Untrusted = 4012,
-    /// The run requires an invite, and the learner shows none or a wrong one.
+    /// The run requires an invite, and `Hello` has none or an invalid one.
     Invite = 4013,
-    /// The owner of the run dropped this learner; it may come back after the time in `Bye`.
+    /// The owner of the run dropped this learner; it may return after `wait_ms` of the `Bye`.
     Dropped = 4014,
     /// `Hello` is not signed with the key that it names, or that key is invalid.
     Identity = 4015,
@@ -380,21 +382,21 @@ pub struct UnknownCloseCode(pub u16);
 /// Kind of device. The text in `Hello` begins with its name; the rest is free text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceKind {
-    /// A browser page, with any kind of computation.
+    /// A browser page, with any engine.
     Browser,
     /// A GPU.
     Gpu,
     /// A CPU.
     Cpu,
-    /// A device whose text begins with none of these names.
+    /// A device whose text begins with no known name.
     Other,
 }
 
 impl DeviceKind {
-    /// All kinds with a name.
+    /// All kinds whose name a text can begin with.
     pub const NAMED: [Self; 3] = [Self::Browser, Self::Gpu, Self::Cpu];
 
-    /// First word of the text in `Hello`.
+    /// Returns the first word of the text in `Hello`.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -414,7 +416,7 @@ impl DeviceKind {
         }
     }
 
-    /// Returns the kind that the first word of `device` names.
+    /// Returns the kind named by the first word of `device`.
     #[must_use]
     pub fn of(device: &str) -> Self {
         let first = device.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
@@ -436,7 +438,7 @@ mod tests {
         }
     }
 
-    /// Engines describe themselves by the name and a space.
+    /// Engines describe themselves by the name of the kind and a space.
     #[test]
     fn the_first_word_decides() {
         let check = |device, kind| assert_eq!(DeviceKind::of(device), kind, "{device}");

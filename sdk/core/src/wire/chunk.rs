@@ -1,4 +1,5 @@
-//! Conversion between messages and WebSocket frames of bounded size. A short message never waits for a long one.
+//! Conversion between messages and WebSocket frames of bounded size, so that a short message never waits for a long
+//! one.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +10,13 @@ use super::{BODY_BYTES_MAX, CHUNK_BYTES, DecodeError, HEADER_BYTES, Message, PAR
 const CHUNK_HEAD_BYTES: usize = HEADER_BYTES + 12;
 
 /// Payload bytes of every chunk except the last.
-const SHARE_BYTES: usize = CHUNK_BYTES as usize - CHUNK_HEAD_BYTES;
+const PART_BYTES: usize = CHUNK_BYTES as usize - CHUNK_HEAD_BYTES;
 
 /// Splits an encoded message into frames of at most [`CHUNK_BYTES`].
 ///
-/// A message that fits travels as a single frame. A larger one becomes a series of chunks, which must be sent in order;
-/// frames of other messages may go between them. `number` must differ between messages in flight on one connection.
+/// A message that fits into one frame is sent as it is. A larger one becomes a series of chunks, which must be sent
+/// in order; frames of other messages may be sent between them. `number` must differ between messages in flight on
+/// one connection.
 pub fn frames(encoded: Vec<u8>, number: u32) -> impl Iterator<Item = Vec<u8>> + Send {
     Frames { encoded, number, index: 0 }
 }
@@ -36,20 +38,20 @@ impl Iterator for Frames {
         if self.encoded.len() <= CHUNK_BYTES as usize {
             return Some(std::mem::take(&mut self.encoded));
         }
-        let start = self.index as usize * SHARE_BYTES;
-        let share = &self.encoded[start..self.encoded.len().min(start + SHARE_BYTES)];
-        let body_bytes = (share.len() + CHUNK_HEAD_BYTES - HEADER_BYTES) as u32;
+        let start = self.index as usize * PART_BYTES;
+        let part = &self.encoded[start..self.encoded.len().min(start + PART_BYTES)];
+        let body_bytes = (part.len() + CHUNK_HEAD_BYTES - HEADER_BYTES) as u32;
         let total = u32::try_from(self.encoded.len()).expect("a fragment is far below 4 GiB");
 
-        let mut frame = Vec::with_capacity(CHUNK_HEAD_BYTES + share.len());
+        let mut frame = Vec::with_capacity(CHUNK_HEAD_BYTES + part.len());
         frame.extend(Header { tag: Tag::Chunk, body_bytes }.encode());
         for field in [self.number, self.index, total] {
             frame.extend(field.to_le_bytes());
         }
-        frame.extend(share);
+        frame.extend(part);
 
         self.index += 1;
-        if start + share.len() == self.encoded.len() {
+        if start + part.len() == self.encoded.len() {
             self.encoded = Vec::new();
         }
         Some(frame)
@@ -58,8 +60,8 @@ impl Iterator for Frames {
 
 /// Reassembles the frames of one connection into messages.
 ///
-/// Memory is bounded by the bytes received and by the limit, regardless of the sizes that the peer announces. After an
-/// error the connection is unusable: close it with the error's code.
+/// Memory is bounded by the bytes received and by the body limit, regardless of the sizes that the peer announces.
+/// After an error the connection is unusable: close it with the error's code.
 #[derive(Debug)]
 pub struct Assembler {
     body_bytes_max: u32,
@@ -75,13 +77,13 @@ struct Partial {
 }
 
 impl Assembler {
-    /// Returns an assembler for bodies of at most `body_bytes_max`, and never more than [`BODY_BYTES_MAX`].
+    /// Returns an assembler for bodies of at most `body_bytes_max` bytes, limited to [`BODY_BYTES_MAX`].
     #[must_use]
     pub fn new(body_bytes_max: u32) -> Self {
         Self { body_bytes_max: body_bytes_max.min(BODY_BYTES_MAX), partials: BTreeMap::new() }
     }
 
-    /// Changes the limit for subsequent messages. A syncer accepts only small ones before `Hello`.
+    /// Changes the body limit for later messages. A syncer sets a small one before `Hello`.
     pub fn set_body_bytes_max(&mut self, body_bytes_max: u32) {
         self.body_bytes_max = body_bytes_max.min(BODY_BYTES_MAX);
     }
@@ -90,8 +92,8 @@ impl Assembler {
     ///
     /// # Errors
     /// Those of [`decode`], and:
-    /// - `FrameTooLarge`: more than [`CHUNK_BYTES`].
-    /// - `ChunkOrder`, `ChunkBytes`, `ChunkTotal`: the chunk does not fit its message.
+    /// - `FrameTooLarge`: the frame has more than [`CHUNK_BYTES`].
+    /// - `ChunkOrder`, `ChunkBytes`, `ChunkTotal`: the chunk is not the next one of its message.
     /// - `TooManyPartials`: more than [`PARTIALS_MAX`] messages are in flight.
     pub fn push(&mut self, frame: &[u8]) -> Result<Option<Message>, DecodeError> {
         if frame.len() > CHUNK_BYTES as usize {
@@ -119,7 +121,7 @@ impl Assembler {
     }
 
     fn push_chunk(&mut self, body: &[u8]) -> Result<Option<Message>, DecodeError> {
-        let Some((head, share)) = body.split_first_chunk::<12>() else {
+        let Some((head, part)) = body.split_first_chunk::<12>() else {
             let expected = CHUNK_HEAD_BYTES as u64;
             return Err(DecodeError::Truncated { bytes: (HEADER_BYTES + body.len()) as u64, expected });
         };
@@ -127,10 +129,10 @@ impl Assembler {
         let (number, index, total) = (field(0), field(4), field(8));
 
         if !self.partials.contains_key(&number) {
-            self.begin(number, index, total, share)?;
+            self.begin(number, index, total, part)?;
         }
         let partial = self.partials.get_mut(&number).expect("begun above");
-        partial.push(number, index, total, share)?;
+        partial.push(number, index, total, part)?;
         if partial.bytes.len() < total as usize {
             return Ok(None);
         }
@@ -138,9 +140,9 @@ impl Assembler {
         decode(&whole.bytes).map(Some)
     }
 
-    /// Opens a message with its first chunk. That chunk holds the header of the message, so the limits are checked
+    /// Opens a message with its first chunk. That chunk contains the message's own header, so the limits are checked
     /// here.
-    fn begin(&mut self, number: u32, index: u32, total: u32, share: &[u8]) -> Result<(), DecodeError> {
+    fn begin(&mut self, number: u32, index: u32, total: u32, part: &[u8]) -> Result<(), DecodeError> {
         if index != 0 {
             return Err(DecodeError::ChunkOrder { number, found: index, expected: 0 });
         }
@@ -151,11 +153,11 @@ impl Assembler {
             let expected = u64::from(CHUNK_BYTES) + 1;
             return Err(DecodeError::ChunkTotal { number, found: total, expected });
         }
-        let header = Header::decode(share)?;
+        let header = Header::decode(part)?;
         if header.tag == Tag::Chunk {
             return Err(DecodeError::StrayChunk);
         }
-        // All messages in flight share one limit, so that many incomplete ones hold no more than one.
+        // All incomplete messages share one limit, so that together they hold no more than one message could.
         let begun: u64 = self.partials.values().map(|partial| u64::from(partial.total)).sum();
         let left = u64::from(self.body_bytes_max).saturating_sub(begun);
         self.check_limit(header, left as u32)?;
@@ -169,19 +171,19 @@ impl Assembler {
 }
 
 impl Partial {
-    fn push(&mut self, number: u32, index: u32, total: u32, share: &[u8]) -> Result<(), DecodeError> {
+    fn push(&mut self, number: u32, index: u32, total: u32, part: &[u8]) -> Result<(), DecodeError> {
         if total != self.total {
             return Err(DecodeError::ChunkTotal { number, found: total, expected: u64::from(self.total) });
         }
         if index != self.next {
             return Err(DecodeError::ChunkOrder { number, found: index, expected: self.next });
         }
-        let expected = (self.total as usize - self.bytes.len()).min(SHARE_BYTES);
-        if share.len() != expected {
-            let (bytes, expected) = (share.len() as u64, expected as u64);
+        let expected = (self.total as usize - self.bytes.len()).min(PART_BYTES);
+        if part.len() != expected {
+            let (bytes, expected) = (part.len() as u64, expected as u64);
             return Err(DecodeError::ChunkBytes { number, index, bytes, expected });
         }
-        self.bytes.extend_from_slice(share);
+        self.bytes.extend_from_slice(part);
         self.next += 1;
         Ok(())
     }
@@ -199,7 +201,7 @@ mod tests {
         Message::Update(update((0..body_bytes).map(|i| (i / 7) as u8).collect()))
     }
 
-    /// Frames of a message that needs several.
+    /// Returns the frames of a message that needs several.
     fn chunks(number: u32) -> Vec<Vec<u8>> {
         frames(encode(&bulk(150_000)), number).collect()
     }
@@ -215,17 +217,17 @@ mod tests {
 
     #[test]
     fn messages_of_every_size_come_back() {
-        let share = SHARE_BYTES;
+        let part = PART_BYTES;
         let mut sizes = vec![0, 1, 200_000];
-        // The framing of these messages is 45 bytes.
-        sizes.extend([CHUNK_BYTES as usize, share, 2 * share, 3 * share].map(|border| border - 45));
+        // The framing of these messages takes 45 bytes.
+        sizes.extend([CHUNK_BYTES as usize, part, 2 * part, 3 * part].map(|border| border - 45));
         for size in sizes.into_iter().flat_map(|size| [size.saturating_sub(1), size, size + 1]) {
             let message = bulk(size);
             let encoded = encode(&message);
             let whole = encoded.len();
             let frames: Vec<Vec<u8>> = frames(encoded, 5).collect();
             assert!(frames.iter().all(|frame| frame.len() <= CHUNK_BYTES as usize), "{size}");
-            let expected = if whole <= CHUNK_BYTES as usize { 1 } else { whole.div_ceil(share) };
+            let expected = if whole <= CHUNK_BYTES as usize { 1 } else { whole.div_ceil(part) };
             assert_eq!(frames.len(), expected, "{size}");
 
             let mut assembler = assembler();
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn others_go_between() {
+    fn chunks_of_several_messages_interleave() {
         let mut assembler = assembler();
         let (first, second) = (chunks(1), chunks(2));
         let mut whole = 0;
@@ -289,7 +291,7 @@ mod tests {
         check(&[&chunks[0]], &with(chunks[1].clone(), 20, total - 1), wrong(total - 1, u64::from(total)));
 
         let short = |frame: &[u8], bytes: usize| with(frame[..bytes].to_vec(), 8, bytes as u32 - 12);
-        let (bytes, expected) = (65_511, SHARE_BYTES as u64);
+        let (bytes, expected) = (65_511, PART_BYTES as u64);
         let error = DecodeError::ChunkBytes { number: 1, index: 1, bytes, expected };
         check(&[&chunks[0]], &short(&chunks[1], CHUNK_BYTES as usize - 1), error);
         check(&[], &short(&chunks[0], 20), DecodeError::Truncated { bytes: 20, expected: 24 });
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_flight_is_bounded() {
+    fn incomplete_messages_are_bounded() {
         let mut assembler = assembler();
         for number in 0..PARTIALS_MAX {
             assembler.push(&chunks(number)[0]).unwrap();

@@ -1,7 +1,7 @@
 //! Conversion between one whole message and bytes.
 //!
-//! A MessagePack body is checked before anything is built from it. A valid body is one value, nested at most
-//! [`DEPTH_MAX`] deep, and every count in it is at most the number of bytes that follow. Anything built from it is
+//! A MessagePack body is checked before any value is built from it. A valid body is one value, nested at most
+//! `DEPTH_MAX` deep, and every count in it is at most the number of bytes that follow. Any value built from it is
 //! therefore bounded by its size.
 
 use super::{
@@ -11,12 +11,13 @@ use super::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Capacity for the fields of a message without its parameters. Only `Welcome` and reports with many leases need more.
+/// Capacity for the fields of a message other than its coded parameters. Only `Welcome` and reports with many leases
+/// need more.
 const FIELDS_BYTES: usize = 64;
 
 /// Encodes one whole message, header and body.
 ///
-/// The caller must keep the limits of `WIRE.md` ([`crate::wire::clip`] does so for texts): a message above them is
+/// The caller must respect the limits of `WIRE.md` ([`crate::wire::clip`] shortens texts): a message above them is
 /// encoded here and refused by the peer.
 #[must_use]
 pub fn encode(message: &Message) -> Vec<u8> {
@@ -46,7 +47,7 @@ pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
     Ok(message)
 }
 
-/// Returns the coded parameters in `message`, or an empty slice.
+/// Returns the coded parameters of `message`, or an empty slice.
 fn parameters(message: &Message) -> &[u8] {
     match message {
         Message::Update(update) => &update.body,
@@ -55,7 +56,7 @@ fn parameters(message: &Message) -> &[u8] {
     }
 }
 
-/// Checks the length limits of the texts in `message`.
+/// Checks the length limits of the texts and of the architecture's settings in `message`.
 fn check_texts(message: &Message) -> Result<(), DecodeError> {
     let check = |field, text: &str, bytes_max: u32| {
         let bytes = text.len() as u64;
@@ -85,7 +86,8 @@ fn check_texts(message: &Message) -> Result<(), DecodeError> {
     }
 }
 
-/// Reason why bytes are not a message. The text names the invalid value, so that it can serve as the reason of a `Bye`.
+/// Reason why bytes are not a message. Its display text names the invalid value, so that it can serve as the reason
+/// of a `Bye`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The first four bytes are not the magic.
@@ -94,13 +96,13 @@ pub enum DecodeError {
         /// The first four bytes.
         found: [u8; 4],
     },
-    /// Another version of the protocol.
+    /// The peer uses another version of the protocol.
     #[error("speaks version {found}, here it is {VERSION}: update the older side")]
     Version {
         /// The peer's version.
         found: u16,
     },
-    /// A tag that this version does not define.
+    /// The tag is not defined in this version.
     #[error("message tag {found} is unknown")]
     Tag {
         /// The tag.
@@ -112,10 +114,10 @@ pub enum DecodeError {
         /// The byte.
         found: u8,
     },
-    /// The message ends before the length in its header.
+    /// The message is shorter than its header announces.
     #[error("ends after {bytes} bytes of {expected}")]
     Truncated {
-        /// Bytes there.
+        /// Bytes received.
         bytes: u64,
         /// Bytes announced, header included.
         expected: u64,
@@ -123,19 +125,19 @@ pub enum DecodeError {
     /// The message is longer than its header announces.
     #[error("is {bytes} bytes long, its header says {expected}")]
     Trailing {
-        /// Bytes there.
+        /// Bytes received.
         bytes: u64,
         /// Bytes announced, header included.
         expected: u64,
     },
-    /// The announced body is above the limit.
+    /// The announced body is above the limit of its kind or of the connection.
     #[error("{tag:?} announces a body of {bytes} bytes, at most {bytes_max} are taken")]
     BodyTooLarge {
         /// The kind of message.
         tag: Tag,
         /// Bytes announced.
         bytes: u32,
-        /// The limit that applies now.
+        /// Limit that applies on this connection at this time.
         bytes_max: u32,
     },
     /// A frame is above [`CHUNK_BYTES`].
@@ -144,17 +146,17 @@ pub enum DecodeError {
         /// Bytes of the frame.
         bytes: u64,
     },
-    /// The body is not well-formed MessagePack of the plain kind used here.
+    /// The body is not MessagePack, or uses a type that is never used here.
     #[error("{tag:?} body is malformed at byte {at}: {fault}")]
     Body {
         /// Tag of the message.
         tag: Tag,
-        /// Offset in the body.
+        /// Offset of the fault in the body.
         at: u64,
-        /// Fault at that offset.
+        /// Kind of fault.
         fault: BodyFault,
     },
-    /// The body is MessagePack, but does not match this message.
+    /// The body is MessagePack, but has not the fields of this message.
     #[error("body is not a {tag:?}: {detail}")]
     Shape {
         /// The kind of message.
@@ -162,7 +164,7 @@ pub enum DecodeError {
         /// Message of the decoder.
         detail: String,
     },
-    /// A text is above its limit.
+    /// A text, or the architecture's settings, is above its limit.
     #[error("{field} is {bytes} bytes long, at most {bytes_max} are taken")]
     TextTooLong {
         /// Name of the field.
@@ -172,7 +174,7 @@ pub enum DecodeError {
         /// Its limit in bytes.
         bytes_max: u32,
     },
-    /// A chunk in place of a whole message.
+    /// The bytes are a chunk instead of a whole message.
     #[error("a chunk is not a message")]
     StrayChunk,
     /// A chunk is not the next one of its message.
@@ -197,7 +199,7 @@ pub enum DecodeError {
         /// Expected bytes.
         expected: u64,
     },
-    /// Total sizes contradict each other, or the message fits one frame.
+    /// The total size in a chunk contradicts the other sizes, or the message would fit into one frame.
     #[error("chunk of message {number} gives a total of {found} bytes, must be {expected}")]
     ChunkTotal {
         /// The message's number.
@@ -207,7 +209,7 @@ pub enum DecodeError {
         /// The total in the message's header or the first chunk.
         expected: u64,
     },
-    /// More messages are incomplete than may be in flight.
+    /// More messages are incomplete than are allowed on one connection.
     #[error("more than {partials_max} unfinished messages")]
     TooManyPartials {
         /// The limit.
@@ -218,7 +220,7 @@ pub enum DecodeError {
 /// Fault inside a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyFault {
-    /// A length or value runs over the end of the body.
+    /// A length or value extends beyond the end of the body.
     #[error("runs past the end")]
     Overrun,
     /// Bytes follow the value.
@@ -227,7 +229,7 @@ pub enum BodyFault {
     /// The body is nested deeper than any valid message.
     #[error("nested too deep")]
     Depth,
-    /// A MessagePack type that is never written here.
+    /// The body has a MessagePack type that is never used here.
     #[error("type byte {0:#04x} is never used")]
     Marker(u8),
 }
@@ -257,10 +259,10 @@ impl DecodeError {
     }
 }
 
-/// First bytes of every message.
+/// First bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"ARCH";
 
-/// Header in front of a body.
+/// Header before a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub tag: Tag,
@@ -307,7 +309,7 @@ impl Header {
     }
 }
 
-/// Splits `bytes` into the header's tag and the body, which must have the announced length.
+/// Splits `bytes` into the header's tag and the body, whose length must be the announced one.
 ///
 /// # Errors
 /// Those of [`Header::decode`], `Truncated`, `Trailing`: see [`DecodeError`].
@@ -338,9 +340,10 @@ pub(super) fn read<'a, T: Deserialize<'a>>(tag: Tag, body: &'a [u8]) -> Result<T
 /// Maximum nesting of arrays and maps. The deepest message, `Welcome`, has 5 levels.
 const DEPTH_MAX: usize = 8;
 
-/// Checks that `body` is exactly one value. The error carries the offset of the faulty type byte.
+/// Checks that `body` is exactly one MessagePack value. The error has the offset of the first invalid or surplus
+/// byte.
 pub(super) fn scan(body: &[u8]) -> Result<(), (usize, BodyFault)> {
-    // Values still to come at each level; the outermost level is the body itself.
+    // Number of values still expected at each level; the outermost level is the body itself.
     let mut open = [0_u64; DEPTH_MAX + 1];
     open[0] = 1;
     let mut depth = 0;
@@ -366,7 +369,7 @@ pub(super) fn scan(body: &[u8]) -> Result<(), (usize, BodyFault)> {
     }
 }
 
-/// Contents after a type byte: `skip` plain bytes, then `values` values.
+/// Content after a type byte: `skip` plain bytes, then `values` values.
 struct Head {
     skip: u64,
     values: u64,
@@ -414,7 +417,7 @@ mod tests {
         assert_eq!(header.encode(), [0x41, 0x52, 0x43, 0x48, v0, v1, 5, 0, 4, 3, 2, 1]);
         let mut numbers: Vec<u8> = Tag::ALL.iter().map(|tag| *tag as u8).collect();
         numbers.sort_unstable();
-        // 19 to 22 were messages of earlier versions.
+        // Earlier versions used 19 to 22.
         assert_eq!(numbers, (1..=18).chain(23..=24).collect::<Vec<_>>());
     }
 
@@ -466,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_lies_about_its_length() {
+    fn refuses_wrong_lengths() {
         check(&[], Err((0, BodyFault::Overrun)));
         check(&[0xc0, 0xc0], Err((1, BodyFault::Trailing)));
         check(&[0x92, 1], Err((0, BodyFault::Overrun)));

@@ -1,4 +1,4 @@
-//! Frozen weights that a run builds on, as its description names them, and their storage formats.
+//! Frozen weights of a run: their description in [`super::RunSpec`] and their storage formats.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,19 +6,20 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// The form in which weights that a run does not train are sent and held.
+/// Format in which frozen weights are sent and stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum FrozenForm {
-    /// 16 bits for each value, IEEE 754 binary16.
+    /// 16 bits for each value: IEEE 754 binary16.
     F16,
-    /// 8 bits for each value of a matrix, −127…127 times a binary16 scale for each 32 of a row; vectors in 16 bits.
+    /// Matrices: 8 bits for each value, −127…127 times a binary16 scale for each 32 values of a row. Vectors:
+    /// binary16.
     Int8,
 }
 
 impl FrozenForm {
-    /// All forms, the most exact first.
+    /// All formats, most exact first.
     pub const ALL: [Self; 2] = [Self::F16, Self::Int8];
 
     /// Returns its name in settings, reports and JSON.
@@ -46,7 +47,7 @@ impl FromStr for FrozenForm {
     }
 }
 
-/// An unknown form of frozen weights.
+/// Name that is not a format of frozen weights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("frozen weights cannot be stored as {name:?}; choose f16 or int8")]
 pub struct UnknownForm {
@@ -54,10 +55,10 @@ pub struct UnknownForm {
     pub name: String,
 }
 
-/// Size of a part of frozen weights in descriptions made here, in bytes: some seconds on a thin link.
+/// Size of a part in descriptions from [`Frozen::of`], in bytes. On a slow link, a part takes some seconds.
 pub const FROZEN_PART_BYTES: u32 = 4 << 20;
 
-/// Maximum size of a part of frozen weights, in bytes; a learner holds a whole part in memory.
+/// Maximum size of a part of frozen weights, in bytes. A learner holds a whole part in memory.
 pub const FROZEN_PART_BYTES_MAX: u32 = 64 << 20;
 
 /// Maximum number of parts of frozen weights.
@@ -66,7 +67,7 @@ pub const FROZEN_PARTS_MAX: u32 = 1 << 14;
 /// Bytes of a checksum.
 const SHA256_BYTES: usize = 32;
 
-/// Frozen weights: learners fetch them once, in parts, and keep them.
+/// Description of frozen weights, which learners fetch once, in parts, and keep.
 ///
 /// Every part has `part_bytes` bytes except the last, which has the remainder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +79,7 @@ pub struct Frozen {
     pub bytes: u64,
     /// Bytes of a part, 1 to [`FROZEN_PART_BYTES_MAX`].
     pub part_bytes: u32,
-    /// SHA-256 of each part in sequence, `[32 × parts]`; at most [`FROZEN_PARTS_MAX`] parts.
+    /// SHA-256 of each part, concatenated, `[32 × parts]`; at most [`FROZEN_PARTS_MAX`] parts.
     #[serde(with = "serde_bytes")]
     pub sha256: Vec<u8>,
 }
@@ -112,7 +113,7 @@ pub enum PartsError {
 }
 
 impl Frozen {
-    /// Describes `bytes`, in parts of [`FROZEN_PART_BYTES`].
+    /// Describes `bytes` as parts of [`FROZEN_PART_BYTES`].
     #[must_use]
     pub fn of(form: FrozenForm, bytes: &[u8]) -> Self {
         let sha256 = bytes.chunks(FROZEN_PART_BYTES as usize).flat_map(Sha256::digest).collect();
@@ -123,7 +124,8 @@ impl Frozen {
     ///
     /// # Errors
     /// - [`PartsError::Empty`]: there are no weights.
-    /// - [`PartsError::PartBytes`], [`PartsError::Parts`]: the parts are empty, too long or too many.
+    /// - [`PartsError::PartBytes`]: the size of a part is 0 or above the maximum.
+    /// - [`PartsError::Parts`]: there are too many parts.
     /// - [`PartsError::Checksums`]: the number of checksums differs from the number of parts.
     pub fn check(&self) -> Result<(), PartsError> {
         if self.bytes == 0 {
@@ -142,7 +144,7 @@ impl Frozen {
         }
     }
 
-    /// Returns the number of parts that have a checksum.
+    /// Returns the number of parts, derived from the checksums.
     #[must_use]
     pub fn parts(&self) -> u32 {
         (self.sha256.len() / SHA256_BYTES) as u32
@@ -156,7 +158,7 @@ impl Frozen {
         is_there.then(|| (start, self.bytes.min(start + u64::from(self.part_bytes))))
     }
 
-    /// Returns the SHA-256 of part `index`, if it exists.
+    /// Returns the SHA-256 of part `index`, if there is such a part.
     #[must_use]
     pub fn checksum(&self, index: u32) -> Option<&[u8]> {
         self.sha256.chunks_exact(SHA256_BYTES).nth(index as usize)
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_told_from_others() {
+    fn parts_are_verified() {
         let bytes: Vec<u8> = (0..FROZEN_PART_BYTES + 7).map(|i| (i % 251) as u8).collect();
         let frozen = Frozen::of(FrozenForm::F16, &bytes);
         assert_eq!((frozen.check(), frozen.parts()), (Ok(()), 2));
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_fetch_is_refused() {
+    fn invalid_descriptions_are_refused() {
         let good = Frozen::of(FrozenForm::Int8, &[1, 2, 3]);
         let check = |change: fn(&mut Frozen), error| {
             let mut bad = good.clone();

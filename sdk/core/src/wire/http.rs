@@ -1,6 +1,6 @@
 //! HTTP interface of a syncer: paths and header names, shared by both sides.
 //!
-//! A path with `{…}` is a route; each pair of braces stands for one value. The server hands routes to its router
+//! A path with `{…}` is a route; each pair of braces stands for one value. The server passes routes to its router
 //! unchanged. A learner fills them in with [`fragment_path`], [`shard_path`] and similar functions.
 
 use std::fmt::Display;
@@ -13,11 +13,12 @@ pub const DASHBOARD: &str = "/dashboard";
 pub const TEACH: &str = "/teach";
 /// Lesson page under its file name, for static hosts and for links between pages.
 pub const TEACH_FILE: &str = "/teach.html";
-/// Page about large machines.
+/// Page about large runs.
 pub const SCALE: &str = "/scale";
-/// The same page under its file name, as [`TEACH_FILE`].
+/// Page about large runs under its file name, for static hosts and for links between pages.
 pub const SCALE_FILE: &str = "/scale.html";
-/// Pages other than `/`. The part of a link before one of them is the address of the run or the server.
+/// Paths of all pages except `/`. In a link to a page, the part before this path is the address of the run or the
+/// server.
 pub const PAGES: [&str; 5] = [DASHBOARD, TEACH, TEACH_FILE, SCALE, SCALE_FILE];
 
 /// Liveness check: 200 while the process lives.
@@ -30,7 +31,7 @@ pub const METRICS: &str = "/metrics";
 pub const RUNS: &str = "/v1/runs";
 /// Current status of the run, as JSON.
 pub const STATUS: &str = "/v1/status";
-/// One page of the list of learners, as JSON.
+/// One page of the paginated list of learners, as JSON.
 pub const LEARNERS: &str = "/v1/learners";
 /// Time series of the run, as JSON.
 pub const SERIES: &str = "/v1/series";
@@ -50,29 +51,30 @@ pub const HISTORY: &str = "/v1/runs/{run}/history.jsonl";
 pub const REPORT: &str = "/v1/runs/{run}/report.html";
 /// WebSocket of the learners; `WIRE.md` defines the protocol.
 pub const SOCKET: &str = "/v1/ws";
-/// Θ̂ of one fragment, two bytes a value: little-endian 16-bit floats.
+/// Θ̂ of one fragment: a 16-bit little-endian float for each value.
 pub const FRAGMENT: &str = "/v1/runs/{run}/fragments/{fragment}/{version}";
 /// The tokens of one shard.
 pub const SHARD: &str = "/v1/runs/{run}/shards/{index}";
-/// A part of the frozen weights.
+/// One part of the frozen weights.
 pub const FROZEN: &str = "/v1/runs/{run}/frozen/{part}";
-/// Held-out windows, for learners that measure the held-out loss: 4 bytes a token.
+/// Held-out windows, for learners that measure the held-out loss: 4 bytes for each token.
 pub const HELD_OUT: &str = "/v1/runs/{run}/held-out";
-/// Shape of the model, as JSON: the settings needed to compute with the parameters.
+/// Shape of the model, as JSON: the settings needed to run it with the parameters.
 pub const MODEL: &str = "/v1/runs/{run}/model";
 /// Encodes the text in the body as a list of token numbers.
 pub const TOKENS: &str = "/v1/runs/{run}/tokens";
 /// Decodes the list of token numbers in the body to text.
 pub const TEXT: &str = "/v1/runs/{run}/text";
-/// Collects the last progress of all learners, then ends the run. All paths under `/v1/admin/` are for the owner only.
+/// Ends the run after the last progress of all learners is collected. Paths under `/v1/admin/` are for the owner
+/// only.
 pub const ADMIN_FINISH: &str = "/v1/admin/finish";
-/// Pauses the run until [`ADMIN_RESUME`]: no new rounds and no leases.
+/// Pauses the run until [`ADMIN_RESUME`]: no new rounds, no leases, no training.
 pub const ADMIN_PAUSE: &str = "/v1/admin/pause";
 /// Resumes the run after [`ADMIN_PAUSE`].
 pub const ADMIN_RESUME: &str = "/v1/admin/resume";
 /// Changes settings of the run while it runs.
 pub const ADMIN_SETTINGS: &str = "/v1/admin/settings";
-/// Limits the share of time in which one learner trains.
+/// Limits the part of the time in which one learner trains.
 pub const ADMIN_PACE: &str = "/v1/admin/learners/{id}/pace";
 /// Disconnects one learner for a while.
 pub const ADMIN_DROP: &str = "/v1/admin/learners/{id}/drop";
@@ -88,12 +90,12 @@ pub const BAN_LIFT: &str = "/v1/bans/{fingerprint}/lift";
 
 /// Request header with the invite, for downloads of parameters and data.
 pub const INVITE_HEADER: &str = "x-archipelago-invite";
-/// Request header with the nonce of an open connection, in place of the invite.
+/// Request header with the nonce of an open connection, instead of the invite.
 pub const PASS_HEADER: &str = "x-archipelago-pass";
 /// Response header with the version of the fragment in the body.
 pub const VERSION_HEADER: &str = "x-archipelago-version";
 
-/// Prefix of an invite in the part of a link after `#`, which no request carries.
+/// Prefix of an invite in the fragment of a link, the part after `#`, which browsers never send.
 pub const INVITE_KEY: &str = "invite=";
 
 /// Returns the path of Θ̂ of `fragment`, at `version` or later.
@@ -102,7 +104,7 @@ pub fn fragment_path(run: RunId, fragment: FragmentId, version: Version) -> Stri
     fill(FRAGMENT, &[&run, &fragment, &version])
 }
 
-/// Returns the entity tag of Θ̂ of `fragment` at `version`, quotes included; `run` as in paths.
+/// Returns the entity tag of Θ̂ of `fragment` at `version`, quotes included. `run` is formatted as in paths.
 #[must_use]
 pub fn fragment_tag(run: impl Display, fragment: FragmentId, version: Version) -> String {
     format!("\"{run}-{fragment}-{version}\"")
@@ -126,7 +128,7 @@ pub fn held_out_path(run: RunId) -> String {
     fill(HELD_OUT, &[&run])
 }
 
-/// Replaces each `{…}` in `route` by the next of `values`.
+/// Replaces each `{…}` in `route` with the next of `values`.
 fn fill(route: &str, values: &[&dyn Display]) -> String {
     let mut parts = route.split('{');
     let mut path = parts.next().unwrap_or_default().to_owned();
@@ -141,7 +143,7 @@ fn fill(route: &str, values: &[&dyn Display]) -> String {
 mod tests {
     use super::*;
 
-    /// Deployed learners and caches know these paths; see `WIRE.md` before you change one.
+    /// Deployed learners and caches depend on these paths; see `WIRE.md` before you change one.
     #[test]
     fn paths_are_frozen() {
         let run = RunId(0xab);

@@ -1,4 +1,4 @@
-//! Identifiers, each a type of its own so that they cannot be confused.
+//! Identifiers, each with its own type so that they cannot be confused.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -25,8 +25,8 @@ macro_rules! id {
     };
 }
 
-/// Defines a 64-bit id that pages receive. Text formats such as JSON hold it as a string, because JavaScript's numbers
-/// are exact only up to 2⁵³. Numbers are accepted too, as older snapshots have them.
+/// Defines a 64-bit id that pages receive. Text formats such as JSON contain it as a string, because JavaScript's
+/// numbers are exact only up to 2⁵³. Numbers are accepted too, because older snapshots contain them.
 macro_rules! wide_id {
     ($(#[$doc:meta])* $name:ident) => {
         id!(plain $(#[$doc])* #[cfg_attr(feature = "ts", ts(type = "string"))] $name(u64));
@@ -51,7 +51,7 @@ macro_rules! wide_id {
     };
 }
 
-/// A wide id in text formats.
+/// Text form of a wide id: a number or a string.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Wide {
@@ -59,24 +59,24 @@ enum Wide {
     Text(String),
 }
 
-id!(/// A learner, for the whole run: the syncer numbers identities in the order they first came.
+id!(/// Id of a learner in a run. The syncer numbers identities in the order in which they first joined.
     LearnerId(u32));
-id!(/// One of the `P` parts that the parameters are exchanged in.
+id!(/// Id of a fragment, one of the `P` parts of the parameters.
     FragmentId(u16));
-wide_id!(/// A state of one fragment. Grows with each merge; after a restart from a snapshot it jumps to a
-    /// fresh range, so that a version never names two contents.
+wide_id!(/// Number of a state of one fragment. It grows with each merge. After a restart from a snapshot it jumps to an
+    /// unused range, so that a version never names two states.
     Version);
-wide_id!(/// One collect-and-merge of one fragment; unique in a run, across restarts too.
+wide_id!(/// Id of a round of one fragment, unique in a run, also across restarts.
     Round);
-id!(/// One update of a learner, as the learner numbers them; its processes number in ranges of their own.
+id!(/// Number that a learner gives to an update. Each process of the learner uses its own range.
     Serial(u64));
-id!(/// A range of training windows handed to one learner.
+id!(/// Id of a lease: a range of training windows granted to one learner.
     LeaseId(u64));
-id!(/// One connection, as the shell numbers them; never reused while the process lives.
+id!(/// Number that the shell gives to a connection, never reused during the process.
     ConnId(u64));
 
-/// Share of its time in which a learner may train, in thousandths from 1 to 1000. Integers on the wire exclude
-/// senseless values.
+/// Part of the training time that the owner allows a learner, in thousandths from 1 to 1000. An integer on the wire
+/// cannot be 0 or NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "u16", try_from = "u16")]
 pub struct Share(NonZeroU16);
@@ -143,7 +143,7 @@ impl fmt::Display for RunId {
     }
 }
 
-/// First 8 bytes of the SHA-256 of a parameter layout and its fragments, big endian.
+/// First 8 bytes, big endian, of the SHA-256 of a parameter layout and its fragments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LayoutHash(pub u64);
@@ -154,13 +154,13 @@ impl fmt::Display for LayoutHash {
     }
 }
 
-/// Identity of a learner: its public key, Ed25519 as in RFC 8032. It is not secret, because each `Hello` is signed with
-/// the private key.
+/// Identity of a learner: its Ed25519 public key (RFC 8032). It is not secret, because the private key signs each
+/// `Hello`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity(#[serde(with = "serde_bytes")] pub [u8; 32]);
 
 impl Identity {
-    /// Returns the short name in ledgers, lists of bans and displays: the first 16 bytes of the key's SHA-256.
+    /// Returns the short name for ledgers, lists of bans and displays: the first 16 bytes of the key's SHA-256.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint(Sha256::digest(self.0)[..16].try_into().expect("SHA-256 has 32 bytes"))
@@ -210,7 +210,7 @@ impl fmt::Debug for Fingerprint {
 pub struct Signature(#[serde(with = "serde_bytes")] pub [u8; 64]);
 
 impl Signature {
-    /// Placeholder until the holder of the key has signed.
+    /// Placeholder until the owner of the key has signed.
     pub const NONE: Self = Self([0; 64]);
 }
 

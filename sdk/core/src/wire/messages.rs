@@ -32,8 +32,8 @@ macro_rules! messages {
                 }
             }
 
-            /// Returns the run of the message, or `None` for the two messages outside any run.
-            // A row names only the field that it needs here.
+            /// Returns the run of the message, or `None` for `Hello` and `Bye`, which name no run.
+            // The expression of a row uses only some of the row's fields.
             #[allow(unused_variables)]
             #[must_use]
             pub(crate) fn run(&self) -> Option<RunId> {
@@ -75,7 +75,7 @@ macro_rules! messages {
             }
 
             /// Returns the names of the body's fields in order.
-            // A row is either a struct, which knows the names of its fields, or a list of fields.
+            // A row has either a struct, which knows the names of its fields, or a list of fields.
             #[allow(unused_variables)]
             #[cfg(test)]
             pub(super) fn field_names(&self) -> Vec<String> {
@@ -106,18 +106,18 @@ impl Message {
     }
 }
 
-/// Maximum body of a message with a few numbers, in bytes.
+/// Maximum size of a body with a few numbers, in bytes.
 const SHORT: u32 = 64;
-/// Maximum body of a message with names or a reason, in bytes.
+/// Maximum size of a body with names or a reason, in bytes.
 const TEXT: u32 = 1 << 10;
-/// Maximum body with one version for each of 65,535 fragments, in bytes.
+/// Maximum size of a body with one version for each of 65,535 fragments, in bytes.
 const VERSIONS: u32 = 640 << 10;
-/// Maximum body with [`crate::data::LEASES_MAX`] leases, in bytes.
+/// Maximum size of a body with [`crate::data::LEASES_MAX`] leases, in bytes.
 const REPORT: u32 = 16 << 10;
-/// Maximum body with 70,000 shards, in bytes. In memory the lists of a `Welcome` take up to 16 times as much, unlike
-/// coded parameters.
+/// Maximum size of a body with 70,000 shards, in bytes. In memory, the lists of a `Welcome` take up to 16 times as
+/// much, unlike coded parameters.
 const WELCOME: u32 = 4 << 20;
-/// Bytes of a frame after the header of a chunk.
+/// Maximum size of a chunk's body, in bytes: a frame without its header.
 const CHUNK_BODY_BYTES_MAX: u32 = CHUNK_BYTES - HEADER_BYTES as u32;
 
 /// Sender of a kind of message.
@@ -131,14 +131,14 @@ pub enum Sender {
     Both,
 }
 
-/// Queue of a kind of message, and the account that its bytes count towards.
+/// Queue of a kind of message, and the budget that its bytes are charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Counted once for each joining learner.
+    /// Greeting, charged once for each learner that joins.
     Greeting,
-    /// Short; never waits behind parameters.
+    /// Short message, which never waits behind parameters.
     Control,
-    /// Carries parameters; has the lowest priority in a queue.
+    /// Message with parameters, which has the lowest priority in a queue.
     Bulk,
 }
 
@@ -148,7 +148,7 @@ macro_rules! tags {
         $name:ident $(($inner:ident: $body:ty))? $({ $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })?
             = $number:literal { from: $sender:ident, class: $class:ident, bytes_max: $bytes_max:expr, run: $run:expr }
     )*) => {
-        /// Kind of body. The numbers are on the wire: never change one, never reuse one.
+        /// Kind of body. The numbers are on the wire: never change or reuse one.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Tag {
@@ -182,7 +182,7 @@ macro_rules! tags {
                 }
             }
 
-            /// Returns the queue and account of this kind of message. Only bulk messages travel in chunks.
+            /// Returns the queue and the budget of this kind of message. Only bulk messages are sent in chunks.
             #[must_use]
             pub fn class(self) -> Class {
                 match self {

@@ -34,7 +34,7 @@ pub use spec::{
 pub use crate::text::{CLOSE_REASON_BYTES_MAX, clip};
 pub use crate::time::Millis;
 
-/// Version of the protocol. A peer with another one is refused.
+/// Version of the protocol. A peer with another version is refused.
 pub const VERSION: u16 = 8;
 
 /// The WebSocket subprotocol of this version.
@@ -43,16 +43,16 @@ pub const SUBPROTOCOL: &str = "archipelago.8";
 /// Bytes of a header: magic 4, version 2, tag 1, reserved 1, body length 4.
 pub const HEADER_BYTES: usize = 12;
 
-/// Largest frame, in bytes, headers included; a larger message is sent in chunks.
+/// Maximum size of a frame, in bytes, headers included. A larger message is sent in chunks.
 pub const CHUNK_BYTES: u32 = 64 << 10;
 
-/// Largest body of a message, in bytes; checked before anything is allocated.
+/// Maximum size of a message's body, in bytes, checked before allocation.
 pub const BODY_BYTES_MAX: u32 = 64 << 20;
 
-/// Largest body that a syncer takes before `Hello`, in bytes.
+/// Maximum size of a body that a syncer accepts before `Hello`, in bytes.
 pub const GREETING_BYTES_MAX: u32 = 4 << 10;
 
-/// Maximum number of incomplete chunked messages on one connection, each way.
+/// Maximum number of incomplete chunked messages on one connection, in each direction.
 pub const PARTIALS_MAX: u32 = 4;
 
 /// Maximum length of the name and of the device in [`Hello`], in bytes.

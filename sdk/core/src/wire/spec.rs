@@ -1,4 +1,4 @@
-//! Description of a run: all that a learner must know to take part, as plain data.
+//! Description of a run: plain data with all that a learner must know to take part.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub struct RunSpec {
     pub model: Model,
     /// Inner optimisation.
     pub inner: InnerSpec,
-    /// Exchange of parameters between learners and syncer.
+    /// Exchange of parameters between learners and the syncer.
     pub exchange: ExchangeSpec,
     /// The training tokens.
     pub data: DataSpec,
@@ -23,14 +23,14 @@ pub struct RunSpec {
     pub frozen: Option<Frozen>,
 }
 
-/// Model of a run, as far as the exchange must know it: named tensors, and the length of windows. Its computation is
-/// described by [`Architecture`], which neither the wire nor the core of a syncer interprets.
+/// The part of a run's model that the exchange must know: named tensors, and the length of windows. Its computation
+/// is described by [`Architecture`], which neither the wire nor the core of a syncer interprets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
-    /// Longest sequence, in tokens; also the length of a training window.
+    /// Longest sequence, in tokens, and the number of inputs of a training window.
     pub context: u32,
-    /// Size of the vocabulary; every token is below it.
+    /// Size of the vocabulary; every token id is below it.
     pub vocab: u32,
     /// The tensors, in the order of the flat parameter vector.
     pub tensors: Vec<Tensor>,
@@ -41,12 +41,12 @@ pub struct Model {
     pub experts: Option<Mixture>,
 }
 
-/// Experts of a model: each token passes through a few of the experts of a layer. The name of a tensor,
-/// `….experts.3.…`, assigns it to an expert; its merge weights follow the routed tokens.
+/// Experts of a model: each token passes through a few of the experts of each layer. A tensor named `….experts.3.…`
+/// belongs to expert 3; its updates are weighted by the tokens routed to that expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mixture {
-    /// E, the experts of a layer.
+    /// E, the number of experts of a layer.
     pub count: u32,
     /// Number of experts that each token passes through.
     pub per_token: u32,
@@ -56,9 +56,10 @@ pub struct Mixture {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Architecture {
-    /// Name known to the learners, at most [`ARCHITECTURE_NAME_BYTES_MAX`] bytes; empty if the owner gave none.
+    /// Name known to learners, at most [`ARCHITECTURE_NAME_BYTES_MAX`] bytes; empty if the owner of the run gave
+    /// none.
     pub name: String,
-    /// Settings in a format of its own, at most [`ARCHITECTURE_BYTES_MAX`] bytes.
+    /// Settings in the architecture's own format, at most [`ARCHITECTURE_BYTES_MAX`] bytes.
     #[serde(with = "serde_bytes")]
     pub settings: Vec<u8>,
 }
@@ -76,9 +77,9 @@ pub const TENSOR_NAME_BYTES_MAX: u32 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MergeClass {
-    /// Token-weighted mean, for adapters and the embedding, whose outer gradients are not near-orthogonal.
+    /// Token-weighted mean, for adapters and the embedding, whose outer gradients are not nearly orthogonal.
     Mean,
-    /// Radial-directional averaging, for everything else.
+    /// Radial-directional averaging, for all other tensors.
     Radial,
 }
 
@@ -110,14 +111,14 @@ impl Tensor {
     }
 }
 
-/// Returns true if serde can leave the field out.
+/// Returns true for the value that serde leaves out.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// Settings of the inner optimiser: AdamW with decoupled decay, global clipping, and warm-up and cosine schedules by
-/// the run's merged tokens.
+/// Settings of the inner optimiser: AdamW with decoupled weight decay, global gradient clipping, and a schedule with
+/// warm-up and cosine decay over the run's merged tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InnerSpec {
@@ -125,9 +126,9 @@ pub struct InnerSpec {
     pub batch: u32,
     /// Highest learning rate.
     pub lr_max: f32,
-    /// Lowest learning rate as a fraction of `lr_max`, reached at `total_tokens` and kept from there.
+    /// Lowest learning rate as a fraction of `lr_max`, reached at `total_tokens` and constant afterwards.
     pub lr_min_ratio: f32,
-    /// Merged tokens over which the learning rate rises from 0.
+    /// Merged tokens during which the learning rate rises from 0 to `lr_max`.
     pub warmup_tokens: u64,
     /// Merged tokens at the end of the cosine schedule.
     pub total_tokens: u64,
@@ -149,17 +150,17 @@ pub struct InnerSpec {
 pub struct ExchangeSpec {
     /// P, the number of fragments.
     pub fragments: u16,
-    /// H: steps of the median learner between two rounds of the same fragment.
+    /// H, the inner steps of the median learner between two rounds of the same fragment.
     pub sync_every: u32,
-    /// Values that share one scale: a multiple of 8, of 16 with 2-bit codes, of 32 with 1-bit codes.
+    /// Values that share one scale: a multiple of 8, of 16 for 2-bit codes, of 32 for 1-bit codes.
     pub block: u32,
     /// Code of values, in both directions.
     pub code: Code,
-    /// Treatment of a merged fragment by a learner.
+    /// What a learner does with its own parameters when a fragment is merged.
     pub apply: ApplyPolicy,
 }
 
-/// The code of one value within its block.
+/// Code of one value within its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
@@ -190,7 +191,7 @@ impl Code {
     }
 }
 
-/// New value of a learner's parameters θ after a change of Θ̂.
+/// Rule for a learner's parameters θ when Θ̂ changes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApplyPolicy {
@@ -199,18 +200,19 @@ pub enum ApplyPolicy {
         /// Keep the residue of the merged update.
         residue: bool,
     },
-    /// Θ̂, as in the paper; unmerged progress on the fragment is dropped.
+    /// θ becomes Θ̂, as in the paper, and unmerged progress on the fragment is dropped.
     Overwrite,
     /// Θ̂ plus `alpha` of the unmerged progress; the rest is dropped (Streaming DiLoCo).
     Blend {
-        /// Share of unmerged progress that is kept, 0 to 1.
+        /// Part of the unmerged progress that is kept, 0 to 1.
         alpha: f32,
     },
 }
 
 impl ApplyPolicy {
-    /// Returns true if unmerged progress on a fragment, including the residue, survives the merges of other learners'
-    /// updates. An update then represents the same progress regardless of later merges, and can be merged late.
+    /// Returns true if unmerged progress on a fragment, including the residue, stays the same when updates of other
+    /// learners are merged. An update then represents the same progress regardless of such merges, and can be merged
+    /// late.
     #[must_use]
     pub fn is_additive(self) -> bool {
         self == Self::Keep { residue: true }
@@ -225,8 +227,8 @@ pub struct DataSpec {
     pub token_bytes: u8,
     /// The shards, in order.
     pub shards: Vec<ShardSpec>,
-    /// Whether each shard has a mask after its tokens, one bit for each token: 1 if the token is given and not learnt.
-    /// Absent from the wire if false, so that descriptions without masks keep their old bytes.
+    /// Whether each shard has a mask after its tokens, one bit for each token: 1 if the token is masked, that is read
+    /// and not predicted. Absent from the wire if false, so that descriptions without masks keep their old bytes.
     #[serde(default, skip_serializing_if = "is_false")]
     pub masks: bool,
 }

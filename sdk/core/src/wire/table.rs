@@ -1,23 +1,23 @@
 //! The table of messages: one row for each kind of message on the socket.
 //!
-//! A row is
+//! A row has the form
 //!
 //! ```text
-//! /// What it says, in the words of its sender.
-//! Name { /// What the field is.
+//! /// Content of the message.
+//! Name { /// Content of the field.
 //!        field: Type, … }          or  Name(name: Type), where `Type` is a struct with these fields
 //!     = number { from: Sender, class: Class, bytes_max: u32, run: Option<RunId> }
 //! ```
 //!
-//! and its body on the wire is the MessagePack array of the fields in this order. `run` is an expression over the row's
-//! own fields. `messages.rs` derives numbers, limits, messages and their bytes from the rows. A new
-//! message needs a row here, a row in `WIRE.md` and a sample in `tests`; the tests name missing ones.
+//! and its body on the wire is the MessagePack array of the fields in this order. `run` is an expression over the
+//! row's own fields. `messages.rs` derives the numbers, the limits, the messages and their encoding from the rows. A
+//! new message needs a row here, a row in `WIRE.md` and a sample in `tests`; the tests report what is missing.
 
 /// Passes all rows to the macro `$then`.
 macro_rules! each_message {
     ($then:ident) => {
         $then! {
-            /// Request to prove an identity; the first message of a connection.
+            /// Request to prove the learner's identity; the first message of a connection.
             Challenge(challenge: Challenge) = 18 {
                 from: Syncer, class: Greeting, bytes_max: SHORT, run: Some(challenge.run)
             }
@@ -30,7 +30,7 @@ macro_rules! each_message {
                 from: Syncer, class: Greeting, bytes_max: WELCOME, run: Some(welcome.run)
             }
 
-            /// The learner holds the parameters of this layout and trains from now on.
+            /// The learner has the parameters of this layout and trains from now on.
             Ready {
                 /// The run.
                 run: RunId,
@@ -46,7 +46,8 @@ macro_rules! each_message {
                 run: RunId,
                 /// The requested fragment.
                 fragment: FragmentId,
-                /// Version that the syncer holds. Where progress is additive, the base of an answer may be older.
+                /// Version that the syncer holds. If progress is additive, an answer may be relative to an older
+                /// version.
                 base: Version,
             } = 4 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
@@ -63,7 +64,7 @@ macro_rules! each_message {
                 fragment: FragmentId,
             } = 6 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// Fate of an update. It precedes the `Merged` with the version that includes the update.
+            /// Fate of an update. It is sent before the `Merged` with the version that includes the update.
             Receipt {
                 /// The run.
                 run: RunId,
@@ -90,7 +91,7 @@ macro_rules! each_message {
                 serial: Serial,
             } = 15 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// Version of a fragment that the learner holds; the syncer sends subsequent changes.
+            /// Version of a fragment that the learner holds. The syncer sends the changes that follow it.
             VersionAck {
                 /// The run.
                 run: RunId,
@@ -101,7 +102,7 @@ macro_rules! each_message {
             } = 16 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
 
             /// The syncer sends no further changes of this fragment, because the link cannot carry them. The learner
-            /// fetches the whole fragment when it can and answers with `VersionAck`.
+            /// fetches the whole fragment when its link allows, and answers with `VersionAck`.
             Resync {
                 /// The run.
                 run: RunId,
@@ -119,7 +120,7 @@ macro_rules! each_message {
                 grant: LeaseGrant,
             } = 9 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// Report of a learner, sent at least every [`crate::wire::PROGRESS_MS`].
+            /// Report of a learner, sent at least every [`crate::wire::PROGRESS_MS`] milliseconds.
             Progress(progress: Progress) = 10 {
                 from: Learner, class: Control, bytes_max: REPORT, run: Some(progress.run)
             }
@@ -135,8 +136,8 @@ macro_rules! each_message {
                 held: bool,
             } = 13 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// Request for the held-out loss at these versions, or at any later ones that the learner holds by the time
-            /// it measures. Only learners that the owner trusts with it are asked, one request at a time.
+            /// Request for the held-out loss at these versions, or at later ones that the learner holds when it
+            /// measures. It is sent only to learners that the owner of the run trusts with it, one request at a time.
             Measure {
                 /// The run.
                 run: RunId,
@@ -157,11 +158,11 @@ macro_rules! each_message {
                 loss: Option<f32>,
             } = 24 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// Share of its training time that the owner allows the learner; 1 is all of it.
+            /// Part of its training time that the owner allows the learner; 1 is all of it.
             SetDutyCycle {
                 /// The run.
                 run: RunId,
-                /// Allowed share of its time.
+                /// Allowed part of the training time.
                 share: Share,
             } = 14 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
         }

@@ -4,10 +4,10 @@ use super::*;
 use crate::wire::codec::Header;
 use proptest::prelude::*;
 
-/// Rust does not fix the bits of its own NaN.
+/// Fixed bits, because Rust does not define those of `f32::NAN`.
 const NAN: f32 = f32::from_bits(0x7fc0_0000);
 
-/// One sample of each message, with its name in the golden file.
+/// Returns samples of all messages, with their names in the golden file.
 pub(super) fn samples() -> Vec<(&'static str, Message)> {
     let (run, serial, fragment) = (RunId(0x0123_4567_89ab_cdef), Serial(300), FragmentId(7));
     let grant = LeaseGrant { lease: LeaseId(9), epoch: 1, shard: 2, start: 4_000, windows: 64 };
@@ -122,7 +122,7 @@ fn mixture() -> Welcome {
     Welcome { spec, ..welcome() }
 }
 
-/// Welcome to a run whose text is partly given.
+/// Welcome to a run with masked tokens.
 fn with_masks() -> Welcome {
     let Welcome { mut spec, .. } = welcome();
     spec.data.masks = true;
@@ -283,7 +283,7 @@ fn largest_control_messages_keep_their_limits() {
 #[test]
 fn framing_of_parameters_costs_what_is_stated() {
     let overhead = |message: &Message, body: usize| encode(message).len() - body;
-    // A body this long needs the longest length field.
+    // A body of this length needs the longest length field.
     let body = vec![0; 1 << 16];
     let typical = [Message::Update(update(body.clone())), Message::Merged(change(body.clone()))];
     assert_eq!(typical.map(|message| overhead(&message, body.len())), [45, 53]);
@@ -298,13 +298,13 @@ fn framing_of_parameters_costs_what_is_stated() {
     assert_eq!(widest.map(|message| overhead(&message, body.len())), [71, 75]);
 }
 
-/// Goal: 12,000 values at 4.0625 bits stay at or below 4.25 bits on the socket, both ways.
+/// Goal: 12,000 values at 4.0625 bits take at most 4.25 bits each on the socket, in both directions.
 #[test]
 fn a_fragment_keeps_the_budget() {
     let values = 12_000.0;
     let body = vec![0; (values * 4.0625_f64 / 8.0).ceil() as usize];
     for message in [Message::Update(update(body.clone())), Message::Merged(change(body.clone()))] {
-        // A WebSocket frame of this size has 4 bytes of header, and 4 of mask from the client.
+        // A WebSocket frame of this size has a header of 4 bytes, and a mask of 4 bytes if it comes from the client.
         let bytes: usize = frames(encode(&message), 1).map(|frame| frame.len() + 8).sum();
         let bits = bytes as f64 * 8.0 / values;
         assert!(bits <= 4.25, "{bits}");
@@ -492,7 +492,7 @@ proptest! {
 /// Goal: the tables in `WIRE.md` agree with the code.
 #[test]
 fn the_document_agrees() {
-    // Line breaks may move, except in tables.
+    // Line breaks may change, except in tables.
     let source = include_str!("WIRE.md");
     let prose = source.split_whitespace().collect::<Vec<_>>().join(" ");
     for (_, message) in samples() {
@@ -548,7 +548,7 @@ fn without_notes(cell: &str) -> String {
 
 /// Returns the names of the fields of `body` in order.
 pub(in crate::wire) fn field_names(body: &impl serde::Serialize) -> Vec<String> {
-    /// Keys of a map; the values are skipped.
+    /// Keys of a map without their values.
     struct Keys(Vec<String>);
 
     impl<'de> serde::Deserialize<'de> for Keys {

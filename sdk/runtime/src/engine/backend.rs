@@ -1,4 +1,4 @@
-//! Interface through which an [`super::EngineBuilder`] builds one kind of engine, and its implementations.
+//! Interface between an [`super::EngineBuilder`] and one kind of engine, with its CPU and GPU implementations.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use super::{
 use crate::model::{FrozenWeights, ModelSpec};
 use crate::wire::RunSpec;
 
-/// Builder of engines of one kind: finds the device, then builds engines on it, one after the other.
+/// Builder of engines of one kind. It finds the device once and then builds engines on it, one after the other.
 pub trait Backend: Sized {
     /// Type of the engines.
     type Engine: Engine;
 
-    /// Number of parameter copies that an engine holds in host memory.
+    /// Number of copies of the parameters that an engine holds in host memory, gradient and moments included.
     const HOST_COPIES: u64;
 
-    /// Finds the device that `setup` asks for.
+    /// Finds the device that the options in `setup` describe.
     ///
     /// # Errors
-    /// [`GpuError`]: there is no such device.
+    /// [`GpuError`] if no such device can be opened.
     async fn open(setup: &Setup) -> Result<Self, GpuError>;
 
     /// Returns true if the device is gone.
@@ -34,20 +34,21 @@ pub trait Backend: Sized {
         false
     }
 
-    /// Reopens the device.
+    /// Reopens the device after a loss.
     ///
     /// # Errors
-    /// [`GpuError`]: there is no such device at present.
+    /// [`GpuError`] if the device cannot be opened at present.
     async fn renew(&mut self, setup: &Setup) -> Result<(), GpuError> {
         let _ = setup;
         Ok(())
     }
 
-    /// Builds an engine for the run that `spec` describes. The previous engine must be gone.
+    /// Builds an engine for the run that `spec` describes, and restores the optimiser state `moments`. The caller must
+    /// have dropped the previous engine.
     ///
     /// # Errors
-    /// [`EngineError::Gpu`] if the device cannot train the model; other errors if no engine can, or if none can at
-    /// present.
+    /// [`EngineError::Gpu`] if this device cannot train the model, so that another kind of engine may. Other errors
+    /// apply to every kind of engine, or are temporary.
     async fn build(
         &mut self,
         setup: &Setup,
@@ -60,15 +61,15 @@ pub trait Backend: Sized {
 pub struct Setup {
     /// Options from the user.
     pub options: EngineOptions,
-    /// Clock in microseconds since an arbitrary time.
+    /// Clock in microseconds since an arbitrary origin.
     pub now_us: Rc<dyn Fn() -> u64>,
-    /// Helpers of CPU engines.
+    /// Factory of the helpers of CPU engines.
     pub helpers: Helpers,
     /// Frozen weights of runs that train adapters.
     pub frozen: Option<Arc<FrozenWeights>>,
 }
 
-/// The processor: always present, and never lost.
+/// The processor of this machine. It is always present and never lost.
 pub struct CpuBackend;
 
 impl Backend for CpuBackend {
@@ -104,27 +105,27 @@ impl Backend for CpuBackend {
     }
 }
 
-/// One GPU with its known tunings.
+/// One GPU and the tuning results known for it.
 pub struct GpuBackend {
     pub gpu: Gpu,
-    /// Tuning results for GPUs, including those of earlier sessions.
+    /// Tuning results for GPUs, including results of earlier processes.
     pub tunings: Vec<Tuning>,
     /// Trials that chose the kernels at the last build; empty if the choice was already known.
     pub trials: Vec<Trial>,
-    /// Reason why the last build chose the kernels again, although an earlier choice was known.
+    /// Reason why the last build tuned the kernels again although it had a tuning result for this shape.
     pub stale: Option<ChoiceError>,
-    /// Fault of the matrix units when they were tried, if the GPU lists them but cannot use them.
+    /// Error of the matrix units at their trial, if the GPU lists matrix units but cannot use them.
     pub matrices_fault: Option<Box<GpuError>>,
 }
 
 impl GpuBackend {
-    /// Creates a backend on `gpu`, for which `tunings` may hold a choice.
+    /// Creates a backend on `gpu`. `tunings` are results of earlier builds and may include one for this GPU.
     pub fn new(gpu: Gpu, tunings: Vec<Tuning>) -> Self {
         Self { gpu, tunings, trials: Vec::new(), stale: None, matrices_fault: None }
     }
 
-    /// Chooses the kernels for `spec`. A driver may list matrix units, refuse their kernel, and be unusable from then
-    /// on. The device is then reopened and multiplies 32-bit floats for the lifetime of this backend.
+    /// Chooses the kernels for `spec`. Some drivers list matrix units, reject the kernel that uses them, and are then
+    /// lost. In that case the device is reopened, and this backend multiplies 32-bit floats from then on.
     async fn tune(&mut self, setup: &Setup, spec: &RunSpec) -> Result<TunedKernels, EngineError> {
         match tune(&self.gpu, spec, &self.tunings, &*setup.now_us).await {
             Err(_) if self.gpu.has_matrices() && self.is_lost() => {
@@ -137,7 +138,7 @@ impl GpuBackend {
     }
 }
 
-/// Opens the device. A software GPU is accepted only if a GPU is required, because the CPU engine is faster.
+/// Opens the device. A software GPU is opened only for [`EngineKind::Gpu`], because the CPU engine is faster.
 async fn open(setup: &Setup, whole_products: bool) -> Result<Gpu, GpuError> {
     let options = &setup.options;
     let software = options.kind == EngineKind::Gpu;
@@ -148,7 +149,7 @@ async fn open(setup: &Setup, whole_products: bool) -> Result<Gpu, GpuError> {
 impl Backend for GpuBackend {
     type Engine = GpuEngine;
 
-    /// Two moments, and Θ̂ if the device has no room for it.
+    /// Two moments, and Θ̂ if the device has no memory for it.
     const HOST_COPIES: u64 = 3;
 
     async fn open(setup: &Setup) -> Result<Self, GpuError> {

@@ -1,4 +1,4 @@
-//! Choice of the engine. A builder finds the device, reopens it after a loss, and falls back to the CPU.
+//! Choice of the engine. The builder finds the device, reopens it after a loss, and falls back to the CPU.
 
 use std::num::NonZeroUsize;
 use std::rc::Rc;
@@ -31,20 +31,20 @@ pub enum Fallback {
 }
 
 /// Builder of a learner's engines, one after the other. It finds the device and reopens it after a loss. With
-/// [`EngineKind::Auto`] it switches to the next kind of engine if necessary.
+/// [`EngineKind::Auto`] it falls back to the next kind of engine if necessary.
 pub struct EngineBuilder {
     setup: Setup,
     backend: AnyBackend,
     fallback: Option<Fallback>,
-    /// Times of the losses that still count, in microseconds.
+    /// Times of the device losses within the last [`LOSSES_US`], in microseconds.
     losses_us: Vec<u64>,
 }
 
 impl EngineBuilder {
-    /// Finds the device that `options` ask for. `now_us` returns microseconds since an arbitrary time.
+    /// Finds the device that `options` describe. `now_us` returns microseconds since an arbitrary origin.
     ///
     /// # Errors
-    /// Those of [`Gpu::open`], if it must be a GPU.
+    /// Those of [`Gpu::open`], for [`EngineKind::Gpu`] only.
     pub async fn open(options: EngineOptions, now_us: Rc<dyn Fn() -> u64>) -> Result<Self, GpuError> {
         let kind = options.kind;
         let setup = Setup { options, now_us, helpers: Helpers::default(), frozen: None };
@@ -59,33 +59,33 @@ impl EngineBuilder {
         self.on_gpu().map(|backend| &backend.gpu)
     }
 
-    /// Returns the reason for engines on the CPU, if a GPU was wanted.
+    /// Returns the reason for the fallback from a GPU to the CPU, if there was one.
     #[must_use]
     pub fn fallback(&self) -> Option<&Fallback> {
         self.fallback.as_ref()
     }
 
-    /// Returns the trials that chose the kernels of matrix products. It is empty before the first build, on the CPU,
-    /// and if the choice was already known.
+    /// Returns the trials that chose the kernels of matrix products in the last build. The list is empty before the
+    /// first build, on the CPU, and if a stored tuning result was used.
     #[must_use]
     pub fn trials(&self) -> &[Trial] {
         self.on_gpu().map_or(&[], |backend| &backend.trials)
     }
 
-    /// Returns the reason why the last build chose the kernels again, although an earlier choice was known.
+    /// Returns the reason why the last build tuned the kernels again although it had a tuning result for this shape.
     #[must_use]
     pub fn stale(&self) -> Option<&ChoiceError> {
         self.on_gpu().and_then(|backend| backend.stale.as_ref())
     }
 
-    /// Returns the fault of the GPU's matrix units, if the GPU lists them but cannot use them. It then multiplies
-    /// 32-bit floats, as with [`EngineOptions::whole_products`].
+    /// Returns the error of the GPU's matrix units, if the GPU lists matrix units but cannot use them. The engine then
+    /// multiplies 32-bit floats, as with [`EngineOptions::whole_products`].
     #[must_use]
     pub fn matrices_fault(&self) -> Option<&GpuError> {
         self.on_gpu().and_then(|backend| backend.matrices_fault.as_deref())
     }
 
-    /// Returns the tunings to pass as [`EngineOptions::tunings`] next time.
+    /// Returns the tuning results to pass as [`EngineOptions::tunings`] in the next process.
     #[must_use]
     pub fn tunings(&self) -> &[Tuning] {
         self.on_gpu().map_or(&self.setup.options.tunings, |backend| &backend.tunings)
@@ -95,14 +95,14 @@ impl EngineBuilder {
         if let AnyBackend::Gpu(backend) = &self.backend { Some(backend) } else { None }
     }
 
-    /// Sets the frozen weights of runs that train adapters, for all engines built from now on. Runs that train the
-    /// whole model ignore them.
+    /// Sets the frozen weights for all engines built from now on. Runs that train the whole model ignore them; runs
+    /// that train adapters need them.
     pub fn frozen(&mut self, weights: Arc<FrozenWeights>) {
         self.setup.frozen = Some(weights);
     }
 
-    /// Builds an engine for the run that `spec` describes. The previous engine must be gone. With `moments`, the new
-    /// engine continues where the previous one was when its device was lost.
+    /// Builds an engine for the run that `spec` describes. The caller must have dropped the previous engine. `moments`
+    /// restores the optimiser state, for instance after the device of the previous engine was lost.
     ///
     /// # Errors
     /// - [`EngineError::Lost`]: the device is gone; try again later.
@@ -121,7 +121,7 @@ impl EngineBuilder {
         self.check_memory(spec)?;
         match self.backend.build(&self.setup, spec, moments).await {
             Err(EngineError::Gpu(error)) if self.setup.options.kind == EngineKind::Auto => {
-                self.turn(Fallback::Gpu(error)).await?;
+                self.fall_back(Fallback::Gpu(error)).await?;
                 self.check_memory(spec)?;
                 self.backend.build(&self.setup, spec, None).await
             }
@@ -139,15 +139,16 @@ impl EngineBuilder {
         self.losses_us.push(now_us);
         let losses = self.losses_us.len();
         if losses >= LOSSES_MAX && self.setup.options.kind == EngineKind::Auto {
-            return self.turn(Fallback::Losses { losses }).await;
+            return self.fall_back(Fallback::Losses { losses }).await;
         }
-        // A driver that resets may have no adapter for a while.
+        // While a driver resets, there may be no adapter for some time.
         let renewed = self.backend.renew(&self.setup).await;
         renewed.map_err(|error| EngineError::Lost { reason: error.to_string() })
     }
 
-    /// Switches to the next available kind of engine.
-    async fn turn(&mut self, why: Fallback) -> Result<(), EngineError> {
+    /// Falls back to the next kind of engine that has a device. The reason is `why`, or the error of a kind that was
+    /// skipped.
+    async fn fall_back(&mut self, why: Fallback) -> Result<(), EngineError> {
         let rest = AnyBackend::KINDS.iter().skip_while(|kind| **kind != self.backend.kind()).skip(1);
         let rest: Vec<EngineKind> = rest.copied().collect();
         let (backend, skipped) = first(&rest, &self.setup).await?;
@@ -155,12 +156,12 @@ impl EngineBuilder {
         Ok(())
     }
 
-    /// Checks that the run of `spec` fits the device that [`Self::build`] would use. For a GPU, returns its memory plan
-    /// for at least one window at a time; for the CPU, returns `None`.
+    /// Checks that the run that `spec` describes fits the device that [`Self::build`] would use. Returns the memory
+    /// plan for at least one window at a time on a GPU, and `None` on the CPU.
     ///
     /// # Errors
     /// - [`EngineError::HostMemory`]: the model does not fit this machine.
-    /// - [`EngineError::Gpu`]: one of its matrices exceeds the device's binding limit, or the device lacks memory.
+    /// - [`EngineError::Gpu`]: a matrix exceeds the device's binding limit, or the device lacks memory.
     /// - [`EngineError::Model`]: the model is invalid.
     pub async fn room(&self, spec: &RunSpec) -> Result<Option<Room>, EngineError> {
         self.check_memory(spec)?;
@@ -168,7 +169,7 @@ impl EngineBuilder {
         GpuEngine::find_room(gpu, spec, self.setup.options.gpu_bytes_max()).await.map(Some)
     }
 
-    /// Refuses a model that does not fit. An early refusal is better than an out-of-memory kill in the middle of a run.
+    /// Refuses a model that does not fit into host memory, instead of an out-of-memory kill during the run.
     fn check_memory(&self, spec: &RunSpec) -> Result<(), EngineError> {
         let needed_mib =
             (self.backend.host_copies() * 4 * layout(&ModelSpec::of(&spec.model)?)?.len() as u64) >> 20;
@@ -188,7 +189,7 @@ impl Helpers {
     }
 }
 
-/// Opens the first of `kinds` that has a device. Also returns why the preceding kind was skipped, if any was.
+/// Opens the first of `kinds` that has a device. Also returns the error of the last kind that was skipped.
 async fn first(kinds: &[EngineKind], setup: &Setup) -> Result<(AnyBackend, Option<Fallback>), GpuError> {
     let mut missing = None;
     for kind in kinds {
@@ -200,25 +201,25 @@ async fn first(kinds: &[EngineKind], setup: &Setup) -> Result<(AnyBackend, Optio
     Err(missing.unwrap_or(GpuError::NoAdapter))
 }
 
-/// Hardware and memory that a learner may use for training.
+/// Settings that choose the hardware and limit the memory of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Kind of engine.
     pub kind: EngineKind,
-    /// Part of the name of the GPU to use. `None` selects the best GPU.
+    /// Substring of the name of the GPU to use. `None` selects the best GPU.
     pub adapter: Option<String>,
     /// Whether a GPU reads weights as 16-bit floats. Sums use 32 bits in either case.
     pub half_weights: bool,
-    /// Whether a GPU multiplies 32-bit floats only. Otherwise a GPU with matrix units rounds operands to 16-bit floats
+    /// Whether a GPU multiplies only 32-bit floats. If false, a GPU with matrix units rounds operands to 16-bit floats
     /// where that is faster. Sums use 32 bits in either case.
     pub whole_products: bool,
     /// Maximum GPU memory, in MiB. `None` sets no limit.
     pub gpu_mib_max: Option<u64>,
     /// Threads of the CPU engine.
     pub threads: NonZeroUsize,
-    /// Function that returns the free host memory in MiB, if known.
+    /// Returns the free host memory in MiB, or `None` if it is unknown.
     pub free_mib: fn() -> Option<u64>,
-    /// Tuning results of earlier builds on GPUs.
+    /// Tuning results of earlier builds on GPUs, from [`EngineBuilder::tunings`].
     pub tunings: Vec<Tuning>,
 }
 
@@ -256,7 +257,7 @@ mod tests {
         }
     }
 
-    /// Options that no GPU can meet.
+    /// Returns options that name a GPU that does not exist.
     fn options(kind: EngineKind) -> EngineOptions {
         EngineOptions {
             kind,
@@ -275,12 +276,12 @@ mod tests {
     }
 
     #[test]
-    fn auto_turns_to_the_cpu_and_says_why() {
+    fn auto_falls_back_to_the_cpu_and_gives_the_reason() {
         let mut builder = open(options(EngineKind::Auto)).unwrap();
         let reason = builder.fallback().unwrap().to_string();
         assert!(reason.starts_with("training on the CPU: no GPU "), "{reason}");
         let moments = OptimiserState::of_adamw(3, vec![0.0; 1], vec![0.0; 1]);
-        // They belong to another model, which does not prevent training.
+        // These moments have the length of another model. The engine ignores them.
         let mut engine = block_on(builder.build(&spec(), Some(moments))).unwrap();
         assert_eq!(engine.kind(), EngineKind::Cpu);
         let tokens = vec![1; 8 * 65];
@@ -303,7 +304,7 @@ mod tests {
         );
     }
 
-    /// Returns a device of any kind, or `None` if tests that need one are off.
+    /// Returns a device of any kind, or `None` if GPU tests are turned off.
     fn any_gpu() -> Option<Gpu> {
         if std::env::var("ARCHIPELAGO_TEST_GPU").is_ok_and(|value| value == "no") {
             eprintln!("skipped: ARCHIPELAGO_TEST_GPU=no");
@@ -317,9 +318,10 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_refuses_the_kernel_for_its_matrices_goes_without() {
+    fn gpu_with_unusable_matrix_units_multiplies_f32() {
         let Some(gpu) = any_gpu() else { return };
-        // An earlier build without the matrix units found this choice. It applies again once they are known to fail.
+        // An earlier build without matrix units stored this tuning result. It applies again after the matrix units have
+        // failed.
         let choice = Matmul::fixed(Variant::Register4).choice(&gpu);
         let model = Preset::Tiny.model(50);
         let known =
@@ -336,7 +338,7 @@ mod tests {
         assert_eq!(builder.losses_us, [], "the device was not lost, it was misled");
     }
 
-    /// Goal: a device that is lost now and then is reopened; a device that is lost constantly is given up.
+    /// Goal: a device that is lost rarely is reopened; a device that is lost three times in ten minutes is given up.
     #[test]
     fn auto_gives_up_a_device_that_is_lost_again_and_again() {
         let Some(gpu) = any_gpu() else { return };
@@ -347,12 +349,12 @@ mod tests {
         (builder.fallback, builder.setup.now_us) = (None, Rc::new(move || now.get()));
         assert_eq!(block_on(builder.build(&spec(), None)).unwrap().kind(), EngineKind::Gpu);
 
-        // Moments restored from an earlier process are no sign of a loss.
+        // Moments from an earlier process do not count as a loss.
         let moments = OptimiserState::of_adamw(0, Vec::new(), Vec::new());
         assert_eq!(block_on(builder.build(&spec(), Some(moments))).unwrap().kind(), EngineKind::Gpu);
         assert_eq!(builder.losses_us, []);
 
-        // No device has the requested name, so each attempt is one more loss.
+        // No device has the requested name, so each attempt to reopen it counts as another loss.
         gpu.lose();
         for minutes in [0, 8, 11, 20] {
             clock.set(minutes * MINUTE_US);

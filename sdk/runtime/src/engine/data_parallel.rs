@@ -1,9 +1,9 @@
-//! One learner on several workers without shared memory. Each computes the gradient of some windows of a batch.
+//! Data-parallel CPU training by one learner: each of several workers computes the gradient of some windows of a batch.
 //!
-//! In browsers, helpers are Workers with a WebAssembly instance each. Parameters and windows go out as messages, and
-//! gradients come back, so neither `SharedArrayBuffer` nor headers for cross-origin isolation are needed. Gradients are
-//! added in a fixed order. If a helper fails or hangs, the learner drops it and recomputes its part with the same bits.
-//! Moments and the exchange stay with the learner.
+//! In browsers, helpers are Workers with a WebAssembly instance each. Parameters and windows are sent as messages, and
+//! gradients return the same way. So neither `SharedArrayBuffer` nor headers for cross-origin isolation are needed.
+//! Gradients are added in a fixed order. If a helper fails or hangs, the learner drops it and recomputes its part with
+//! the same bits. The learner keeps the moments and the exchange.
 
 use std::fmt;
 use std::pin::Pin;
@@ -13,21 +13,22 @@ use super::cpu::{CpuTrainer, Sums, instruction_set};
 use super::{Engine, EngineError, Exchange, HostEngine, OptimiserState, StepStats};
 use crate::wire::RunSpec;
 
-/// A CPU engine that gives a part of each batch to [`Helper`]s and computes the rest itself at the same time.
+/// CPU engine that assigns a part of each batch to [`Helper`]s and computes the rest itself at the same time.
 ///
-/// Only this worker holds parameters and moments. Gradients are added in a fixed order, this worker's first. So for a
-/// given division of the batch, a step has the same bits regardless of timing. The division follows the measured speed
-/// of the workers. Division and number of workers change bits, but only as much as the order of a sum does.
+/// Only the learner's own worker holds the moments. Gradients are added in a fixed order, that of the own worker first.
+/// So for a given division of the batch, the bits of a step do not depend on timing. The division follows the measured
+/// speed of the workers. Another division or number of workers changes bits, but only as much as the order of a sum
+/// does.
 pub struct DataParallel {
     host: HostEngine<CpuTrainer>,
     helpers: Vec<Box<dyn Helper>>,
-    /// Number of windows of this worker, then of each helper.
+    /// Division of the batch's windows: worker 0 is this one, worker `i + 1` is helper `i`.
     shares: WindowDivision,
     dropped: Vec<HelperError>,
     now_us: Rc<dyn Fn() -> u64>,
 }
 
-/// A helper's part of a step, in progress.
+/// Part of a step that a helper is computing.
 struct PendingTask {
     helper: usize,
     first: usize,
@@ -35,16 +36,16 @@ struct PendingTask {
     working: PendingResult,
 }
 
-/// Multiple of the expected time after which a helper is given up.
+/// Multiple of the expected time after which a helper is dropped.
 const PATIENCE: f64 = 20.0;
-/// Minimum time before a helper is given up, in milliseconds, because a machine may stall for a while.
+/// Minimum wait before a helper is dropped, in milliseconds, because a machine may stall briefly.
 const PATIENCE_MS_MIN: u64 = 10_000;
-/// Patience before any measurement, in milliseconds, because a helper may still be loading.
+/// Wait before a helper without measurements is dropped, in milliseconds, because it may still be loading.
 const PATIENCE_MS_FIRST: u64 = 60_000;
 
 impl DataParallel {
-    /// Creates a team of the trainer in `host` and `helpers`, if there are any. `now_us` returns microseconds since an
-    /// arbitrary time.
+    /// Creates an engine of the trainer in `host` and of `helpers`, which may be empty. `now_us` returns microseconds
+    /// since an arbitrary origin.
     #[must_use]
     pub fn new(
         mut host: HostEngine<CpuTrainer>,
@@ -55,13 +56,13 @@ impl DataParallel {
         Self { host, helpers, shares, dropped: Vec::new(), now_us }
     }
 
-    /// Returns why each dropped helper was given up, in chronological order.
+    /// Returns the error of each dropped helper, in chronological order.
     #[must_use]
     pub fn dropped(&self) -> &[HelperError] {
         &self.dropped
     }
 
-    /// Computes the gradient of a checked batch with `count` learnt tokens.
+    /// Computes the gradient of a validated batch that has `count` target tokens.
     async fn differentiate(&mut self, tokens: &[u32], count: u64) -> Result<Sums, EngineError> {
         let window = tokens.len() / self.host.trainer_mut().batch();
         let own = self.shares.of(0);
@@ -102,7 +103,7 @@ impl DataParallel {
         Ok(Sums { loss, squares })
     }
 
-    /// Hands out all windows except this worker's own.
+    /// Sends to each helper its windows of the batch.
     fn begin(&mut self, tokens: &[u32], window: usize, count: u64) -> Vec<PendingTask> {
         let params = self.host.params();
         let (mut first, mut begun) = (self.shares.of(0), Vec::with_capacity(self.helpers.len()));
@@ -174,24 +175,24 @@ impl Engine for DataParallel {
     }
 }
 
-/// A worker with a [`super::cpu::CpuGradient`] of the same model, without shared memory.
+/// Worker that computes gradients of the same model as [`super::cpu::CpuGradient`], without shared memory.
 pub trait Helper {
-    /// Begins a part of a step and returns once it has read the task, without waiting for the result. An earlier
-    /// unfinished part is abandoned.
+    /// Begins a part of a step and returns after reading `task`, without waiting for the result. An earlier unfinished
+    /// part is abandoned.
     fn begin(&mut self, task: &Task<'_>) -> PendingResult;
 }
 
-/// A part of a step in progress. It ends by itself, at the latest after [`Task::patience_ms`].
+/// Future of a helper's part of a step. It completes within [`Task::patience_ms`], if need be with an error.
 pub type PendingResult = Pin<Box<dyn Future<Output = Result<HelperResult, HelperError>>>>;
 
-/// Request to a helper: the arguments of [`super::cpu::CpuGradient::differentiate`].
+/// Request to a helper: the parameters, and the arguments of [`super::cpu::CpuGradient::differentiate`].
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
-    /// The parameters, `[len]`.
+    /// Parameters, `[len]`.
     pub params: &'a [f32],
-    /// Some windows of the batch, `[n, context + 1]`, with given tokens marked as in [`crate::token`].
+    /// Windows of the batch for this helper, `[n, context + 1]`. Masked tokens are marked as in [`crate::token`].
     pub tokens: &'a [u32],
-    /// Number of learnt tokens in the whole batch.
+    /// Number of target tokens in the whole batch.
     pub count: u64,
     /// Time after which the helper counts as failed, in milliseconds.
     pub patience_ms: u64,
@@ -200,9 +201,9 @@ pub struct Task<'a> {
 /// Result of a helper.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HelperResult {
-    /// Sum of the losses of its learnt tokens, in nats.
+    /// Sum of the losses of the target tokens in the helper's windows, in nats.
     pub loss: f64,
-    /// Its part of the gradient, `[len]`.
+    /// The helper's part of the gradient, `[len]`.
     pub grad: Vec<f32>,
     /// Time that the helper took, in microseconds.
     pub busy_us: u64,
@@ -217,34 +218,34 @@ impl HelperResult {
     }
 }
 
-/// Reason why a helper was given up. Its part was then computed without it.
+/// Reason why a helper was dropped. The learner then computed the helper's part itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelperError {
-    /// It could not be started, or it broke down.
+    /// The helper could not be started, or failed.
     #[error("a helper failed: {reason}")]
     Failed {
-        /// Reason from the system.
+        /// Error message of the system.
         reason: String,
     },
-    /// It took too long.
+    /// The helper did not answer in time.
     #[error("a helper did not answer within {patience_ms} ms")]
     Late {
         /// [`Task::patience_ms`].
         patience_ms: u64,
     },
-    /// Its gradient belongs to another model.
+    /// The length of the helper's gradient is that of another model.
     #[error("a helper's gradient has {found} values, the model has {expected}")]
     Length {
-        /// Number given.
+        /// Number of values received.
         found: usize,
-        /// Number expected.
+        /// Number of the model's parameters.
         expected: usize,
     },
 }
 
 type Start = dyn Fn(&RunSpec) -> Vec<Box<dyn Helper>>;
 
-/// Factory of an engine's helpers, by default without helpers. Helpers end when they are dropped.
+/// Factory of an engine's helpers. The default starts none. Helpers end when they are dropped.
 #[derive(Clone)]
 pub struct Helpers(Rc<Start>);
 
@@ -273,7 +274,7 @@ impl fmt::Debug for Helpers {
     }
 }
 
-/// Number of windows of a batch for each worker, derived from each worker's time per window.
+/// Number of a batch's windows for each worker, derived from the workers' measured times per window.
 struct WindowDivision {
     workers: Vec<Worker>,
     windows: usize,
@@ -283,25 +284,25 @@ struct WindowDivision {
 
 struct Worker {
     windows: usize,
-    /// Smoothed time for one window, in microseconds; `None` before the first measurement.
+    /// Smoothed time per window, in microseconds; `None` before the first measurement.
     window_us: Option<f64>,
 }
 
-/// Steps between two attempts to improve the division. It changes seldom, because each change affects bits.
+/// Steps between two attempts to improve the division. Changes are rare because each one changes the bits of the sums.
 const BALANCE_STEPS: u32 = 32;
-/// Weight of the newest time in the smoothed time.
-const NEWEST: f64 = 0.125;
-/// Fraction of the step time that a new division must save.
-const GAIN: f64 = 0.1;
-/// Factor on the time of an idle worker at each attempt, so that it eventually gets windows again.
-const FORGIVEN: f64 = 0.95;
+/// Weight of the newest measurement in the smoothed time.
+const NEWEST_WEIGHT: f64 = 0.125;
+/// Fraction of the slowest worker's time that a new division must save.
+const GAIN_MIN: f64 = 0.1;
+/// Factor on the time of an idle worker at each attempt, so that an idle worker eventually gets windows again.
+const IDLE_TIME_FACTOR: f64 = 0.95;
 
 impl WindowDivision {
     /// Divides `windows` among `workers` as evenly as possible.
     pub fn new(windows: usize, workers: usize) -> Self {
         let worker = |_| Worker { windows: 0, window_us: None };
         let mut shares = Self { workers: (0..workers).map(worker).collect(), windows, steps: 0 };
-        shares.cut();
+        shares.divide();
         shares
     }
 
@@ -316,20 +317,20 @@ impl WindowDivision {
         worker.window_us.map(|window_us| window_us * worker.windows as f64)
     }
 
-    /// Records the time that a worker took for its windows.
+    /// Records the time that a worker took for its windows, in microseconds.
     pub fn measured(&mut self, worker: usize, busy_us: u64) {
         let worker = &mut self.workers[worker];
         let newest = busy_us.max(1) as f64 / worker.windows as f64;
-        worker.window_us = Some(worker.window_us.map_or(newest, |old| old + NEWEST * (newest - old)));
+        worker.window_us = Some(worker.window_us.map_or(newest, |old| old + NEWEST_WEIGHT * (newest - old)));
     }
 
-    /// Removes a worker and gives its windows to the others. Worker 0 always stays.
+    /// Removes a worker and divides its windows among the others. Worker 0 must not be removed.
     pub fn remove(&mut self, worker: usize) {
         self.workers.remove(worker);
-        self.cut();
+        self.divide();
     }
 
-    /// Divides the batch again from time to time, if that pays. Must be called once per step.
+    /// Divides the batch again every [`BALANCE_STEPS`] steps, if that saves enough time. Must be called once per step.
     pub fn balance(&mut self) {
         self.steps += 1;
         if self.steps < BALANCE_STEPS {
@@ -337,19 +338,19 @@ impl WindowDivision {
         }
         self.steps = 0;
         for idle in self.workers.iter_mut().filter(|worker| worker.windows == 0) {
-            idle.window_us = idle.window_us.map(|window_us| window_us * FORGIVEN);
+            idle.window_us = idle.window_us.map(|window_us| window_us * IDLE_TIME_FACTOR);
         }
         let (before_us, before) = (self.slowest_us(), self.counts());
-        self.cut();
-        if self.slowest_us() > before_us * (1.0 - GAIN) {
+        self.divide();
+        if self.slowest_us() > before_us * (1.0 - GAIN_MIN) {
             for (worker, windows) in self.workers.iter_mut().zip(before) {
                 worker.windows = windows;
             }
         }
     }
 
-    /// Assigns the windows one by one to the worker that would finish it first, and at least one to worker 0.
-    fn cut(&mut self) {
+    /// Assigns windows one by one to the worker that would finish first. Worker 0 gets at least one.
+    fn divide(&mut self) {
         let known = self.workers.iter().filter_map(|worker| worker.window_us);
         let typical = known.fold(f64::INFINITY, f64::min);
         let typical = if typical.is_finite() { typical } else { 1.0 };
@@ -374,7 +375,8 @@ impl WindowDivision {
     }
 }
 
-// Training is the same with any number of helpers, even if they fail. `platform` brings the executor of futures.
+// The tests show that training is the same with any number of helpers, even if they fail. Futures run on the executor
+// of feature `platform`.
 #[cfg(all(test, feature = "platform"))]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
@@ -407,11 +409,11 @@ mod tests {
         }
     }
 
-    /// A helper on this thread, with a log of its requests.
+    /// Helper on this thread. It logs its requests.
     struct LocalHelper {
         gradient: CpuGradient,
         log: Rc<RefCell<Vec<HelperRequest>>>,
-        /// Remaining tasks before it fails.
+        /// Number of tasks that succeed before it fails.
         lives: usize,
         fault: HelperFault,
     }
@@ -422,7 +424,7 @@ mod tests {
         Short,
     }
 
-    /// Windows and patience of a request.
+    /// Number of windows, and patience in milliseconds, of a request.
     type HelperRequest = (usize, u64);
 
     impl Helper for LocalHelper {
@@ -450,7 +452,7 @@ mod tests {
         logs: Vec<Rc<RefCell<Vec<HelperRequest>>>>,
     }
 
-    /// Creates a team in which each helper fails after the given number of tasks.
+    /// Creates an engine with helpers that fail after the given numbers of tasks.
     fn setup(lives: &[(usize, HelperFault)]) -> Setup {
         let spec = spec();
         let trainer = CpuTrainer::new(&model(), &spec.inner, NonZeroUsize::MIN).unwrap();
@@ -468,14 +470,14 @@ mod tests {
         }
     }
 
-    /// Returns tokens in which every other batch is partly given, mostly in the windows of the first workers.
+    /// Returns the tokens of a batch. Odd steps have masked tokens, mostly in the windows of the first workers.
     fn tokens(step: u32) -> Vec<u32> {
         let is_given = |i: u32| step % 2 == 1 && (i / 65 < 3 && i % 65 != 9 || i.is_multiple_of(4));
         let marked = |i, id| if is_given(i) { id | token::GIVEN } else { id };
         (0..8 * 65).map(|i| marked(i, (i * i / 7 + i % 5 + step) % 50)).collect()
     }
 
-    /// Returns losses and norms of some steps, and the final parameters.
+    /// Trains for `steps` steps and returns their statistics and the final parameters.
     fn train(team: &mut DataParallel, steps: u32) -> (Vec<StepStats>, Vec<f32>) {
         let stats = (0..steps).map(|step| block_on(team.step(&tokens(step), 1e-3)).unwrap()).collect();
         (stats, team.host.params().to_vec())
@@ -494,7 +496,7 @@ mod tests {
     const LIVES: (usize, HelperFault) = (usize::MAX, HelperFault::Dies);
 
     #[test]
-    fn a_team_trains_as_one_does() {
+    fn helpers_do_not_change_training() {
         let alone = train(&mut setup(&[]).team, 6);
         for helpers in 1..4 {
             let Setup { mut team, logs } = setup(&vec![LIVES; helpers]);
@@ -520,9 +522,9 @@ mod tests {
         }
     }
 
-    /// Goal: a failure costs only time and changes no bit, not even in the step in which it happens.
+    /// Goal: a failed helper costs only time and changes no bit, not even in the step in which it fails.
     #[test]
-    fn what_a_failed_helper_leaves_is_done_here() {
+    fn work_of_a_failed_helper_is_recomputed_with_the_same_bits() {
         let whole = train(&mut setup(&[LIVES, LIVES]).team, 3);
         let len = whole.1.len();
         for (fault, reason) in [
@@ -537,12 +539,12 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_left_trains_alone() {
+    fn learner_trains_alone_after_all_helpers_fail() {
         let Setup { mut team, logs } = setup(&[(4, HelperFault::Dies), (2, HelperFault::Dies)]);
         assert_close(&train(&mut team, 6), &train(&mut setup(&[]).team, 6));
         assert_eq!(team.dropped().len(), 2);
         assert!(team.describe().ends_with("1 thread"));
-        // By the clocks, the first helper is as fast as this worker, and the second is slower.
+        // By the test clock, the first helper is as fast as the own worker, and the second is slower.
         let windows = logs.iter().map(|log| log.borrow().iter().map(|asked| asked.0).collect::<Vec<_>>());
         assert_eq!(windows.collect::<Vec<_>>(), [vec![3, 3, 3, 4, 4], vec![2, 2, 2]]);
     }
@@ -576,7 +578,7 @@ mod tests {
         assert_eq!(team.salvage().unwrap().steps, 0);
     }
 
-    /// Simulates steps in which each worker takes the given time per window.
+    /// Simulates `steps` steps in which each worker takes its given time per window.
     fn work(shares: &mut WindowDivision, steps: u32, window_us: &[u64]) {
         for _ in 0..steps {
             for (worker, window_us) in window_us.iter().enumerate() {
@@ -608,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fast_get_more_but_not_at_once() {
+    fn faster_worker_gets_more_windows_after_the_balance_interval() {
         let mut shares = WindowDivision::new(8, 2);
         work(&mut shares, BALANCE_STEPS - 1, &[100, 300]);
         assert_eq!(shares.counts(), [4, 4]);
@@ -619,7 +621,7 @@ mod tests {
         assert_eq!(shares.counts(), [2, 6]);
     }
 
-    /// Windows of 5 and 3 would take 500 µs instead of 504.
+    /// Dividing the windows as 5 and 3 would take 500 µs instead of 504 µs.
     #[test]
     fn a_small_gain_is_no_reason_to_change_bits() {
         let mut shares = WindowDivision::new(8, 2);
@@ -628,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_too_slow_is_tried_again() {
+    fn idle_worker_gets_windows_again() {
         let mut shares = WindowDivision::new(4, 2);
         work(&mut shares, BALANCE_STEPS, &[100, 1_000]);
         assert_eq!(shares.counts(), [4, 0]);

@@ -1,4 +1,4 @@
-//! A trainer in host memory together with its exchange.
+//! Adapter that makes an engine of a [`Trainer`] in host memory and a [`Replica`].
 
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
@@ -18,7 +18,7 @@ pub struct HostEngine<T> {
 }
 
 impl<T: Trainer> HostEngine<T> {
-    /// Splits the parameters of `trainer` into fragments according to `spec`.
+    /// Creates an engine that exchanges the parameters of `trainer` in fragments, with the settings in `spec`.
     ///
     /// # Errors
     /// [`EngineError::Codec`] and [`EngineError::NoFragments`].
@@ -30,9 +30,11 @@ impl<T: Trainer> HostEngine<T> {
         Ok(Self { trainer, fragments, replica, encoded: VecDeque::new() })
     }
 
+    /// Checks that the trainer supports masked tokens if `tokens` has any.
+    ///
     /// # Errors
     /// [`EngineError::Given`].
-    fn check_given(&self, tokens: &[u32]) -> Result<(), EngineError> {
+    fn check_mask(&self, tokens: &[u32]) -> Result<(), EngineError> {
         let is_known = self.trainer.takes_given() || tokens.iter().all(|&token| token::is_learnt(token));
         if is_known { Ok(()) } else { Err(EngineError::Given) }
     }
@@ -97,17 +99,17 @@ impl<T: Trainer> Engine for HostEngine<T> {
     }
 
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
-        self.check_given(tokens)?;
+        self.check_mask(tokens)?;
         self.trainer.step(tokens, lr)
     }
 
     async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
-        self.check_given(tokens)?;
+        self.check_mask(tokens)?;
         self.trainer.rehearse(tokens)
     }
 
     async fn held_out_loss(&mut self, windows: &[u32]) -> Result<Option<f32>, EngineError> {
-        self.check_given(windows)?;
+        self.check_mask(windows)?;
         self.trainer.held_out_loss(self.replica.hat(), windows)
     }
 
@@ -129,7 +131,7 @@ mod tests {
     use crate::engine::Rehearsal;
     use crate::model::Preset;
 
-    /// Trainer that reports the number of tokens it was given.
+    /// Trainer that reports the number of tokens in each step.
     struct Counter {
         layout: Layout,
         params: Vec<f32>,
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_no_given_tokens_is_shown_none() {
+    fn masked_tokens_are_refused_without_support() {
         let step = |takes_given: bool, tokens: &[u32]| {
             let tensor = Tensor { name: "all".into(), rows: 8, cols: 8, merge: MergeClass::Mean };
             let layout = Layout::new(vec![tensor]).unwrap();

@@ -39,8 +39,8 @@ pub use registry::AnyEngine;
 pub use rehearsal::batch_like_any;
 pub use rehearsal::{Outlook, Rehearsal};
 
-/// A model with its inner optimiser, in host memory. Implement this trait to train a model of your own, and let a
-/// [`HostEngine`] handle the exchange.
+/// Model with its inner optimiser, in host memory. To train a model of your own, implement this trait; a [`HostEngine`]
+/// adds the exchange.
 pub trait Trainer {
     /// Returns the layout of the flat parameter vector.
     fn layout(&self) -> &Layout;
@@ -48,24 +48,24 @@ pub trait Trainer {
     /// Returns the parameters, `[len]`.
     fn params(&self) -> &[f32];
 
-    /// Returns the parameters, `[len]`, to overwrite in part or whole. Moments stay unchanged.
+    /// Returns the parameters, `[len]`, for the caller to change. The moments do not change.
     fn params_mut(&mut self) -> &mut [f32];
 
-    /// Returns [`Self::params`], `[len]`, for a caller that reads only `ranges`; values elsewhere may be outdated.
-    /// Useful if fetching parameters is expensive.
+    /// Returns [`Self::params`], `[len]`, for a caller that reads only `ranges`. Values outside them may be outdated.
+    /// Override it if fetching parameters is expensive.
     fn params_at(&mut self, ranges: &[Range<usize>]) -> &[f32] {
         let _ = ranges;
         self.params()
     }
 
-    /// Returns [`Self::params_mut`], `[len]`, for a caller that reads and overwrites only `ranges`.
+    /// Returns [`Self::params_mut`], `[len]`, for a caller that reads and changes only `ranges`.
     fn params_mut_at(&mut self, ranges: &[Range<usize>]) -> &mut [f32] {
         let _ = ranges;
         self.params_mut()
     }
 
-    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. If [`Self::takes_given`]
-    /// is true, some tokens may be marked as given: read, but not learnt.
+    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at learning rate `lr`. If
+    /// [`Self::takes_given`] returns true, tokens may be masked: the model reads them, but they have no loss.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `tokens` has another shape or a token outside the vocabulary.
@@ -74,7 +74,7 @@ pub trait Trainer {
     /// - [`EngineError::NotFinite`]: loss or gradient is not finite; the parameters are unchanged.
     fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
 
-    /// See [`Engine::rehearse`].
+    /// Does the work of a step without changing anything; see [`Engine::rehearse`].
     ///
     /// # Errors
     /// Those of [`Engine::rehearse`].
@@ -83,9 +83,9 @@ pub trait Trainer {
         Ok(false)
     }
 
-    /// Returns the mean loss of `params`, `[len]`, over `windows`, `[n, context + 1]`, row-major, in nats per token,
-    /// for [`Engine::held_out_loss`]. The trainer's own parameters and moments stay unchanged. Returns `None` if it
-    /// cannot measure.
+    /// Returns the mean loss of `params`, `[len]`, over `windows`, `[n, context + 1]`, row-major, in nats per token.
+    /// The trainer's own parameters and moments do not change. Returns `None` if the trainer cannot measure it. For
+    /// [`Engine::held_out_loss`].
     ///
     /// # Errors
     /// [`EngineError::Model`]: `windows` have another shape or a token outside the vocabulary.
@@ -94,80 +94,79 @@ pub trait Trainer {
         Ok(None)
     }
 
-    /// Returns true if the trainer supports tokens that are given and not learnt, as [`crate::token`] marks them. The
-    /// marks are not part of token ids, and given tokens count in no loss. A trainer without support never receives
-    /// such tokens and cannot train on text that contains them.
+    /// Returns true if the trainer supports masked tokens, which the model reads and does not predict. [`crate::token`]
+    /// marks them with a bit that is not part of the token id. A trainer without support never receives masked tokens
+    /// and cannot train on text that contains them.
     fn takes_given(&self) -> bool {
         false
     }
 
-    /// Returns a copy of the optimiser's moments, or `None` if it has no AdamW moments.
+    /// Returns a copy of the optimiser's state, or `None` if the trainer cannot copy it.
     fn moments(&self) -> Option<OptimiserState> {
         None
     }
 
-    /// See [`Engine::take_seen`].
+    /// Returns the expert token counts; see [`Engine::take_seen`].
     fn take_seen(&mut self) -> Vec<u64> {
         Vec::new()
     }
 
-    /// Returns a description of the hardware in use, for people: "cpu avx512 2 threads".
+    /// Returns a description of the hardware in use for display, such as "cpu avx512 2 threads".
     fn describe(&self) -> String;
 }
 
-/// Trainer with an exchange of fragments, driven by the learner's loop.
+/// Trainer with an exchange of fragments. The learner's loop calls it.
 ///
-/// An engine implements the computation and names its [`Exchange`]; the methods that forward to the exchange are for
-/// callers. An engine that wraps another returns the inner engine's exchange and overrides only what it changes.
+/// An implementation provides the computation and its [`Exchange`]; the methods that forward to the exchange are for
+/// callers. An engine that wraps another one returns the inner engine's exchange and overrides only what differs.
 ///
-/// After [`EngineError::NotFinite`], [`EngineError::Exchange`] or [`EngineError::Lost`], an engine can only be used for
-/// [`Self::salvage`]. The parameters are meaningless until each fragment has been loaded.
+/// After [`EngineError::NotFinite`], [`EngineError::Exchange`] or [`EngineError::Lost`], only [`Self::salvage`] may be
+/// called. The parameters of a new engine are meaningless until each fragment is loaded.
 #[expect(async_fn_in_trait, reason = "the loop is one future on one thread: no bound on Send is wanted")]
 pub trait Engine {
     /// Returns the exchange that holds the parameters.
     fn exchange(&self) -> &dyn Exchange;
 
-    /// Returns the exchange that holds the parameters, to encode them and to apply changes.
+    /// Returns the exchange that holds the parameters, for encoding updates and applying changes.
     fn exchange_mut(&mut self) -> &mut dyn Exchange;
 
-    /// Returns a description of the hardware in use, for people: "cpu avx512 2 threads".
+    /// Returns a description of the hardware in use for display, such as "cpu avx512 2 threads".
     fn describe(&self) -> String;
 
-    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. Tokens that
-    /// [`crate::token`] marks as given are read and not learnt. The loss is the mean over the other tokens, and a step
-    /// without learnt tokens has no gradient.
+    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at learning rate `lr`. The model reads
+    /// tokens that [`crate::token`] marks as masked, but they have no loss. The loss is the mean over the other
+    /// (target) tokens. A step without target tokens has a zero gradient.
     ///
-    /// The call may return before the step is done. Loss and norm are then those of the newest finished step; the call
-    /// waits for the first step. `tokens` in the result always counts this step's tokens.
+    /// The call may return before the step is done. Loss and norm are then those of the newest finished step. The first
+    /// call waits for its step. The result's `tokens` is always the number of this step's tokens.
     ///
     /// # Errors
     /// Those of [`Trainer::step`], [`EngineError::Given`] and [`EngineError::Lost`].
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
 
     /// Does the work of a step on `tokens`, `[batch, context + 1]`, row-major, and waits until it is done. Parameters,
-    /// optimiser and exchange stay unchanged, so this measures a step before any is taken. Returns false, without doing
-    /// anything, if this engine cannot rehearse. Must not be called while steps are in flight.
+    /// optimiser and exchange do not change, so it can measure a step before training begins. Returns false, without
+    /// doing anything, if this engine cannot rehearse. Must not be called while steps are pending.
     ///
     /// # Errors
-    /// Those of [`Trainer::step`] except [`EngineError::NotFinite`], because parameters may still be meaningless; and
-    /// [`EngineError::Lost`].
+    /// Those of [`Self::step`] except [`EngineError::NotFinite`], because parameters may still be meaningless.
     async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
         let _ = tokens;
         Ok(false)
     }
 
-    /// Returns the mean loss of this engine's Θ̂ over `windows`, `[n, context + 1]`, row-major, in nats per token.
-    /// Tokens that [`crate::token`] marks as given do not count. Parameters, optimiser and exchange stay unchanged.
-    /// Returns `None`, without doing anything, if this engine cannot measure.
+    /// Returns the mean loss of the engine's Θ̂ over the target tokens in `windows`, `[n, context + 1]`, row-major, in
+    /// nats per token. Parameters, optimiser and exchange do not change. Returns `None`, without doing anything, if
+    /// this engine cannot measure it.
     ///
     /// # Errors
-    /// Those of [`Trainer::held_out_loss`], and [`EngineError::Lost`].
+    /// Those of [`Trainer::held_out_loss`], [`EngineError::Given`] and [`EngineError::Lost`].
     async fn held_out_loss(&mut self, windows: &[u32]) -> Result<Option<f32>, EngineError> {
         let _ = windows;
         Ok(None)
     }
 
-    /// Waits until all pending work is done. Every body is ready then.
+    /// Waits until all pending work is done. [`Self::encoded`] then returns every body without waiting.
     ///
     /// # Errors
     /// [`EngineError::NotFinite`], [`EngineError::Exchange`] and [`EngineError::Lost`].
@@ -175,20 +174,19 @@ pub trait Engine {
         Ok(())
     }
 
-    /// Returns true if work is pending. Always false for an engine that completes its work in each call.
+    /// Returns true if work is pending. An engine that completes its work in each call returns false.
     fn is_busy(&self) -> bool {
         false
     }
 
-    /// Returns a copy of the optimiser's moments as last known in host memory, to resume after a device loss or in
-    /// another process. These are the initial moments if the engine never saved newer ones. Returns `None` if there are
-    /// no moments.
+    /// Returns the optimiser's state as last copied to host memory, for use after a device loss or in another process.
+    /// It is the initial state if the engine has not copied a newer one, and `None` if there is no copy.
     fn salvage(&mut self) -> Option<OptimiserState> {
         None
     }
 
-    /// Returns the number of tokens routed to each expert since the last call, in the layout's expert order, as far as
-    /// known. It is empty if there is nothing to report, as in a dense model.
+    /// Returns the number of tokens routed to each expert since the last call, in the layout's order of experts.
+    /// Pending steps are not included. The list is empty if there is nothing to report, as in a dense model.
     fn take_seen(&mut self) -> Vec<u64> {
         Vec::new()
     }
@@ -244,39 +242,39 @@ pub trait Engine {
     }
 }
 
-/// Error that prevents an engine from being built or from continuing.
+/// Error that prevents an engine from being built or from training on.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The model or its input is invalid.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A batch without windows, or with too many.
+    /// The batch size is 0 or above [`BATCH_MAX`].
     #[error("a batch of {batch} windows; it must be between 1 and {max}", max = BATCH_MAX)]
     Batch {
-        /// Configured batch.
+        /// Batch size in the run's spec.
         batch: u32,
     },
-    /// The number of windows differs from the batch that the engine was built for.
+    /// The number of windows differs from the batch size for which the engine was built.
     #[error("{found} windows given, the batch is {batch}")]
     Windows {
-        /// Number given.
+        /// Number of windows received.
         found: usize,
-        /// Number expected.
+        /// Batch size of the engine.
         batch: usize,
     },
-    /// The model does not support tokens that are given and not learnt.
+    /// The text has masked tokens, and the model does not support them.
     #[error(
         "only a part of the run's text is to be learnt, but this model learns all of it: implement \
          `Trainer::takes_given`, or train on plain text"
     )]
     Given,
-    /// A learning rate that is negative or not finite.
+    /// The learning rate is negative or not finite.
     #[error("the learning rate is {lr}; it must be 0 or positive, and finite")]
     Rate {
-        /// Configured rate.
+        /// Learning rate of the step.
         lr: f32,
     },
-    /// Training diverged: lower the learning rate, or check the data.
+    /// Training diverged: the learning rate is too high, or the data is faulty.
     #[error("loss {loss} or gradient norm {grad_norm} is not finite; lower the learning rate")]
     NotFinite {
         /// Mean loss, in nats per token.
@@ -284,19 +282,19 @@ pub enum EngineError {
         /// Norm of the gradient.
         grad_norm: f32,
     },
-    /// The code of the exchange is invalid.
+    /// The codec settings of the exchange are invalid.
     #[error("the run's exchange settings are invalid: {0}")]
     Codec(#[from] QuantError),
-    /// A run without fragments.
+    /// The run has no fragments.
     #[error("the run has no fragments: it needs at least 1")]
     NoFragments,
-    /// A fragment cannot be encoded or applied. The parameters of this engine are no longer usable.
+    /// A fragment cannot be encoded or applied. The engine's parameters are no longer usable.
     #[error(transparent)]
     Exchange(#[from] ReplicaError),
     /// The device is gone, with all its contents.
     #[error("the device was lost: {reason}")]
     Lost {
-        /// Reason from the system.
+        /// Error message of the system.
         reason: String,
     },
     /// The model does not fit into the memory of this machine.
@@ -304,12 +302,12 @@ pub enum EngineError {
         "the run needs about {needed_mib} MiB of memory, but {available_mib} MiB are free: use a larger machine"
     )]
     HostMemory {
-        /// Memory needed, in MiB.
+        /// Required memory, in MiB.
         needed_mib: u64,
-        /// Memory free, in MiB.
+        /// Available memory, in MiB.
         available_mib: u64,
     },
-    /// The run trains adapters, and their frozen weights were not given.
+    /// The run trains adapters, and the frozen weights under them were not set.
     #[error(
         "the run trains adapters of weights that are missing: fetch them, and build with them \
          (`EngineBuilder::frozen`)"
@@ -318,21 +316,21 @@ pub enum EngineError {
     /// The frozen weights belong to another model than the adapters.
     #[error("the frozen weights do not belong to the run's model: fetch the run's own")]
     FrozenUnfit,
-    /// There is no GPU to train on, or it refused a command.
+    /// There is no suitable GPU, or the GPU rejected a command.
     #[cfg(feature = "gpu")]
     #[error(transparent)]
     Gpu(gpu::GpuError),
     /// The model differs from the model of the run.
     #[error("this model does not fit the run: {0}")]
     Unfit(String),
-    /// The system provides no more threads.
+    /// The system cannot start another thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
 impl EngineError {
-    /// Returns true if memory is short, so that a smaller batch may help. A tensor that exceeds the binding limit does
-    /// so with any batch.
+    /// Returns true if the device or machine lacks memory, so that a smaller batch may help. A tensor above the binding
+    /// limit does not count, because a smaller batch does not help there.
     #[must_use]
     pub fn is_of_memory(&self) -> bool {
         match self {
@@ -354,16 +352,16 @@ impl From<gpu::GpuError> for EngineError {
     }
 }
 
-/// Maximum number of windows in a step.
+/// Maximum number of windows in a batch.
 pub const BATCH_MAX: u32 = 1 << 16;
 
-/// Engine to train with.
+/// Choice of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineKind {
-    /// The GPU if there is one that the model fits, otherwise the CPU.
+    /// The GPU, if there is one that the model fits; otherwise the CPU.
     #[default]
     Auto,
-    /// A GPU, even a software one, and nothing else.
+    /// A GPU, even if it is a software GPU. There is no fallback to the CPU.
     Gpu,
     /// The CPU.
     Cpu,
@@ -373,7 +371,7 @@ impl EngineKind {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Gpu, Self::Cpu];
 
-    /// Returns the name in settings.
+    /// Returns the kind's name, as it is used in settings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -399,7 +397,7 @@ impl FromStr for EngineKind {
     }
 }
 
-/// A name that is no engine.
+/// Error for a name that is no engine kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no engine {name:?}; choose auto, gpu or cpu")]
 pub struct UnknownEngine {
@@ -407,39 +405,37 @@ pub struct UnknownEngine {
     pub name: String,
 }
 
-/// The coded progress on one fragment.
+/// Encoded progress on one fragment, the body of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
-    /// Serial of the request.
+    /// Serial number of the request that it answers.
     pub serial: Serial,
-    /// The fragment.
+    /// Fragment of the progress.
     pub fragment: FragmentId,
-    /// The code, see [`crate::diloco::Codec`].
+    /// Encoded progress; see [`crate::diloco::Codec`].
     pub body: Vec<u8>,
-    /// Digest of the base Θ̂ of this progress, see [`crate::diloco::halves::digest`].
+    /// Digest of Θ̂ on which the progress is based; see [`crate::diloco::halves::digest`].
     pub digest: u64,
 }
 
-/// State of an inner optimiser. Code that stores or transfers it need not know the meaning of its vectors.
+/// State of an inner optimiser. Code that stores or transfers it does not interpret its vectors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptimiserState {
-    /// Steps taken.
+    /// Number of steps taken.
     pub steps: u64,
-    /// One vector for each value that the optimiser holds per parameter, `[len]` each, in the order of the flat
-    /// parameters.
+    /// Vectors with one value per parameter, `[len]` each, in the order of the flat parameters.
     pub vectors: Vec<Vec<f32>>,
 }
 
 impl OptimiserState {
-    /// Creates AdamW's state after `steps` steps: `m`, the mean of the gradient, and `v`, the mean of its square,
+    /// Creates AdamW's state after `steps` steps. `m` is the moving mean of the gradient, and `v` that of its square,
     /// `[len]` each.
     #[must_use]
     pub fn of_adamw(steps: u64, m: Vec<f32>, v: Vec<f32>) -> Self {
         Self { steps, vectors: vec![m, v] }
     }
 
-    /// Returns AdamW's `m` and `v`, if this is a valid state for `len` parameters: matching length, finite, and no
-    /// negative `v`.
+    /// Returns AdamW's `m` and `v`, or `None` unless they have `len` finite values each and no negative `v`.
     #[must_use]
     pub fn adamw(&self, len: usize) -> Option<[&[f32]; 2]> {
         let [m, v] = self.vectors.as_slice() else { return None };
@@ -451,64 +447,63 @@ impl OptimiserState {
 /// Statistics of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepStats {
-    /// Mean loss of the learnt tokens before the step, in nats per token. For a step without learnt tokens, it is the
-    /// loss of the newest step that had some, or 0 before the first.
+    /// Mean loss of the target tokens before the step, in nats per token. For a step without target tokens, it is the
+    /// loss of the latest step that had some, or 0 if there was none.
     pub loss: f32,
     /// Norm of the gradient before clipping.
     pub grad_norm: f32,
-    /// Tokens trained on, including given ones.
+    /// Number of predicted tokens in the step, masked ones included.
     pub tokens: u64,
 }
 
-/// The parameters of an engine as the learner's loop exchanges them: in fragments, encoded on the way out and applied
-/// on the way back.
+/// Exchange of an engine's parameters with the syncer, in fragments: progress is encoded, and changes are applied.
 ///
-/// Operations take effect in call order, but a device may execute them later. An error of one operation may then come
-/// out of a later call.
+/// Operations take effect in call order, but a device may execute them later. A later call may then return the error of
+/// an earlier operation.
 pub trait Exchange {
     /// Returns the layout of the flat parameter vector.
     fn layout(&self) -> &Layout;
 
-    /// Returns the fragments into which the exchange splits the parameters.
+    /// Returns the fragments into which the parameters are divided.
     fn fragments(&self) -> &Arc<Fragments>;
 
-    /// Begins to encode the current progress on `fragment`. [`Self::encoded`] returns the body later. Reported progress
-    /// is recorded as in [`crate::diloco::Replica::encode`].
+    /// Begins to encode the current progress on `fragment`. [`Self::encoded`] returns the body later. The progress
+    /// counts as reported, as after [`crate::diloco::Replica::encode`].
     ///
     /// # Errors
     /// [`EngineError::Exchange`] and [`EngineError::Lost`].
     fn encode(&mut self, serial: Serial, fragment: FragmentId) -> Result<(), EngineError>;
 
-    /// Returns the next finished body, in the order in which encoding began. Does not wait.
+    /// Returns the next finished body, in the order of [`Self::encode`] calls, or `None` without waiting.
     ///
     /// # Errors
     /// [`EngineError::Exchange`] and [`EngineError::Lost`].
     fn encoded(&mut self) -> Result<Option<Encoded>, EngineError>;
 
-    /// Records that the most recently encoded update was merged, see [`crate::diloco::Replica::include`].
+    /// Records that the most recent update of `fragment` was merged; see [`crate::diloco::Replica::include`].
     ///
     /// # Errors
     /// [`EngineError::Exchange`] and [`EngineError::Lost`].
     fn include(&mut self, fragment: FragmentId) -> Result<(), EngineError>;
 
-    /// Applies a merged change, see [`crate::diloco::Replica::apply`].
+    /// Applies a merged change in `body`; see [`crate::diloco::Replica::apply`].
     ///
     /// # Errors
     /// [`EngineError::Exchange`] and [`EngineError::Lost`].
     fn apply(&mut self, fragment: FragmentId, body: &[u8]) -> Result<(), EngineError>;
 
-    /// Loads a whole Θ̂, `[fragment_len]`, see [`crate::diloco::Replica::load`].
+    /// Sets Θ̂ of `fragment` to `values`, `[fragment_len]`; see [`crate::diloco::Replica::load`].
     ///
     /// # Errors
     /// [`EngineError::Exchange`] and [`EngineError::Lost`].
     fn load(&mut self, fragment: FragmentId, values: &[f32], keep: bool) -> Result<(), EngineError>;
 }
 
-/// Returns the frozen weights under the adapters of `model`: `given`, or `None` if the whole model is trained.
+/// Returns the frozen weights for `model`: `given` if it has adapters, or `None` if the whole model is trained.
 ///
 /// # Errors
-/// - [`EngineError::Frozen`]: the model has adapters, and no weights were given.
-/// - [`EngineError::FrozenUnfit`]: the given weights belong to another model.
+/// - [`EngineError::Frozen`]: the model has adapters, and `given` is `None`.
+/// - [`EngineError::FrozenUnfit`]: `given` are the weights of another model.
 #[cfg(any(feature = "cpu-portable", feature = "gpu"))]
 fn frozen_for(
     model: &ModelSpec,

@@ -1,8 +1,8 @@
-//! Registry of all engines that an [`super::EngineBuilder`] can build: one row for each, in the order in which
-//! [`EngineKind::Auto`] prefers them.
+//! Registry of the engines that an [`super::EngineBuilder`] can build. Each has one row at the end of this file, in the
+//! order in which [`EngineKind::Auto`] tries them.
 //!
-//! To add an engine, implement [`Engine`] and [`Backend`] in a separate file, add its name to [`EngineKind`], and add
-//! its row at the end of this file.
+//! To add an engine, implement [`Engine`] in its own module, implement [`Backend`] in `backend.rs`, add a name to
+//! [`EngineKind`], and add a row before that of the CPU. The CPU always opens, so `Auto` never reaches rows after it.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use super::gpu::{GpuEngine, GpuError, KernelTime, Room};
 use super::{DataParallel, Engine, EngineError, EngineKind, Exchange, OptimiserState, StepStats};
 use crate::wire::RunSpec;
 
-/// Implements [`AnyEngine`] and declares [`AnyBackend`], with one variant for each row.
+/// Declares [`AnyBackend`] and implements [`AnyEngine`], with one variant per row.
 macro_rules! engines {
     ($($(#[$doc:meta])* $kind:ident: $engine:ty, built by $backend:ty;)*) => {
-        /// The engine inside an [`AnyEngine`].
+        /// Engine inside an [`AnyEngine`].
         enum EngineVariant {
             $($(#[$doc])* $kind(Box<$engine>),)*
         }
 
         impl AnyEngine {
-            /// Returns the kind of its row, never [`EngineKind::Auto`].
+            /// Returns the kind of the engine, never [`EngineKind::Auto`].
             #[must_use]
             pub fn kind(&self) -> EngineKind {
                 match &self.0 {
@@ -85,23 +85,23 @@ macro_rules! engines {
             }
         }
 
-        /// Backend of one row.
+        /// Backend of any kind.
         pub enum AnyBackend {
             $($(#[$doc])* $kind($backend),)*
         }
 
         impl AnyBackend {
-            /// The kinds of all rows.
+            /// Kinds of all rows.
             pub const KINDS: &[EngineKind] = &[$(EngineKind::$kind),*];
 
-            /// Returns the kind of its row.
+            /// Returns the kind of the backend, never [`EngineKind::Auto`].
             pub fn kind(&self) -> EngineKind {
                 match self {
                     $(Self::$kind(_) => EngineKind::$kind,)*
                 }
             }
 
-            /// Calls [`Backend::open`] for the row of `kind`, one of [`Self::KINDS`].
+            /// Opens the backend of `kind`, which is in [`Self::KINDS`]; see [`Backend::open`].
             pub async fn open(kind: EngineKind, setup: &Setup) -> Result<Self, GpuError> {
                 match kind {
                     $(EngineKind::$kind => Ok(Self::$kind(<$backend>::open(setup).await?)),)*
@@ -152,23 +152,23 @@ macro_rules! engines {
 pub struct AnyEngine(EngineVariant);
 
 impl AnyEngine {
-    /// Returns the bytes that the exchange has read back from a GPU so far, or `None` on the CPU.
+    /// Returns the total bytes that the exchange has read back from a GPU, or `None` on the CPU.
     #[must_use]
     pub fn exchange_bytes(&self) -> Option<u64> {
         if let EngineVariant::Gpu(engine) = &self.0 { Some(engine.exchange_bytes()) } else { None }
     }
 
-    /// Returns the memory plan on a GPU and the memory it takes, or `None` on the CPU.
+    /// Returns the memory plan in use on a GPU and its memory, or `None` on the CPU.
     #[must_use]
     pub fn room(&self) -> Option<Room> {
         if let EngineVariant::Gpu(engine) = &self.0 { Some(engine.room()) } else { None }
     }
 
-    /// Repeats the last step kernel by kernel, and returns the time of each kernel on the device's own clock. Returns
-    /// `None` on the CPU and on devices without such a clock.
+    /// Runs the last step again with a pass per kernel, and returns the time of each kernel by the device's clock.
+    /// Returns `None` on the CPU and on devices without timestamps.
     ///
     /// # Errors
-    /// - [`EngineError::Lost`]: the device is gone.
+    /// Those of [`GpuEngine::profile`].
     pub async fn profile(&mut self) -> Result<Option<BTreeMap<&'static str, KernelTime>>, EngineError> {
         if let EngineVariant::Gpu(engine) = &mut self.0 { engine.profile().await } else { Ok(None) }
     }

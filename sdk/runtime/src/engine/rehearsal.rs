@@ -1,11 +1,11 @@
-//! Training without a syncer, to see whether a machine can train and how fast.
+//! Synthetic runs without a syncer, to test whether and how fast a machine can train.
 
 use super::{Engine, EngineError};
 use crate::data::BYTE_VOCAB;
 use crate::model::{ModelSpec, Preset, flops_per_token, init, layout};
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 
-/// Returns the model of `preset` with the vocabulary that its nominal size assumes.
+/// Returns the model of `preset` with the vocabulary size with which it has its nominal number of parameters.
 fn model(preset: Preset) -> ModelSpec {
     preset.model(match preset {
         Preset::Tiny | Preset::Small | Preset::Medium => BYTE_VOCAB,
@@ -14,17 +14,17 @@ fn model(preset: Preset) -> ModelSpec {
     })
 }
 
-/// Synthetic run.
+/// Synthetic run: a spec and one batch of tokens.
 #[derive(Clone, Debug)]
 pub struct Rehearsal {
-    /// Description of the run, with the syncer's default exchange.
+    /// Spec of the run, with the syncer's default exchange.
     pub spec: RunSpec,
     /// One batch, `[batch, context + 1]`.
     pub tokens: Vec<u32>,
 }
 
 impl Rehearsal {
-    /// Creates a run of `preset` with the vocabulary that its nominal size assumes.
+    /// Creates a run of `preset` with the vocabulary size with which it has its nominal number of parameters.
     #[must_use]
     pub fn new(preset: Preset) -> Self {
         let apply = ApplyPolicy::Keep { residue: true };
@@ -39,7 +39,7 @@ impl Rehearsal {
         Self { tokens: batch_like_any(&spec), spec }
     }
 
-    /// Loads the initial parameters into `engine`, as a syncer would.
+    /// Loads the initial parameters into `engine`. In a real run, the learner fetches them from the syncer.
     ///
     /// # Errors
     /// Those of [`Engine::load`], and [`EngineError::Model`] if the engine has another model.
@@ -53,16 +53,17 @@ impl Rehearsal {
     }
 }
 
-/// Requirements of a preset on a machine.
+/// Estimated memory and speed of training one preset on a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outlook {
     /// The preset.
     pub preset: Preset,
     /// Parameters of the model.
     pub params: u64,
-    /// Bytes of parameters, gradient, moments and exchange state, without activations.
+    /// Size of parameters, gradient, moments and exchange state in bytes, without activations.
     pub state_bytes: u64,
-    /// Trained tokens per second at the measured rate of operations. An estimate, except for the measured preset.
+    /// Trained tokens per second. It is measured for one preset and estimated from the number of operations for the
+    /// others.
     pub tokens_per_s: f64,
 }
 
@@ -70,10 +71,10 @@ impl Outlook {
     /// Copies of the parameters during training: θ, gradient, two moments, Θ̂ and reported progress.
     const COPIES: u64 = 6;
 
-    /// Returns the outlook for each preset, smallest first, if `measured` trains at `tokens_per_s`.
+    /// Returns an estimate for each preset, smallest first, if `measured` trains at `tokens_per_s`.
     ///
     /// # Errors
-    /// [`EngineError::Model`], which no preset triggers.
+    /// [`EngineError::Model`], which no preset causes.
     pub fn of_all(measured: Preset, tokens_per_s: f64) -> Result<Vec<Self>, EngineError> {
         let flops = |preset: Preset| flops_per_token(&model(preset));
         let flops_per_s = tokens_per_s * flops(measured)? as f64;
@@ -86,7 +87,7 @@ impl Outlook {
     }
 }
 
-/// Returns one arbitrary batch for `spec`, `[batch, context + 1]`. The choice of tokens does not change the speed.
+/// Returns a batch of pseudorandom tokens for `spec`, `[batch, context + 1]`. Their choice does not affect the speed.
 pub fn batch_like_any(spec: &RunSpec) -> Vec<u32> {
     let count = spec.inner.batch * (spec.model.context + 1);
     let token = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) % spec.model.vocab;
@@ -105,7 +106,7 @@ mod tests {
             .map(|preset| *all.iter().find(|outlook| outlook.preset == preset).unwrap());
         assert_eq!((small.params, small.tokens_per_s), (824_448, 1_000.0));
         assert_eq!((large.params, large.state_bytes), (134_515_008, 24 * 134_515_008));
-        // 106 M values in the layers and 28 M in the head, compared with 0.8 M.
+        // The larger model has 106 M weights in its layers and 28 M in its head; the smaller one has 0.8 M in total.
         assert!((5.0..7.0).contains(&large.tokens_per_s), "{large:?}");
     }
 }

@@ -5,14 +5,14 @@ use std::fs;
 /// Bit of SIGHUP in the signal masks of `/proc`.
 const SIGHUP_BIT: u64 = 1;
 
-/// Returns true if SIGHUP should end this process politely. Returns false if the process was started with the signal
-/// ignored, as `nohup` does, and on systems that do not report it. Linux does.
+/// Returns true if SIGHUP should end this process. Returns false if the process was started with SIGHUP ignored, as by
+/// `nohup`, and on systems without `/proc`, which do not report it.
 #[must_use]
 pub fn hears_hangup() -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| !ignores_hangup(&status))
 }
 
-/// Returns true if the mask of ignored signals in `status` contains SIGHUP, or if there is no such mask.
+/// Returns true if `status`, the content of `/proc/self/status`, lists SIGHUP as ignored or has no valid list.
 fn ignores_hangup(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

@@ -1,29 +1,29 @@
-//! Inputs and outputs of sockets and fetches on every target.
+//! Types of sockets and HTTP requests that all targets share.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Event of a [`super::Socket`], in chronological order.
+/// Event of a [`super::Socket`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketEvent {
     /// The connection is open; frames may be sent from now on.
     Opened,
     /// One binary frame arrived.
     Frame(Vec<u8>),
-    /// The peer is alive: it sent a ping or a pong. Browsers do not report this.
+    /// The peer is alive: it sent a ping or a pong. Never occurs in browsers.
     Alive,
-    /// The address answers but has no socket there (HTTP status 404). Browsers do not report this. The last event of a
-    /// socket.
+    /// The server answered, but has no socket at the address (HTTP status 404 or a permanent redirect). Never occurs in
+    /// browsers. This is the last event of a socket.
     Absent {
-        /// The server's message, for people.
+        /// Message for display, from the server if it sent one.
         reason: String,
     },
-    /// The connection is gone, or was never established. The last event of a socket.
+    /// The connection is closed, or could not be opened. This is the last event of a socket.
     Closed {
         /// The peer's close code, if it sent one.
         code: Option<u16>,
-        /// Reason, for people.
+        /// Reason for display.
         reason: String,
     },
 }
@@ -31,16 +31,16 @@ pub enum SocketEvent {
 /// Limits of a [`super::Socket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketLimits {
-    /// Longest incoming frame, in bytes; a longer one closes the connection.
+    /// Maximum size of an incoming frame, in bytes. A larger frame closes the connection.
     pub frame_bytes_max: usize,
     /// Maximum number of bytes that may wait to be sent.
     pub queue_bytes_max: usize,
 }
 
-/// Payload bytes that crossed a [`super::Socket`], framing not included.
+/// Bytes of frame payload that a [`super::Socket`] has transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketBytes {
-    /// Bytes sent, that is, handed to the operating system.
+    /// Bytes handed to the operating system or browser for sending.
     pub sent: u64,
     /// Bytes received.
     pub received: u64,
@@ -49,29 +49,29 @@ pub struct SocketBytes {
 /// Reason why a frame was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// There is no connection.
+    /// The connection is closed.
     #[error("there is no connection")]
     Closed,
-    /// The peer or the network reads too slowly.
+    /// Too many bytes wait to be sent, because the peer or the network is slow.
     #[error(
         "{queued_bytes} bytes wait to be sent, and {frame_bytes} more exceed the limit of {queue_bytes_max}"
     )]
     QueueFull {
-        /// Bytes that wait.
+        /// Number of bytes that wait to be sent.
         queued_bytes: usize,
-        /// Bytes of the rejected frame.
+        /// Size of the rejected frame, in bytes.
         frame_bytes: usize,
         /// [`SocketLimits::queue_bytes_max`].
         queue_bytes_max: usize,
     },
 }
 
-/// Shared count of the bytes received by several transfers, updated as they arrive. It includes abandoned transfers.
+/// Shared count of the bytes that several transfers have received. It includes transfers that were abandoned.
 #[derive(Clone, Debug, Default)]
 pub struct ByteCount(Arc<AtomicU64>);
 
 impl ByteCount {
-    /// Adds to the count.
+    /// Adds `bytes` to the count.
     pub fn add(&self, bytes: u64) {
         self.0.fetch_add(bytes, Relaxed);
     }
@@ -83,29 +83,29 @@ impl ByteCount {
     }
 }
 
-/// One HTTP GET.
+/// One HTTP GET request.
 #[derive(Clone, Debug)]
 pub struct FetchRequest {
     /// Absolute `http` or `https` address.
     pub url: String,
-    /// First byte wanted; a value above 0 is requested with `Range`.
+    /// Offset of the first byte wanted. If it is above 0, it is sent in a `Range` header.
     pub start_byte: u64,
-    /// Longest accepted body, in bytes. A longer one is an error, and memory never holds more than this.
+    /// Maximum size of the body, in bytes. A larger body is an error. Never more than this is held in memory.
     pub body_bytes_max: u64,
     /// Additional request headers.
     pub headers: Vec<RequestHeader>,
-    /// Name of the response header to report.
+    /// Name of the response header whose value the reply should contain.
     pub header: &'static str,
-    /// Counter of the body's bytes; bodies with an error status do not count.
+    /// Counter of received body bytes. Bodies of error responses do not count.
     pub count: ByteCount,
 }
 
-/// A header of a request. `Debug` leaves out its value, which may be a secret.
+/// Request header. `Debug` omits its value, which may be a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// Its name, in lower case.
+    /// Name, in lower case.
     pub name: &'static str,
-    /// Its value, visible ASCII.
+    /// Value, in visible ASCII characters.
     pub value: String,
 }
 
@@ -115,7 +115,7 @@ impl fmt::Debug for RequestHeader {
     }
 }
 
-/// The answer to a [`FetchRequest`]. Redirects are not followed.
+/// Response to a [`FetchRequest`]. Redirects are not followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchReply {
     /// HTTP status.
@@ -124,17 +124,17 @@ pub struct FetchReply {
     pub header: Option<String>,
     /// Value of `Retry-After`, in seconds, if present as a number.
     pub retry_after_s: Option<u32>,
-    /// The body; from `start_byte` on if the status is 206, otherwise whole.
+    /// Body of the response. It begins at `start_byte` if the status is 206, otherwise at 0.
     pub body: Vec<u8>,
 }
 
 /// Reason why a fetch failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
-    /// No answer came, or it ended early; `partial` holds the received part of the body.
+    /// There was no response, or it ended early.
     #[error("{url} did not answer completely ({} bytes came): {reason}", partial.len())]
     Network {
-        /// The address.
+        /// Requested address.
         url: String,
         /// Cause of the failure.
         reason: String,
@@ -142,13 +142,13 @@ pub enum FetchError {
         status: Option<u16>,
         /// Value of the requested header, if present.
         header: Option<String>,
-        /// Received part of the body.
+        /// Part of the body that was received.
         partial: Vec<u8>,
     },
-    /// The body is longer than allowed.
+    /// The body is larger than allowed.
     #[error("{url} answered with more than {body_bytes_max} bytes")]
     TooLarge {
-        /// The address.
+        /// Requested address.
         url: String,
         /// [`FetchRequest::body_bytes_max`].
         body_bytes_max: u64,

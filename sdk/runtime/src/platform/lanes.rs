@@ -1,6 +1,6 @@
-//! Vectors of floats, as wide as the processor supports, whose sums and products are rounded separately.
+//! Vectors of floats as wide as the processor supports. Products and sums are rounded separately.
 
-/// Name of the vector instructions for which all code is compiled, or `None` if the program detects them at run time.
+/// Name of the vector instructions for which this program is compiled; `None` if it detects them at run time.
 pub const NAME: Option<&str> = if cfg!(target_feature = "relaxed-simd") {
     Some("relaxed-simd")
 } else if cfg!(target_feature = "simd128") {
@@ -9,7 +9,7 @@ pub const NAME: Option<&str> = if cfg!(target_feature = "relaxed-simd") {
     None
 };
 
-/// `N` floats side by side, in registers.
+/// Vector of `N` floats.
 pub trait Lanes<const N: usize>: Copy {
     /// Creates a vector that holds `value` in each lane.
     fn splat(value: f32) -> Self;
@@ -20,16 +20,16 @@ pub trait Lanes<const N: usize>: Copy {
     /// Writes the lanes to contiguous memory.
     fn store(self, values: &mut [f32; N]);
 
-    /// Computes `self + a · b`, rounded twice. Modules compiled for `relaxed-simd` may round once, if the browser
-    /// prefers that.
+    /// Computes `self + a · b` with two roundings. In modules compiled for `relaxed-simd`, the browser may round only
+    /// once.
     #[must_use]
     fn add_product(self, a: Self, b: Self) -> Self;
 }
 
-/// Work to do with the widest vectors available, see [`widest`]. All of it must be `#[inline(always)]`; otherwise each
-/// operation becomes a call.
+/// Computation for vectors of any width, to be run by [`widest`]. All its code must be `#[inline(always)]`; otherwise
+/// each operation becomes a function call.
 pub trait Work {
-    /// Does the work with vectors of type `L`.
+    /// Runs the computation with vectors of type `L`.
     fn run<L: Lanes<N>, const N: usize>(self);
 }
 
@@ -39,7 +39,7 @@ mod array {
 
     use super::{Lanes, Work};
 
-    /// Does `work` with arrays, which the compiler may turn into vectors.
+    /// Runs `work` with arrays, which the compiler may turn into vectors.
     pub fn widest(work: impl Work) {
         work.run::<[f32; 8], 8>();
     }
@@ -72,7 +72,7 @@ mod array {
 
 #[cfg(target_feature = "simd128")]
 mod simd128 {
-    //! Vectors of WebAssembly, for browsers.
+    //! Vectors of WebAssembly.
 
     use std::arch::wasm32::{f32x4, f32x4_extract_lane, f32x4_splat, v128};
 
@@ -83,7 +83,7 @@ mod simd128 {
 
     use super::{Lanes, Work};
 
-    /// Does `work` with pairs of vectors of four values.
+    /// Runs `work` with pairs of vectors of four values.
     pub fn widest(work: impl Work) {
         work.run::<[v128; 2], 8>();
     }
@@ -132,7 +132,7 @@ mod simd128 {
 
 #[cfg(all(not(target_feature = "simd128"), target_arch = "x86_64"))]
 mod x86_64 {
-    //! Vectors of x86-64, chosen at run time: AVX-512, AVX2 or the baseline.
+    //! Vectors of x86-64, chosen at run time: AVX-512, AVX2 or SSE2.
 
     use std::arch::x86_64::{
         __m128, __m256, __m512, _mm_add_ps, _mm_loadu_ps, _mm_mul_ps, _mm_set1_ps, _mm_storeu_ps,
@@ -142,19 +142,19 @@ mod x86_64 {
 
     use super::{Lanes, Work};
 
-    /// Does `work` with pairs of the widest vectors that this processor supports.
+    /// Runs `work` with pairs of the widest vectors that this processor supports.
     pub fn widest(work: impl Work) {
-        // Some processors and virtual machines support only the first of these features.
+        // Some processors and virtual machines support AVX-512F without the other features.
         if is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx2")
         {
-            // SAFETY: the processor supports all of them.
+            // SAFETY: the processor supports all these features.
             unsafe { with_avx512(work) }
         } else if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor supports them.
+            // SAFETY: the processor supports AVX2.
             unsafe { with_avx2(work) }
         } else {
             work.run::<VectorPair<__m128>, 8>();
@@ -171,14 +171,14 @@ mod x86_64 {
         work.run::<VectorPair<__m256>, 16>();
     }
 
-    /// Two vectors: enough sums in flight for a processor that adds twice per cycle.
+    /// Pair of vectors. Two independent sums keep a processor busy that can add twice per cycle.
     #[derive(Clone, Copy)]
     struct VectorPair<V>([V; 2]);
 
     macro_rules! pair {
         ($vector:ty, $half:literal, $all:literal, $splat:ident, $load:ident, $store:ident, $add:ident, $mul:ident) => {
-            // SAFETY, of each block: only `widest` creates these types, where the processor supports the instructions.
-            // Pointers are to as many values as a vector has, and need no alignment.
+            // SAFETY, of each block: only `widest` creates these types, and only if the processor supports the
+            // instructions. Each pointer is to as many values as a vector has, and unaligned pointers are allowed.
             impl Lanes<$all> for VectorPair<$vector> {
                 #[inline(always)]
                 fn splat(value: f32) -> Self {

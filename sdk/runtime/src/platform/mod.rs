@@ -1,7 +1,7 @@
-//! Target-specific parts: a clock, a socket, HTTP, a timer, random bytes, and vectors of floats. No other code of this
+//! Target-specific parts: clock, socket, HTTP, timer, random bytes, and vectors of floats. No other code of this
 //! workspace depends on the target.
 //!
-//! This module has no knowledge of training, messages or invites. Frames are opaque bytes, and headers are plain text.
+//! This module knows nothing of training, messages or invites. Frames are opaque bytes, and headers are plain text.
 
 #[cfg(all(feature = "client", not(target_family = "wasm")))]
 mod hangup;
@@ -30,7 +30,7 @@ pub use io::{
     ByteCount, FetchError, FetchReply, FetchRequest, RandomError, RequestHeader, SendError, SocketBytes,
     SocketEvent, SocketLimits,
 };
-/// Items that exist only on operating systems.
+/// Functions that exist only in native programs.
 #[cfg(all(feature = "platform", not(target_family = "wasm")))]
 pub use native::{TrustError, interrupted, silence_display, trust_only};
 #[cfg(all(feature = "client", not(target_family = "wasm")))]

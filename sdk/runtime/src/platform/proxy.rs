@@ -1,8 +1,8 @@
-//! HTTP proxies from environment variables, with the same rules for sockets and transfers.
+//! HTTP proxies from environment variables, with the same rules for sockets and HTTP requests.
 //!
-//! `https_proxy` applies to `https` and `wss` addresses, and `http_proxy` to `http` and `ws`. `all_proxy` applies to
-//! addresses without a variable of their own. The names in capitals mean the same. `no_proxy` lists exceptions.
-//! Loopback addresses are never reached through a proxy.
+//! `https_proxy` applies to `https` and `wss` addresses, and `http_proxy` to `http` and `ws` addresses. `all_proxy`
+//! applies where neither is set. Names in capital letters have the same effect. `no_proxy` lists exceptions. Loopback
+//! addresses are never reached through a proxy.
 
 use std::error::Error;
 use std::fmt;
@@ -13,13 +13,13 @@ use rustls::CertificateError;
 use ureq::ProxyProtocol;
 use ureq::http::Uri;
 
-/// Variables that name a proxy, in order of precedence.
+/// Variables that name the proxy for addresses with TLS, highest precedence first.
 const HTTPS: &[&str] = &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
 const HTTP: &[&str] = &["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
-/// Variables that list addresses reached without a proxy.
+/// Variables that list addresses to reach without a proxy.
 const EXCEPTIONS: &[&str] = &["no_proxy", "NO_PROXY"];
 
-/// HTTP proxy for one server, used with `CONNECT`. `Display` leaves out its password.
+/// HTTP proxy for connections to one server. `Display` omits its password.
 #[derive(Clone, Debug)]
 pub struct Proxy {
     variable: &'static str,
@@ -27,7 +27,7 @@ pub struct Proxy {
     proxy: ureq::Proxy,
 }
 
-/// An environment variable that names no usable proxy.
+/// Reason why the proxy that an environment variable names cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
     /// The value of the variable is not an address.
@@ -37,7 +37,7 @@ pub enum ProxyError {
     Malformed {
         /// Name of the variable.
         variable: &'static str,
-        /// The requested host.
+        /// Host that the proxy was to reach.
         host: String,
     },
     /// The variable names a SOCKS proxy.
@@ -48,23 +48,26 @@ pub enum ProxyError {
     Socks {
         /// Name of the variable.
         variable: &'static str,
-        /// The requested host.
+        /// Host that the proxy was to reach.
         host: String,
     },
 }
 
 impl Proxy {
-    /// Returns the proxy for `url`, of any of the schemes `http`, `https`, `ws` and `wss`; `None` if its server is
-    /// reached without one.
+    /// Returns the proxy for `url`, which has the scheme `http`, `https`, `ws` or `wss`. Returns `None` if no proxy is
+    /// set for its server.
     ///
     /// # Errors
-    /// [`ProxyError`]: the variable that applies is unusable.
+    /// [`ProxyError`] if the variable that applies is unusable.
     pub fn for_url(url: &str) -> Result<Option<Self>, ProxyError> {
-        Self::among(url, |name| std::env::var(name).ok())
+        Self::from_variables(url, |name| std::env::var(name).ok())
     }
 
-    /// Does the same as [`Self::for_url`], with `variable` as the environment.
-    fn among(url: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, ProxyError> {
+    /// Returns the proxy for `url` as [`Self::for_url`] does, with environment variables from `variable`.
+    fn from_variables(
+        url: &str,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, ProxyError> {
         let Some((target, is_secure)) = Target::of(url) else { return Ok(None) };
         let first = |names: &'static [&'static str]| {
             names.iter().find_map(|&name| {
@@ -74,7 +77,7 @@ impl Proxy {
         };
         let Some((variable, value)) = first(if is_secure { HTTPS } else { HTTP }) else { return Ok(None) };
         let exceptions = first(EXCEPTIONS).map(|(_, list)| list).unwrap_or_default();
-        if target.is_local() || target.is_among(&exceptions) {
+        if target.is_local() || target.matches_any(&exceptions) {
             return Ok(None);
         }
         let host = target.host.clone();
@@ -88,13 +91,13 @@ impl Proxy {
         }
     }
 
-    /// Returns the same proxy as an object of the HTTP client.
+    /// Returns the proxy in the HTTP client's type.
     #[must_use]
     pub fn for_transfers(&self) -> ureq::Proxy {
         self.proxy.clone()
     }
 
-    /// Returns a message with the cause of a failed connection through the proxy and the remedy.
+    /// Returns an error message for a connection through the proxy that failed because of `why`, with a remedy.
     #[must_use]
     pub fn explain(&self, why: &str) -> String {
         let Target { host, port } = &self.target;
@@ -103,25 +106,25 @@ impl Proxy {
         )
     }
 
-    /// Returns `HOST:PORT` of the server, in the form of a `CONNECT` request.
+    /// Returns `HOST:PORT` of the server, as a `CONNECT` request needs it.
     #[cfg(feature = "platform")]
     pub(super) fn target(&self) -> String {
         self.target.to_string()
     }
 
-    /// Returns host and port of the proxy itself. An IPv6 address has no brackets.
+    /// Returns host and port of the proxy. An IPv6 address has no brackets.
     #[cfg(feature = "platform")]
-    pub(super) fn place(&self) -> (&str, u16) {
+    pub(super) fn host_and_port(&self) -> (&str, u16) {
         (bare(self.proxy.host()), self.proxy.port())
     }
 
-    /// Returns true if the proxy itself speaks TLS.
+    /// Returns true if the connection to the proxy uses TLS.
     #[cfg(feature = "platform")]
     pub(super) fn is_secure(&self) -> bool {
         self.proxy.protocol() == ProxyProtocol::Https
     }
 
-    /// Returns name and password for the proxy, if its address contains them.
+    /// Returns `NAME:PASSWORD` for the proxy, if its address contains either.
     #[cfg(feature = "platform")]
     pub(super) fn credentials(&self) -> Option<String> {
         let (name, password) = (self.proxy.username(), self.proxy.password());
@@ -146,7 +149,7 @@ struct Target {
 }
 
 impl Target {
-    /// Returns the server of `url`, and true if the server speaks TLS.
+    /// Returns the server of `url`, and whether its scheme uses TLS. Returns `None` for other schemes.
     fn of(url: &str) -> Option<(Self, bool)> {
         let uri: Uri = url.parse().ok()?;
         let is_secure = match uri.scheme_str()? {
@@ -168,14 +171,14 @@ impl Target {
         is_named || self.address().is_some_and(|address| address.is_loopback() || address.is_unspecified())
     }
 
-    /// Returns true if one of the exceptions in `list` matches. Commas or blanks separate them.
-    fn is_among(&self, list: &str) -> bool {
-        list.split(|c: char| c == ',' || c.is_whitespace()).any(|exception| self.is(exception))
+    /// Returns true if any exception in `list` matches. Commas or white space separate exceptions.
+    fn matches_any(&self, list: &str) -> bool {
+        list.split(|c: char| c == ',' || c.is_whitespace()).any(|exception| self.matches(exception))
     }
 
-    /// Returns true if `exception` matches: `*`, a network such as 10.0.0.0/8, or an address or a name, with or without
-    /// a port. A name includes its subdomains, with or without `.` or `*.` before it.
-    fn is(&self, exception: &str) -> bool {
+    /// Returns true if `exception` matches the server. It is `*`, a network such as 10.0.0.0/8, or an address or name
+    /// with an optional port. A name includes its subdomains; `.` or `*.` may precede it.
+    fn matches(&self, exception: &str) -> bool {
         if exception == "*" {
             return true;
         }
@@ -204,12 +207,12 @@ impl fmt::Display for Target {
     }
 }
 
-/// Returns true if the port in `address` is not a valid number. `ureq` would use the default port instead.
+/// Returns true if `address` has a port that is no valid number. `ureq` would use the default port instead.
 fn has_unusable_port(address: &str) -> bool {
     let Ok(uri) = address.parse::<Uri>() else { return false };
     uri.authority().is_some_and(|authority| {
-        let place = authority.as_str().rsplit('@').next().unwrap_or_default();
-        place.len() > authority.host().len() && authority.port_u16().is_none()
+        let host_and_port = authority.as_str().rsplit('@').next().unwrap_or_default();
+        host_and_port.len() > authority.host().len() && authority.port_u16().is_none()
     })
 }
 
@@ -232,12 +235,13 @@ fn bare(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Returns a network without the brackets that may enclose its address.
+/// Returns `network` without brackets around its address.
 fn unbracketed(network: &str) -> String {
     network.replace(['[', ']'], "")
 }
 
-/// Returns a message with the cause of a failed transfer and the remedy. `proxy` is the proxy of the transfer, if any.
+/// Returns a message with the cause of a failed HTTP request and a remedy. `proxy` is the request's proxy, if it has
+/// one.
 #[must_use]
 pub fn transfer_fault(error: &ureq::Error, proxy: Option<&Proxy>) -> String {
     let why = match error {
@@ -252,7 +256,7 @@ pub fn transfer_fault(error: &ureq::Error, proxy: Option<&Proxy>) -> String {
     }
 }
 
-/// Returns a message with the cause and the remedy if `error` is about a rejected certificate.
+/// Returns a message with cause and remedy if `error` is a rejected certificate, else `None`.
 pub(super) fn tls_fault(error: &(dyn Error + 'static)) -> Option<String> {
     error.downcast_ref().and_then(certificate_fault)
 }
@@ -291,13 +295,13 @@ fn certificate_fault(error: &rustls::Error) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Returns the target and the proxy for `url` with these variables as text, or the error message.
+    /// Returns target and proxy for `url` as text, or the error message. `variables` is the environment.
     fn chosen(url: &str, variables: &[(&str, &str)]) -> Result<Option<String>, String> {
         let value = |name: &str| {
             let found = variables.iter().find(|(known, _)| *known == name)?;
             Some(found.1.to_owned())
         };
-        let found = Proxy::among(url, value).map_err(|error| error.to_string())?;
+        let found = Proxy::from_variables(url, value).map_err(|error| error.to_string())?;
         Ok(found.map(|proxy| format!("{} for {proxy}", proxy.target)))
     }
 
@@ -305,20 +309,20 @@ mod tests {
     fn each_scheme_has_its_variables() {
         let of = |url, variable| chosen(url, &[(variable, "http://p.lab:3128")]).unwrap();
         for variable in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
-            let words = format!("a.example:80 for the proxy p.lab:3128 of {variable}");
-            assert_eq!(of("ws://a.example/v1/ws", variable).as_ref(), Some(&words));
-            assert_eq!(of("http://A.Example./x", variable).as_ref(), Some(&words));
+            let expected = format!("a.example:80 for the proxy p.lab:3128 of {variable}");
+            assert_eq!(of("ws://a.example/v1/ws", variable).as_ref(), Some(&expected));
+            assert_eq!(of("http://A.Example./x", variable).as_ref(), Some(&expected));
         }
         for variable in ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
-            let words = format!("[2001:db8::1]:7 for the proxy p.lab:3128 of {variable}");
-            assert_eq!(of("wss://[2001:db8::1]:7/v1/ws", variable).as_ref(), Some(&words));
-            assert_eq!(of("https://[2001:db8::1]:7/", variable), Some(words));
+            let expected = format!("[2001:db8::1]:7 for the proxy p.lab:3128 of {variable}");
+            assert_eq!(of("wss://[2001:db8::1]:7/v1/ws", variable).as_ref(), Some(&expected));
+            assert_eq!(of("https://[2001:db8::1]:7/", variable), Some(expected));
         }
         assert_eq!(of("http://a.example", "HTTPS_PROXY"), None);
         assert_eq!(of("https://a.example", "http_proxy"), None);
         let both = [("ALL_PROXY", "http://all"), ("HTTPS_PROXY", "\n"), ("https_proxy", " own:8080\n")];
-        let words = chosen("https://a.example", &both).unwrap().unwrap();
-        assert_eq!(words, "a.example:443 for the proxy own:8080 of https_proxy");
+        let expected = chosen("https://a.example", &both).unwrap().unwrap();
+        assert_eq!(expected, "a.example:443 for the proxy own:8080 of https_proxy");
     }
 
     #[test]
@@ -382,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_names_its_variable_and_no_secret() {
+    fn error_names_the_variable_without_its_secret() {
         let of = |value| chosen("https://a.lab", &[("HTTPS_PROXY", value)]);
         assert!(of("socks5://p:1").unwrap_err().starts_with("HTTPS_PROXY names a SOCKS proxy"));
         for wrong in ["http://", "ftp://me:secret@p", "http://me:secret@p:x"] {
@@ -393,11 +397,11 @@ mod tests {
             );
             assert!(error.contains("a.lab in NO_PROXY"), "{error}");
         }
-        let proxy = Proxy::among("https://a.lab", |_| Some("http://me:sec%20ret@p:8/".to_owned()));
+        let proxy = Proxy::from_variables("https://a.lab", |_| Some("http://me:sec%20ret@p:8/".to_owned()));
         let proxy = proxy.unwrap().unwrap();
-        let said = proxy.explain("answered HTTP status 403");
+        let message = proxy.explain("answered HTTP status 403");
         assert_eq!(
-            said,
+            message,
             "the proxy p:8 of https_proxy does not lead to a.lab:443: answered HTTP status 403; make it allow that, or \
              name a.lab in NO_PROXY"
         );

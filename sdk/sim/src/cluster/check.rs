@@ -9,34 +9,34 @@ use archipelago_core::wire::{LearnerId, Round, Serial, Version};
 
 use super::Cluster;
 
-/// A broken invariant.
+/// Broken invariant.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum InvariantViolation {
-    /// An acknowledged record is missing from the tape, or replaced by another.
+    /// An acknowledged record is not on the tape, or another one has its number.
     #[error("record {0} was acknowledged but is not on the tape")]
     Lost(u64),
-    /// A record that two replicas had is gone or changed.
+    /// A committed record is gone or changed.
     #[error("the tape differs from what it held before")]
     Tape,
-    /// Gateways learnt of a round's end before its record was on the tape.
+    /// A gateway was notified of a round's end before the round's record was on the tape.
     #[error("the end of round {0} was announced before it was on the tape")]
     Early(Round),
-    /// A record follows the final one.
+    /// A record follows [`Record::Finished`].
     #[error("record {0} comes after the last one")]
     After(u64),
-    /// A version does not follow its predecessor.
+    /// A merge's base, version or round number does not follow from the record before.
     #[error("record {0} is not a version that follows the one before")]
     Chain(u64),
-    /// An update was merged twice, or in a round other than its own.
+    /// An update was merged twice, or in a round for which it was not sent.
     #[error("update {1} of learner {0} was merged in a round that is not its own, or twice")]
     Twice(LearnerId, Serial),
-    /// A merge contains an update that no learner sent.
+    /// A merge contains an update that the learner did not send.
     #[error("update {1} of learner {0} was merged but never sent")]
     Stranger(LearnerId, Serial),
-    /// A learner got a receipt that contradicts the tape.
+    /// A learner got a receipt that contradicts the tape or an earlier receipt.
     #[error("learner {0} got an outcome of update {1} that is not on the tape")]
     Untrue(LearnerId, Serial),
-    /// The same merge in one process gives other bits.
+    /// A syncer in one process computes another result for the merge.
     #[error("round {0}, merged in one place, gives another result")]
     Diverged(Round),
 }
@@ -45,12 +45,12 @@ impl Cluster {
     /// Compares all receipts and notices with the tape, and each merge with that of a syncer in one process.
     ///
     /// # Errors
-    /// The first thing that is broken.
+    /// The first broken invariant.
     pub fn check(&self) -> Result<(), InvariantViolation> {
         if self.tape.is_broken {
             return Err(InvariantViolation::Tape);
         }
-        if let Some(round) = self.told_early {
+        if let Some(round) = self.early_end {
             return Err(InvariantViolation::Early(round));
         }
         let tape = self.tape.committed();
@@ -69,15 +69,15 @@ impl Cluster {
 
     fn check_receipts(&self, tape: &[Record]) -> Result<(), InvariantViolation> {
         for learner in &self.learners {
-            for (&serial, &merged) in &learner.told {
+            for (&serial, &merged) in &learner.receipts {
                 let Some((round, _)) = learner.sent.get(&serial) else {
                     return Err(InvariantViolation::Untrue(learner.id, serial));
                 };
-                // A merged update is on the tape, in the record with the round's number.
+                // The tape has a merged update in the record with the round's number.
                 let record = tape.get(round.0 as usize - 1);
-                let said =
+                let on_tape =
                     record.map(|record| record.has_merged(learner.id, serial).then_some(Version(round.0)));
-                if learner.is_confused || said != Some(merged) {
+                if learner.has_contradiction || on_tape != Some(merged) {
                     return Err(InvariantViolation::Untrue(learner.id, serial));
                 }
             }
@@ -125,7 +125,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the number of merges of each learner, according to the tape.
+    /// Returns the number of merged updates of each learner, according to the tape.
     #[must_use]
     pub fn merges(&self) -> BTreeMap<LearnerId, usize> {
         let mut merges: BTreeMap<_, _> = self.learners.iter().map(|learner| (learner.id, 0)).collect();

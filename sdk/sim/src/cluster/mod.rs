@@ -1,8 +1,9 @@
-//! Owners, gateways and learners of one fragment in virtual time, with an unreliable tape, blob store, roster and bus.
+//! Cluster of one fragment in virtual time: two leader processes, gateways and learners, with an unreliable tape, blob
+//! store, roster and bus.
 //!
-//! The machines are those of [`archipelago_core::cluster`]; this module contains only the services between them, and
-//! their faults. [`Cluster::check`] compares all receipts and notices with the tape, and each merge with that of a
-//! syncer in one process.
+//! The state machines are those of [`archipelago_core::cluster`]. This module contains only the services between them,
+//! and faults. [`Cluster::check`] compares all receipts and notices with the tape, and each merge with that of a syncer
+//! in one process.
 
 mod check;
 mod service;
@@ -31,35 +32,35 @@ use service::{PendingAppend, ReplicatedTape, Service};
 
 pub use check::InvariantViolation;
 
-/// Time between two ticks of the machines, in milliseconds.
+/// Time between two ticks of the state machines, in milliseconds.
 const TICK_MS: u64 = 100;
 /// Duration of a lease, in milliseconds.
 const LEASE_MS: u64 = 3_000;
 
-/// Faults of the transport.
+/// Fault rates and delays of bus and services.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransportFaults {
-    /// Share of lost messages, on the bus and to or from a service.
+    /// Probability that a message is lost, on the bus or to or from a service.
     pub loss: f64,
-    /// Share of messages on the bus that arrive twice.
+    /// Probability that a bus message arrives twice.
     pub twice: f64,
-    /// Longest delay, in milliseconds; messages may overtake each other.
+    /// Maximum delay in milliseconds. Messages may overtake each other.
     pub delay_ms: u64,
-    /// Longest write time of a tape replica, in milliseconds.
+    /// Maximum write time of a tape replica, in milliseconds.
     pub disk_ms: u64,
 }
 
-/// A process and its current faults.
+/// Process with its current faults.
 #[derive(Debug)]
 struct Process<T, I> {
     machine: T,
-    /// Number of restarts; messages for an earlier life are lost.
+    /// Number of restarts. Messages to an earlier incarnation are lost.
     life: u32,
-    /// End of a pause.
+    /// End of the current or last pause.
     paused: Millis,
-    /// End of a partition.
+    /// End of the current or last disconnection.
     apart: Millis,
-    /// Excess of the believed lease time over the real one, in milliseconds.
+    /// Time by which the process overestimates its lease, in milliseconds.
     late_ms: u64,
     /// Inputs that arrived during a pause.
     backlog: VecDeque<I>,
@@ -70,86 +71,86 @@ enum ClusterEvent {
     Tick,
     FragmentLeader(usize, u32, LeaderInput),
     Gateway(usize, u32, GatewayInput),
-    /// An owner's order reaches the service that executes it.
+    /// A leader's request reaches the service that executes it.
     LeaderOutput(usize, u32, LeaderOutput),
-    /// A gateway reads the tape.
+    /// A gateway's read request reaches the tape.
     Read(usize, u32, u64),
-    /// A replica has copied the leader's log.
+    /// The tape's leader replica has copied its log to this replica.
     Copied(usize),
-    /// An appended record is checked for its commit.
+    /// Time to check whether an appended record is committed.
     Await(usize, u32, PendingAppend),
     Elect,
     Restart,
-    /// A learner gets a request from its gateway, on this connection.
+    /// A learner receives a request from its gateway, on the connection with this number.
     Asked(usize, u32, Round),
-    /// It has made progress.
+    /// A learner has made the progress that was requested.
     Trained(usize, u32, Round),
     Receipt(usize, u32, Serial, Option<Version>),
     Connect(usize),
-    /// A gateway notices that a learner's connection is gone.
+    /// A gateway notices that a learner's connection is closed.
     Left(usize, u32, usize, u32),
     Fault(ClusterFault),
 }
 
-/// A run on several machines, in virtual time. One seed and one sequence of calls lead to one history.
+/// Cluster in virtual time. A seed and a sequence of calls determine all events.
 #[derive(Debug)]
 pub struct Cluster {
     now: Millis,
     rng: Rng,
-    weather: TransportFaults,
+    faults: TransportFaults,
     queue: Queue<ClusterEvent>,
     run: RunConstants,
-    owners: Vec<Process<FragmentLeader, LeaderInput>>,
+    leaders: Vec<Process<FragmentLeader, LeaderInput>>,
     gateways: Vec<Process<Gateway, GatewayInput>>,
     learners: Vec<ClusterLearner>,
     tape: ReplicatedTape,
-    /// Blobs that can be loaded.
+    /// Blobs in the store.
     blobs: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// All blobs ever stored, so that deleted ones can still be checked.
+    /// All blobs that were ever stored, so that merges with deleted ones can be checked.
     archive: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// Commands of the run's owner, which all processes read.
-    orders: AdminCommands,
-    /// The process that owns the fragment, and the end of its lease.
+    /// Commands of the run's owner, which all leader processes read.
+    commands: AdminCommands,
+    /// Index and incarnation of the process that leads the fragment, and the end of its lease.
     lease: Option<(usize, u32, Millis)>,
-    /// Records acknowledged to an owner.
+    /// Records whose append was acknowledged to a leader, by number.
     acknowledged: BTreeMap<u64, Record>,
-    told_early: Option<Round>,
+    early_end: Option<Round>,
     processes: u64,
 }
 
 impl Cluster {
-    /// Creates a cluster of two owners, of which one leads, with `gateways` gateways and `learners` learners.
+    /// Creates a cluster of two leader processes, `gateways` gateways and `learners` learners.
     ///
     /// # Panics
-    /// Never, for any numbers.
+    /// Never.
     #[must_use]
-    pub fn new(seed: u64, gateways: usize, learners: u32, weather: TransportFaults) -> Self {
+    pub fn new(seed: u64, gateways: usize, learners: u32, faults: TransportFaults) -> Self {
         let run = run(seed);
-        let orders = AdminCommands::none(&run.owner.rounds, run.owner.cohort_max);
+        let commands = AdminCommands::none(&run.leader_terms.rounds, run.leader_terms.cohort_max);
         let mut cluster = Self {
             now: Millis(0),
             rng: Rng::stream(seed, 0xc1),
-            weather,
+            faults,
             queue: Queue::new(),
             run,
-            owners: Vec::new(),
+            leaders: Vec::new(),
             gateways: Vec::new(),
             learners: (1..=learners).map(|id| ClusterLearner::new(LearnerId(id))).collect(),
             tape: ReplicatedTape::default(),
             blobs: BTreeMap::new(),
             archive: BTreeMap::new(),
-            orders,
+            commands,
             lease: None,
             acknowledged: BTreeMap::new(),
-            told_early: None,
+            early_end: None,
             processes: 0,
         };
         for _ in 0..2 {
-            let machine = cluster.owner();
-            cluster.owners.push(process(machine));
+            let machine = cluster.new_leader();
+            cluster.leaders.push(process(machine));
         }
         for at in 0..gateways {
-            let machine = cluster.gateway(at);
+            let machine = cluster.new_gateway(at);
             cluster.gateways.push(process(machine));
         }
         cluster.tape.elect();
@@ -163,14 +164,14 @@ impl Cluster {
         let until = Millis(self.now.0 + ms);
         while let Some((at, what)) = self.queue.next_until(until) {
             self.now = at;
-            self.happen(what);
+            self.process_event(what);
         }
         self.now = until;
     }
 
-    /// Changes the orders of the run's owner; each process reads them at its next tick.
-    pub fn order(&mut self, change: impl FnOnce(&mut AdminCommands)) {
-        change(&mut self.orders);
+    /// Changes the commands of the run's owner. Each leader process reads them at its next tick.
+    pub fn command(&mut self, change: impl FnOnce(&mut AdminCommands)) {
+        change(&mut self.commands);
     }
 
     /// Returns the number of merges on the tape.
@@ -185,19 +186,19 @@ impl Cluster {
         self.tape.committed()
     }
 
-    fn happen(&mut self, what: ClusterEvent) {
+    fn process_event(&mut self, what: ClusterEvent) {
         match what {
             ClusterEvent::Tick => self.tick(),
-            ClusterEvent::FragmentLeader(at, life, input) => self.owner_hears(at, life, input),
-            ClusterEvent::Gateway(at, life, input) => self.gateway_hears(at, life, input),
-            ClusterEvent::LeaderOutput(at, life, order) => self.serve(at, life, order),
+            ClusterEvent::FragmentLeader(at, life, input) => self.leader_input(at, life, input),
+            ClusterEvent::Gateway(at, life, input) => self.gateway_input(at, life, input),
+            ClusterEvent::LeaderOutput(at, life, order) => self.execute(at, life, order),
             ClusterEvent::Read(at, life, after) => {
                 if let Some(records) = self.tape.read(after) {
                     self.answer_gateway(at, life, GatewayInput::Records(after, records));
                 }
             }
             ClusterEvent::Copied(replica) => self.tape.copy(replica),
-            ClusterEvent::Await(at, life, awaited) => self.look_after(at, life, awaited),
+            ClusterEvent::Await(at, life, awaited) => self.await_commit(at, life, awaited),
             ClusterEvent::Elect => self.tape.elect(),
             ClusterEvent::Restart => self.tape.restart(),
             ClusterEvent::Asked(at, epoch, round) => {
@@ -207,45 +208,45 @@ impl Cluster {
                     self.plan_in(ms, ClusterEvent::Trained(at, epoch, round));
                 }
             }
-            ClusterEvent::Trained(at, epoch, round) => self.hand_in(at, epoch, round),
+            ClusterEvent::Trained(at, epoch, round) => self.send_update(at, epoch, round),
             ClusterEvent::Receipt(at, epoch, serial, merged) => {
                 let learner = &mut self.learners[at];
                 if learner.epoch == epoch {
-                    learner.hear(serial, merged);
+                    learner.record_receipt(serial, merged);
                 }
             }
             ClusterEvent::Connect(at) => self.connect(at),
             ClusterEvent::Left(gateway, life, at, epoch) => {
                 let input = GatewayInput::Left(self.learners[at].id, conn(epoch));
-                self.gateway_hears(gateway, life, input);
+                self.gateway_input(gateway, life, input);
             }
-            ClusterEvent::Fault(fault) => self.strike(fault),
+            ClusterEvent::Fault(fault) => self.apply_fault(fault),
         }
     }
 
     fn tick(&mut self) {
         self.plan_in(TICK_MS, ClusterEvent::Tick);
-        for at in 0..self.owners.len() {
-            let life = self.owners[at].life;
-            self.owner_hears(at, life, LeaderInput::Ordered(self.orders));
-            self.owner_hears(at, life, LeaderInput::Tick);
+        for at in 0..self.leaders.len() {
+            let life = self.leaders[at].life;
+            self.leader_input(at, life, LeaderInput::Ordered(self.commands));
+            self.leader_input(at, life, LeaderInput::Tick);
             self.claim(at);
         }
         for at in 0..self.gateways.len() {
             let life = self.gateways[at].life;
-            self.gateway_hears(at, life, GatewayInput::Tick);
+            self.gateway_input(at, life, GatewayInput::Tick);
         }
-        // Logs that were not copied are copied again.
+        // Replicas without the whole log get another copy.
         self.copy_to_all();
     }
 
-    fn owner_hears(&mut self, at: usize, life: u32, input: LeaderInput) {
-        let (now, process) = (self.now, &mut self.owners[at]);
+    fn leader_input(&mut self, at: usize, life: u32, input: LeaderInput) {
+        let (now, process) = (self.now, &mut self.leaders[at]);
         let is_tick = matches!(input, LeaderInput::Tick);
         for input in process.take(now, life, input, is_tick) {
             process.machine.handle(now, input);
         }
-        while let Some(order) = self.owners[at].machine.poll() {
+        while let Some(order) = self.leaders[at].machine.poll() {
             match order {
                 LeaderOutput::Tell(notice) => self.broadcast(at, &notice),
                 order => self.ship(Service::FragmentLeader(at), ClusterEvent::LeaderOutput(at, life, order)),
@@ -253,7 +254,7 @@ impl Cluster {
         }
     }
 
-    fn gateway_hears(&mut self, at: usize, life: u32, input: GatewayInput) {
+    fn gateway_input(&mut self, at: usize, life: u32, input: GatewayInput) {
         let (now, process) = (self.now, &mut self.gateways[at]);
         let is_tick = matches!(input, GatewayInput::Tick);
         for input in process.take(now, life, input, is_tick) {
@@ -262,48 +263,48 @@ impl Cluster {
         while let Some(order) = self.gateways[at].machine.poll() {
             match order {
                 GatewayOutput::Ask(learner, conn, round) => {
-                    self.tell_learner(learner, conn, |at, epoch| ClusterEvent::Asked(at, epoch, round))
+                    self.send_to_learner(learner, conn, |at, epoch| ClusterEvent::Asked(at, epoch, round))
                 }
                 GatewayOutput::Receipt(learner, conn, serial, merged) => {
-                    self.tell_learner(learner, conn, |at, epoch| {
+                    self.send_to_learner(learner, conn, |at, epoch| {
                         ClusterEvent::Receipt(at, epoch, serial, merged)
                     })
                 }
                 GatewayOutput::Refused(learner, conn, serial, _) => {
-                    self.tell_learner(learner, conn, |at, epoch| {
+                    self.send_to_learner(learner, conn, |at, epoch| {
                         ClusterEvent::Receipt(at, epoch, serial, None)
                     })
                 }
                 GatewayOutput::Reply(reply) => {
-                    for owner in 0..self.owners.len() {
-                        let life = self.owners[owner].life;
-                        let input = LeaderInput::Reply(carried(&reply));
-                        self.ship_between(at, owner, ClusterEvent::FragmentLeader(owner, life, input));
+                    for leader in 0..self.leaders.len() {
+                        let life = self.leaders[leader].life;
+                        let input = LeaderInput::Reply(round_trip(&reply));
+                        self.ship_between(at, leader, ClusterEvent::FragmentLeader(leader, life, input));
                     }
                 }
                 GatewayOutput::Read(after) => {
                     self.ship(Service::Gateway(at), ClusterEvent::Read(at, life, after))
                 }
-                // Learners in this simulation use only receipts.
+                // The simulated learners need only receipts.
                 GatewayOutput::Seen(..) => {}
             }
         }
     }
 
-    fn broadcast(&mut self, owner: usize, notice: &Notice) {
+    fn broadcast(&mut self, leader: usize, notice: &Notice) {
         if let Notice::Ended(round) = notice
             && round.0 > self.tape.committed().len() as u64
         {
-            self.told_early = Some(*round);
+            self.early_end = Some(*round);
         }
         for at in 0..self.gateways.len() {
-            let (life, input) = (self.gateways[at].life, GatewayInput::Notice(carried(notice)));
-            self.ship_between(at, owner, ClusterEvent::Gateway(at, life, input));
+            let (life, input) = (self.gateways[at].life, GatewayInput::Notice(round_trip(notice)));
+            self.ship_between(at, leader, ClusterEvent::Gateway(at, life, input));
         }
     }
 
-    /// Sends a message to a learner over a connection. It has no effect if the connection is gone on arrival.
-    fn tell_learner(
+    /// Sends a message to a learner over connection `conn`. It has no effect if that connection is closed on arrival.
+    fn send_to_learner(
         &mut self,
         learner: LearnerId,
         conn: ConnId,
@@ -311,15 +312,15 @@ impl Cluster {
     ) {
         let (index, epoch) = (learner.0 as usize - 1, conn.0 as u32);
         let ms = self.rng.between(1, 40);
-        let at = self.learners[index].hears.after(Millis(self.now.0 + ms));
+        let at = self.learners[index].downlink.after(Millis(self.now.0 + ms));
         self.queue.plan(at, what(index, epoch));
     }
 
-    /// Sends a message from a learner to its gateway, over its socket.
-    fn learner_says(&mut self, at: usize, input: GatewayInput) {
+    /// Sends a message from a learner to its gateway, if it is connected.
+    fn send_to_gateway(&mut self, at: usize, input: GatewayInput) {
         if let Some(gateway) = self.learners[at].gateway {
             let (life, ms) = (self.gateways[gateway].life, self.rng.between(1, 40));
-            let at = self.learners[at].says.after(Millis(self.now.0 + ms));
+            let at = self.learners[at].uplink.after(Millis(self.now.0 + ms));
             self.queue.plan(at, ClusterEvent::Gateway(gateway, life, input));
         }
     }
@@ -334,11 +335,11 @@ impl Cluster {
             let (life, ms) = (self.gateways[before].life, self.rng.between(1, 500));
             self.plan_in(ms, ClusterEvent::Left(before, life, at, epoch - 1));
         }
-        self.learner_says(at, GatewayInput::Came(id, conn(epoch), unsettled));
+        self.send_to_gateway(at, GatewayInput::Came(id, conn(epoch), unsettled));
     }
 
-    /// Sends an invented update of a learner: noise, as long as any other update.
-    fn hand_in(&mut self, at: usize, epoch: u32, round: Round) {
+    /// Sends an update of random values from a learner.
+    fn send_update(&mut self, at: usize, epoch: u32, round: Round) {
         let learner = &self.learners[at];
         if learner.epoch != epoch || learner.unsettled.is_some() {
             return;
@@ -351,15 +352,18 @@ impl Cluster {
         let (run, base, seen, checksum) = (RunId(1), Version(0), Vec::new(), checksum(&body));
         let update = Update { run, fragment: P, serial, base, steps: 10, tokens: 80, body, checksum, seen };
         let update = self.run.verifier.verify(update);
-        self.learner_says(at, GatewayInput::Update(id, conn(epoch), round, update, STANDING));
+        self.send_to_gateway(at, GatewayInput::Update(id, conn(epoch), round, update, STANDING));
     }
 
-    fn owner(&mut self) -> FragmentLeader {
+    fn new_leader(&mut self) -> FragmentLeader {
         self.processes += 1;
-        FragmentLeader::new(LeaderTerms { process: ProcessId(self.processes), ..self.run.owner.clone() })
+        FragmentLeader::new(LeaderTerms {
+            process: ProcessId(self.processes),
+            ..self.run.leader_terms.clone()
+        })
     }
 
-    fn gateway(&self, at: usize) -> Gateway {
+    fn new_gateway(&self, at: usize) -> Gateway {
         let (gateway, segments) = (GatewayId(at as u32), Arc::clone(&self.run.segments));
         Gateway::new(GatewayTerms { gateway, segments, codec: self.run.codec })
     }
@@ -369,12 +373,12 @@ impl Cluster {
     }
 }
 
-/// Returns `value` after a round trip through its byte form.
-fn carried<T: AsBytes>(value: &T) -> T {
+/// Returns `value` after encoding and decoding it.
+fn round_trip<T: AsBytes>(value: &T) -> T {
     T::of_bytes(&value.to_bytes()).expect("what a machine says can be read")
 }
 
-/// Returns the connection with a learner's connection number.
+/// Returns the connection id for the connection number of a learner.
 fn conn(epoch: u32) -> ConnId {
     ConnId(epoch.into())
 }
@@ -384,56 +388,56 @@ fn process<T, I>(machine: T) -> Process<T, I> {
 }
 
 impl<T, I> Process<T, I> {
-    /// Queues `input`, which is meant for `life`, and returns the inputs to process now. A paused process gets none;
-    /// after the pause it gets all of them, in order.
+    /// Queues `input` if it is for the current incarnation `life`. Returns the inputs to process now. A paused process
+    /// gets its inputs in order after the pause.
     fn take(&mut self, now: Millis, life: u32, input: I, is_tick: bool) -> VecDeque<I> {
         let is_paused = self.paused > now;
-        // Ticks during a pause are skipped.
+        // A paused process has no ticks.
         if self.life == life && !(is_paused && is_tick) {
             self.backlog.push_back(input);
         }
         if is_paused { VecDeque::new() } else { std::mem::take(&mut self.backlog) }
     }
 
-    /// Replaces the process by `machine`, without any of its state.
-    fn begin_anew(&mut self, machine: T) {
+    /// Replaces the state machine by a new one without state, and discards queued inputs.
+    fn restart(&mut self, machine: T) {
         (self.machine, self.life) = (machine, self.life + 1);
         self.backlog.clear();
     }
 }
 
-/// A channel that preserves order.
+/// Channel that keeps the order of messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct OrderedChannel(Millis);
 
 impl OrderedChannel {
-    /// Returns the arrival time of an item due at `at`, behind everything already on the channel.
+    /// Returns the arrival time of a message that would arrive at `at` on its own: not before the messages ahead of it.
     fn after(&mut self, at: Millis) -> Millis {
         self.0 = self.0.max(at);
         self.0
     }
 }
 
-/// A learner of a cluster.
+/// Simulated learner.
 #[derive(Debug)]
 struct ClusterLearner {
     id: LearnerId,
-    /// The gateway that it is connected to.
+    /// Index of the gateway to which the learner is connected.
     gateway: Option<usize>,
-    /// Number of its current connection.
+    /// Number of the current connection.
     epoch: u32,
-    /// Channel from the learner, and the channel to it. Both preserve order.
-    says: OrderedChannel,
-    hears: OrderedChannel,
-    /// Its update without a known fate.
+    /// Channels from the learner and to the learner.
+    uplink: OrderedChannel,
+    downlink: OrderedChannel,
+    /// Update whose fate the learner does not know.
     unsettled: Option<UnresolvedUpdate>,
     serial: u64,
-    /// Sent updates by serial, with their rounds.
+    /// Round and body of each sent update.
     sent: BTreeMap<Serial, (Round, Vec<u8>)>,
-    /// Receipts by serial: the version that the update was merged into, or `None`.
-    told: BTreeMap<Serial, Option<Version>>,
-    /// Whether it got two different receipts for one update, or one for an update that it never sent.
-    is_confused: bool,
+    /// Receipt for each update: the version into which it was merged, or `None` if it was not merged.
+    receipts: BTreeMap<Serial, Option<Version>>,
+    /// Whether the learner got two different receipts for one update, or a receipt for an update that it did not send.
+    has_contradiction: bool,
 }
 
 impl ClusterLearner {
@@ -442,13 +446,13 @@ impl ClusterLearner {
             id,
             gateway: None,
             epoch: 0,
-            says: OrderedChannel::default(),
-            hears: OrderedChannel::default(),
+            uplink: OrderedChannel::default(),
+            downlink: OrderedChannel::default(),
             unsettled: None,
             serial: 0,
             sent: BTreeMap::new(),
-            told: BTreeMap::new(),
-            is_confused: false,
+            receipts: BTreeMap::new(),
+            has_contradiction: false,
         }
     }
 
@@ -462,17 +466,18 @@ impl ClusterLearner {
     }
 
     /// Processes a receipt.
-    fn hear(&mut self, serial: Serial, merged: Option<Version>) {
-        let before = self.told.insert(serial, merged);
-        self.is_confused |= before.is_some_and(|before| before != merged) || !self.sent.contains_key(&serial);
+    fn record_receipt(&mut self, serial: Serial, merged: Option<Version>) {
+        let before = self.receipts.insert(serial, merged);
+        self.has_contradiction |=
+            before.is_some_and(|before| before != merged) || !self.sent.contains_key(&serial);
         self.unsettled.take_if(|unsettled| unsettled.serial == serial);
     }
 }
 
-/// The only fragment.
+/// The cluster's only fragment.
 const P: FragmentId = FragmentId(0);
 
-/// Facts about every learner, without any restriction.
+/// Sender facts of every learner: trusted and without limits.
 const STANDING: SenderInfo = SenderInfo {
     step_ms_least: 1.0,
     steps_max: None,
@@ -484,19 +489,19 @@ const STANDING: SenderInfo = SenderInfo {
     clock_tokens: 0,
 };
 
-/// The constants of a run.
+/// Constants of a run.
 #[derive(Debug)]
 struct RunConstants {
     fragments: Arc<Fragments>,
     codec: Codec,
     verifier: Verifier,
-    owner: LeaderTerms,
-    /// The fragment's initial state.
+    leader_terms: LeaderTerms,
+    /// Initial state of the fragment.
     initial: FragmentState,
     segments: Arc<Vec<Segment>>,
 }
 
-/// Creates a run of one fragment, with a tensor whose directions cancel out when learners disagree.
+/// Creates the constants of a run with one fragment. In one tensor, directions cancel out if learners disagree.
 fn run(seed: u64) -> RunConstants {
     let tensor = |name: &str, rows, cols, merge| Tensor { name: name.to_owned(), rows, cols, merge };
     let tensors = vec![
@@ -527,7 +532,7 @@ fn run(seed: u64) -> RunConstants {
         influence: Influence::default(),
         norm_ratio_max: 1.5,
     };
-    let owner = LeaderTerms {
+    let leader_terms = LeaderTerms {
         process: ProcessId(0),
         rounds,
         outer: OuterSpec::default(),
@@ -544,51 +549,51 @@ fn run(seed: u64) -> RunConstants {
     };
     let verifier = Verifier::new(Arc::clone(&fragments), codec);
     let initial = FragmentState::new(theta);
-    RunConstants { fragments, codec, verifier, owner, initial, segments: Arc::new(segments) }
+    RunConstants { fragments, codec, verifier, leader_terms, initial, segments: Arc::new(segments) }
 }
 
-/// A fault.
+/// Fault of a cluster. Durations are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClusterFault {
-    /// Restarts an owner process without its state.
-    KillOwner(usize),
-    /// Pauses an owner for this many milliseconds; it resumes without noticing.
-    PauseOwner(usize, u64),
-    /// Cuts an owner off for this many milliseconds.
-    CutOwner(usize, u64),
-    /// Makes an owner believe that its leases last this many milliseconds longer than they do.
-    LateOwner(usize, u64),
-    /// Restarts a gateway process without its state.
+    /// Restarts a leader process without its state.
+    KillFragmentLeader(usize),
+    /// Pauses a leader process for a time; it then continues without noticing.
+    PauseFragmentLeader(usize, u64),
+    /// Disconnects a leader process for a time.
+    CutFragmentLeader(usize, u64),
+    /// Makes a leader process overestimate its lease by a time.
+    LateFragmentLeader(usize, u64),
+    /// Restarts a gateway without its state and disconnects its learners.
     KillGateway(usize),
-    /// Pauses a gateway for this many milliseconds.
+    /// Pauses a gateway for a time.
     PauseGateway(usize, u64),
-    /// Cuts a gateway off for this many milliseconds.
+    /// Disconnects a gateway for a time.
     CutGateway(usize, u64),
-    /// Kills the tape's leader, with the records that only it has; it is back after this many milliseconds.
-    KillLeader(u64),
-    /// Disconnects a learner, which then reconnects to a random gateway.
+    /// Stops the leader replica of the tape for a time; records that only it has are lost.
+    KillTapeLeader(u64),
+    /// Disconnects a learner, which then connects to a random gateway.
     Move(usize),
 }
 
 impl Cluster {
     /// Injects `fault` now.
     pub fn inject(&mut self, fault: ClusterFault) {
-        self.strike(fault);
+        self.apply_fault(fault);
     }
 
     /// Injects `count` random faults at random times within the next `ms` milliseconds.
-    pub fn storm(&mut self, count: u64, ms: u64) {
+    pub fn inject_random_faults(&mut self, count: u64, ms: u64) {
         for _ in 0..count {
-            let (at, fault) = (self.rng.below(ms), self.any_fault());
+            let (at, fault) = (self.rng.below(ms), self.random_fault());
             self.plan_in(at, ClusterEvent::Fault(fault));
         }
     }
 
-    /// Ends all pauses, partitions, message losses and duplicates from now on.
-    pub fn calm(&mut self) {
-        (self.weather.loss, self.weather.twice) = (0.0, 0.0);
+    /// Ends all pauses and disconnections, and all loss and duplication of messages, from now on.
+    pub fn end_faults(&mut self) {
+        (self.faults.loss, self.faults.twice) = (0.0, 0.0);
         let now = self.now;
-        for process in &mut self.owners {
+        for process in &mut self.leaders {
             (process.paused, process.apart, process.late_ms) = (process.paused.min(now), now, 0);
         }
         for process in &mut self.gateways {
@@ -596,36 +601,36 @@ impl Cluster {
         }
     }
 
-    fn any_fault(&mut self) -> ClusterFault {
-        let owner = self.rng.below(self.owners.len() as u64) as usize;
+    fn random_fault(&mut self) -> ClusterFault {
+        let leader = self.rng.below(self.leaders.len() as u64) as usize;
         let gateway = self.rng.below(self.gateways.len() as u64) as usize;
         let ms = self.rng.between(50, 6_000);
         match self.rng.below(12) {
-            0 => ClusterFault::KillOwner(owner),
-            1 | 2 => ClusterFault::PauseOwner(owner, ms),
-            3 => ClusterFault::CutOwner(owner, ms),
-            4 => ClusterFault::LateOwner(owner, 2 * ms),
+            0 => ClusterFault::KillFragmentLeader(leader),
+            1 | 2 => ClusterFault::PauseFragmentLeader(leader, ms),
+            3 => ClusterFault::CutFragmentLeader(leader, ms),
+            4 => ClusterFault::LateFragmentLeader(leader, 2 * ms),
             5 => ClusterFault::KillGateway(gateway),
             6 => ClusterFault::PauseGateway(gateway, ms),
             7 => ClusterFault::CutGateway(gateway, ms),
-            8 | 9 => ClusterFault::KillLeader(ms),
+            8 | 9 => ClusterFault::KillTapeLeader(ms),
             _ => ClusterFault::Move(self.rng.below(self.learners.len() as u64) as usize),
         }
     }
 
-    fn strike(&mut self, fault: ClusterFault) {
+    fn apply_fault(&mut self, fault: ClusterFault) {
         let after = |ms| Millis(self.now.0 + ms);
         match fault {
-            ClusterFault::KillOwner(at) => {
-                let machine = self.owner();
-                self.owners[at].begin_anew(machine);
+            ClusterFault::KillFragmentLeader(at) => {
+                let machine = self.new_leader();
+                self.leaders[at].restart(machine);
             }
-            ClusterFault::PauseOwner(at, ms) => self.owners[at].paused = after(ms),
-            ClusterFault::CutOwner(at, ms) => self.owners[at].apart = after(ms),
-            ClusterFault::LateOwner(at, ms) => self.owners[at].late_ms = ms,
+            ClusterFault::PauseFragmentLeader(at, ms) => self.leaders[at].paused = after(ms),
+            ClusterFault::CutFragmentLeader(at, ms) => self.leaders[at].apart = after(ms),
+            ClusterFault::LateFragmentLeader(at, ms) => self.leaders[at].late_ms = ms,
             ClusterFault::KillGateway(at) => {
-                let machine = self.gateway(at);
-                self.gateways[at].begin_anew(machine);
+                let machine = self.new_gateway(at);
+                self.gateways[at].restart(machine);
                 for learner in 0..self.learners.len() {
                     if self.learners[learner].gateway == Some(at) {
                         self.drop_learner(learner);
@@ -634,7 +639,7 @@ impl Cluster {
             }
             ClusterFault::PauseGateway(at, ms) => self.gateways[at].paused = after(ms),
             ClusterFault::CutGateway(at, ms) => self.gateways[at].apart = after(ms),
-            ClusterFault::KillLeader(ms) => {
+            ClusterFault::KillTapeLeader(ms) => {
                 let other = self.rng.below(3) as usize;
                 self.tape.crash(other);
                 let elect = self.rng.between(300, 3_000);

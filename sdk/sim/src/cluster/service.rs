@@ -1,13 +1,13 @@
-//! The services between the machines: transport, the replicated tape, and execution of owners' orders.
+//! Services between the state machines: transport, replicated tape, and execution of leaders' requests.
 
 use std::sync::Arc;
 
 use archipelago_core::cluster::{GatewayInput, LeaderInput, LeaderOutput, Record};
 use archipelago_core::wire::Millis;
 
-use super::{Cluster, ClusterEvent, LEASE_MS, carried};
+use super::{Cluster, ClusterEvent, LEASE_MS, round_trip};
 
-/// An appended record that is not committed yet.
+/// Appended record whose commit is awaited.
 #[derive(Debug)]
 pub(super) struct PendingAppend {
     turn: u64,
@@ -16,7 +16,7 @@ pub(super) struct PendingAppend {
     record: Record,
 }
 
-/// The process at the other end of a message to or from a service.
+/// Process at the other end of a message to or from a service.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Service {
     FragmentLeader(usize),
@@ -24,24 +24,25 @@ pub(super) enum Service {
 }
 
 impl Cluster {
-    /// Sends a message to or from a service, unless it is lost. The machines repeat unanswered requests.
+    /// Delivers `what` after a random delay, unless it is lost or the process is disconnected. State machines repeat
+    /// unanswered requests.
     pub(super) fn ship(&mut self, who: Service, what: ClusterEvent) {
         let apart = match who {
-            Service::FragmentLeader(at) => self.owners[at].apart,
+            Service::FragmentLeader(at) => self.leaders[at].apart,
             Service::Gateway(at) => self.gateways[at].apart,
         };
-        if apart <= self.now && !self.rng.chance(self.weather.loss) {
-            let ms = self.rng.between(1, self.weather.delay_ms);
+        if apart <= self.now && !self.rng.chance(self.faults.loss) {
+            let ms = self.rng.between(1, self.faults.delay_ms);
             self.plan_in(ms, what);
         }
     }
 
-    /// Sends a message over the bus.
-    pub(super) fn ship_between(&mut self, gateway: usize, owner: usize, what: ClusterEvent) {
-        if self.gateways[gateway].apart > self.now || self.owners[owner].apart > self.now {
+    /// Delivers a bus message after a random delay. It may be lost or arrive twice.
+    pub(super) fn ship_between(&mut self, gateway: usize, leader: usize, what: ClusterEvent) {
+        if self.gateways[gateway].apart > self.now || self.leaders[leader].apart > self.now {
             return;
         }
-        if self.rng.chance(self.weather.twice) {
+        if self.rng.chance(self.faults.twice) {
             let again = match &what {
                 ClusterEvent::FragmentLeader(at, life, input) => {
                     ClusterEvent::FragmentLeader(*at, *life, input.clone())
@@ -49,89 +50,90 @@ impl Cluster {
                 ClusterEvent::Gateway(at, life, input) => ClusterEvent::Gateway(*at, *life, input.clone()),
                 _ => return,
             };
-            let ms = self.rng.between(1, 3 * self.weather.delay_ms);
+            let ms = self.rng.between(1, 3 * self.faults.delay_ms);
             self.plan_in(ms, again);
         }
-        if !self.rng.chance(self.weather.loss) {
-            let ms = self.rng.between(1, self.weather.delay_ms);
+        if !self.rng.chance(self.faults.loss) {
+            let ms = self.rng.between(1, self.faults.delay_ms);
             self.plan_in(ms, what);
         }
     }
 
-    /// Executes an owner's order.
-    pub(super) fn serve(&mut self, at: usize, life: u32, order: LeaderOutput) {
+    /// Executes a request of a leader.
+    pub(super) fn execute(&mut self, at: usize, life: u32, order: LeaderOutput) {
         match order {
-            LeaderOutput::Append { turn, expect, record } => match self.tape.append(expect, carried(&record))
-            {
-                AppendReply::Silence => {}
-                AppendReply::Refused => self.answer_owner(at, life, LeaderInput::Refused),
-                AppendReply::At(seq, view) => {
-                    self.copy_to_all();
-                    self.look_after(at, life, PendingAppend { turn, seq, view, record });
+            LeaderOutput::Append { turn, expect, record } => {
+                match self.tape.append(expect, round_trip(&record)) {
+                    AppendReply::Silence => {}
+                    AppendReply::Refused => self.answer_leader(at, life, LeaderInput::Refused),
+                    AppendReply::At(seq, view) => {
+                        self.copy_to_all();
+                        self.await_commit(at, life, PendingAppend { turn, seq, view, record });
+                    }
                 }
-            },
+            }
             LeaderOutput::Read(after) => {
                 if let Some(records) = self.tape.read(after) {
-                    self.answer_owner(at, life, LeaderInput::Records(after, records));
+                    self.answer_leader(at, life, LeaderInput::Records(after, records));
                 }
             }
             LeaderOutput::Store(key, bytes) => {
                 let there = self.blobs.entry(key).or_insert_with(|| Arc::clone(&bytes));
                 let is_ours = *there == bytes;
                 self.archive.entry(key).or_insert(bytes);
-                self.answer_owner(at, life, LeaderInput::Stored(key, is_ours));
+                self.answer_leader(at, life, LeaderInput::Stored(key, is_ours));
             }
             LeaderOutput::Load(key) => {
                 let bytes = self.blobs.get(&key).map(|bytes| bytes.to_vec());
-                self.answer_owner(at, life, LeaderInput::Loaded(key, bytes));
+                self.answer_leader(at, life, LeaderInput::Loaded(key, bytes));
             }
             LeaderOutput::Begin => {
                 let initial = self.run.initial.clone();
-                self.answer_owner(at, life, LeaderInput::Begun(initial));
+                self.answer_leader(at, life, LeaderInput::Begun(initial));
             }
             LeaderOutput::Forget(keys) => keys.for_each(|key| drop(self.blobs.remove(&key))),
             LeaderOutput::Tell(_) => {}
         }
     }
 
-    /// Acknowledges a record once it is committed; never, if its view has ended.
-    pub(super) fn look_after(&mut self, at: usize, life: u32, awaited: PendingAppend) {
+    /// Acknowledges the record once it is committed. If its view has ended, there is no acknowledgement.
+    pub(super) fn await_commit(&mut self, at: usize, life: u32, awaited: PendingAppend) {
         let PendingAppend { turn, seq, view, .. } = awaited;
         if self.tape.has(seq, view) {
             self.acknowledged.insert(seq, awaited.record);
-            self.answer_owner(at, life, LeaderInput::Appended { turn, seq });
+            self.answer_leader(at, life, LeaderInput::Appended { turn, seq });
         } else if self.tape.is_of(view) {
             self.plan_in(5, ClusterEvent::Await(at, life, awaited));
         }
     }
 
-    /// Plans copies of the leader's log to all replicas.
+    /// Schedules copies of the leader replica's log to all replicas.
     pub(super) fn copy_to_all(&mut self) {
         for replica in 0..REPLICAS {
-            let ms = self.rng.between(1, self.weather.disk_ms);
+            let ms = self.rng.between(1, self.faults.disk_ms);
             self.plan_in(ms, ClusterEvent::Copied(replica));
         }
     }
 
-    /// Claims or renews the lease for an owner.
+    /// Claims or renews the lease for a leader process.
     pub(super) fn claim(&mut self, at: usize) {
-        let process = &self.owners[at];
+        let process = &self.leaders[at];
         let (life, late_ms) = (process.life, process.late_ms);
         if process.paused > self.now || process.apart > self.now {
             return;
         }
         let is_free =
-            self.lease.is_none_or(|(owner, its, until)| until < self.now || (owner, its) == (at, life));
+            self.lease.is_none_or(|(holder, its, until)| until < self.now || (holder, its) == (at, life));
         if is_free {
             let until = Millis(self.now.0 + LEASE_MS);
             self.lease = Some((at, life, until));
-            self.answer_owner(at, life, LeaderInput::Leased(Millis(until.0 + late_ms)));
+            self.answer_leader(at, life, LeaderInput::Leased(Millis(until.0 + late_ms)));
         } else if late_ms == 0 {
-            self.answer_owner(at, life, LeaderInput::NotLeased);
+            self.answer_leader(at, life, LeaderInput::NotLeased);
         }
     }
 
-    pub(super) fn answer_owner(&mut self, at: usize, life: u32, input: LeaderInput) {
+    pub(super) fn answer_leader(&mut self, at: usize, life: u32, input: LeaderInput) {
         self.ship(Service::FragmentLeader(at), ClusterEvent::FragmentLeader(at, life, input));
     }
 
@@ -140,7 +142,7 @@ impl Cluster {
     }
 }
 
-/// Replicas of a tape.
+/// Number of replicas of a tape.
 pub(super) const REPLICAS: usize = 3;
 const MAJORITY: usize = 2;
 
@@ -151,31 +153,31 @@ struct Replica {
     is_down: bool,
 }
 
-/// The tape of one fragment, on three replicas. Acknowledged records are on at least two of them; a lost leader takes
-/// the rest of its log along.
+/// Tape of one fragment on three replicas. Acknowledged records are on at least two of them. If the leader replica is
+/// lost, records that only it has are lost too.
 ///
-/// One replica leads a view and copies its log to the others. A record is committed once two replicas have it in this
-/// view. The next leader is the replica with the newest view and the longest log of it, among two that are up
-/// (Viewstamped Replication, Liskov and Cowling 2012). Each committed record is on one of any two replicas.
+/// One replica leads a view and copies its log to the others. A record is committed when two replicas have it in this
+/// view. Once two replicas are up, the one with the newest view and then the longest log becomes the next leader
+/// (Viewstamped Replication, Liskov and Cowling 2012). Any two replicas together have all committed records.
 #[derive(Debug, Default)]
 pub(super) struct ReplicatedTape {
     replicas: [Replica; REPLICAS],
     leader: Option<usize>,
     view: u64,
-    /// All records ever committed.
+    /// All records that were committed.
     committed: Vec<Record>,
     /// Whether a committed record has changed.
     pub(super) is_broken: bool,
 }
 
-/// A leader's answer to an append.
+/// Result of appending a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AppendReply {
-    /// There is no leader.
+    /// There is no leader replica.
     Silence,
-    /// The last record has another number.
+    /// The log does not have the expected length.
     Refused,
-    /// The record is in the leader's log, with this number and view.
+    /// The record is in the leader replica's log. The fields are its number and the view.
     At(u64, u64),
 }
 
@@ -190,17 +192,17 @@ impl ReplicatedTape {
         AppendReply::At(expect + 1, self.view)
     }
 
-    /// Returns true if the record appended with this number in this view is committed.
+    /// Returns true if the record that was appended with number `seq` in `view` is committed.
     pub(super) fn has(&self, seq: u64, view: u64) -> bool {
         self.is_of(view) && self.committed.len() as u64 >= seq
     }
 
-    /// Returns true if that view has not ended.
+    /// Returns true if `view` is the current view and has a leader replica.
     pub(super) fn is_of(&self, view: u64) -> bool {
         self.view == view && self.leader.is_some()
     }
 
-    /// Returns the records committed after this number, if there is a leader.
+    /// Returns the committed records after number `after`, or `None` without a leader replica.
     pub(super) fn read(&self, after: u64) -> Option<Vec<Record>> {
         self.leader.map(|_| self.committed.iter().skip(after as usize).cloned().collect())
     }
@@ -209,7 +211,7 @@ impl ReplicatedTape {
         &self.committed
     }
 
-    /// Copies the leader's present log to replica `to`, and commits the records that two replicas have.
+    /// Copies the leader replica's log to replica `to`, and commits the records that two replicas have.
     pub(super) fn copy(&mut self, to: usize) {
         let Some(leader) = self.leader.filter(|leader| *leader != to && !self.replicas[to].is_down) else {
             return;
@@ -226,7 +228,7 @@ impl ReplicatedTape {
         self.committed.extend_from_slice(&log[known..]);
     }
 
-    /// Kills the leader, or replica `other` if there is no leader, with the records that only it has.
+    /// Stops the leader replica, or replica `other` without one. Does nothing if a replica is down already.
     pub(super) fn crash(&mut self, other: usize) {
         if self.replicas.iter().any(|replica| replica.is_down) {
             return;
@@ -235,12 +237,12 @@ impl ReplicatedTape {
         self.replicas[down].is_down = true;
     }
 
-    /// Brings all replicas up.
+    /// Restarts all stopped replicas.
     pub(super) fn restart(&mut self) {
         self.replicas.iter_mut().for_each(|replica| replica.is_down = false);
     }
 
-    /// Makes the replica with the most complete log the leader, if there is no leader.
+    /// If there is no leader replica, makes the one with the newest view and longest log the leader.
     pub(super) fn elect(&mut self) {
         if self.leader.is_some() {
             return;
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_two_replicas_stays_and_what_is_on_one_may_go() {
+    fn record_on_two_replicas_survives_a_leader_crash() {
         let mut tape = ReplicatedTape::default();
         assert_eq!(tape.append(0, record(1)), AppendReply::Silence);
         tape.elect();

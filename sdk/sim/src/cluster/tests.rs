@@ -1,4 +1,4 @@
-//! Random storms over owners, gateways, learners and the services between them.
+//! Tests with random faults of leaders, gateways, learners, and the services between them.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use super::*;
 
 const MILD: TransportFaults = TransportFaults { loss: 0.0, twice: 0.0, delay_ms: 20, disk_ms: 10 };
 
-/// Storms in one run of the tests.
+/// Number of random runs in a test.
 const SEEDS: u64 = 60;
 
-/// Returns the seeds of `cargo xtask test --only cluster-sim --seeds FROM..UNTIL`, or `0..count`. 10,000 seeds take
-/// about four minutes and have found bugs that 60 did not.
+/// Returns the seeds of `cargo xtask test --only cluster-sim --seeds FROM..UNTIL`, or `0..count` without that setting.
+/// 10,000 seeds take about four minutes. They have found bugs that 60 did not.
 fn seeds(count: u64) -> Range<u64> {
     let Ok(asked) = std::env::var("ARCHIPELAGO_TEST_SEEDS") else { return 0..count };
     let range =
@@ -22,7 +22,7 @@ fn seeds(count: u64) -> Range<u64> {
     range.expect("seeds are FROM..UNTIL")
 }
 
-fn weather(seed: u64) -> TransportFaults {
+fn faults(seed: u64) -> TransportFaults {
     let mut rng = Rng::stream(seed, 0xc3);
     TransportFaults {
         loss: 0.1 * rng.unit(),
@@ -32,44 +32,45 @@ fn weather(seed: u64) -> TransportFaults {
     }
 }
 
-/// Goal: under any faults there is one chain of versions, and no acknowledged record is lost. No update is in two sums,
-/// receipts agree with the tape, and each merge has the bits of the same merge in one process. Once the faults end,
-/// every learner is merged again.
+/// Goal: under any faults there is one chain of versions, no acknowledged record is lost, no update is merged twice,
+/// receipts agree with the tape, and each merge has the bits of the same merge in one process. After the faults end,
+/// updates of every learner are merged again.
 #[test]
-fn no_storm_breaks_anything_and_everybody_counts() {
+fn random_faults_break_no_invariant_and_all_learners_are_merged_again() {
     let (mut versions, mut takeovers) = (0, 0);
     for seed in seeds(SEEDS) {
-        let mut cluster = Cluster::new(seed, 1 + seed as usize % 4, 2 + seed as u32 % 7, weather(seed));
-        cluster.storm(25, 20_000);
+        let mut cluster = Cluster::new(seed, 1 + seed as usize % 4, 2 + seed as u32 % 7, faults(seed));
+        cluster.inject_random_faults(25, 20_000);
         for _ in 0..2 {
             cluster.run_for(10_000);
             cluster.check().unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
         }
-        cluster.calm();
+        cluster.end_faults();
         cluster.run_for(15_000);
         let before = cluster.merges();
-        // Rounds are as slow as the transport: one learner in tens of thousands is in no round of fifteen seconds.
+        // Rounds are as slow as the transport: about one learner in tens of thousands is in no round of the first 15
+        // seconds.
         cluster.run_for(25_000);
         cluster.check().unwrap_or_else(|broken| panic!("seed {seed}, calm: {broken}"));
         for (learner, merges) in cluster.merges() {
             assert!(merges > before[&learner], "seed {seed}: learner {learner} is not merged any more");
         }
-        // Half of the runs end during another storm, the other half while all processes can answer.
-        cluster.order(|orders| orders.is_ending = true);
+        // Half of the runs end during more faults, the other half without faults.
+        cluster.command(|commands| commands.is_ending = true);
         if seed % 2 == 0 {
-            cluster.storm(5, 5_000);
+            cluster.inject_random_faults(5, 5_000);
             cluster.run_for(6_000);
-            cluster.calm();
+            cluster.end_faults();
         }
         cluster.run_for(30_000);
         cluster.check().unwrap_or_else(|broken| panic!("seed {seed}, ended: {broken}"));
         assert_eq!(cluster.records().last(), Some(&Record::Finished), "seed {seed}: it does not end");
         let left = cluster.blobs.len();
-        assert!(left <= cluster.run.owner.states_kept + 5, "seed {seed}: {left} states are left");
+        assert!(left <= cluster.run.leader_terms.states_kept + 5, "seed {seed}: {left} states are left");
         versions += cluster.versions();
         takeovers += cluster.records().iter().filter(|record| matches!(record, Record::Took(_))).count();
     }
-    // The test covers what it should: there are merges and takeovers.
+    // The runs must contain enough merges and takeovers.
     let runs = seeds(SEEDS).count();
     assert!(
         versions > 20 * runs && takeovers > runs,
@@ -77,14 +78,14 @@ fn no_storm_breaks_anything_and_everybody_counts() {
     );
 }
 
-/// Goal: without faults, nearly every round is merged with the updates of all learners.
+/// Goal: without faults, rounds merge the updates of all learners.
 #[test]
 fn a_calm_cluster_merges_all_in_every_round() {
     let mut cluster = Cluster::new(1, 3, 9, MILD);
     cluster.run_for(20_000);
     cluster.check().unwrap();
     let took = cluster.records().iter().filter(|record| matches!(record, Record::Took(_))).count();
-    assert_eq!(took, 1, "one owner leads");
+    assert_eq!(took, 1, "one process leads");
     assert!(cluster.versions() >= 30, "{}", cluster.versions());
     let last = cluster.records().iter().rev().find_map(|record| match record {
         Record::Merged { merge, .. } => Some(merge.parts.len()),
@@ -93,31 +94,31 @@ fn a_calm_cluster_merges_all_in_every_round() {
     assert_eq!(last, Some(9));
 }
 
-/// Goal: while the owner of the run has paused it, nothing is merged under any leader; later the run continues.
+/// Goal: while the run is paused, nothing is merged under any leader. After the pause it continues.
 #[test]
-fn a_run_that_is_held_rests() {
+fn paused_run_merges_nothing() {
     let mut cluster = Cluster::new(7, 2, 5, MILD);
     cluster.run_for(5_000);
-    cluster.order(|orders| orders.is_held = true);
-    // The round under way ends as usual.
+    cluster.command(|commands| commands.is_held = true);
+    // A round that is open is merged as usual.
     cluster.run_for(5_000);
     let before = cluster.versions();
     let (first, ..) = cluster.lease.unwrap();
-    cluster.inject(ClusterFault::KillOwner(first));
+    cluster.inject(ClusterFault::KillFragmentLeader(first));
     cluster.run_for(20_000);
     let held = cluster.versions();
-    cluster.order(|orders| orders.is_held = false);
+    cluster.command(|commands| commands.is_held = false);
     cluster.run_for(10_000);
     cluster.check().unwrap();
     let after = cluster.versions();
     assert!(before > 5 && held == before && after > before + 5, "{before}, {held}, {after}");
 }
 
-/// Goal: if there are more learners than a round may ask, it asks a rotating sample; the last round asks all of them.
+/// Goal: if there are more learners than `cohort_max`, a round invites a rotating sample. The last round invites all.
 #[test]
-fn a_round_asks_a_sample_that_moves_on() {
+fn round_asks_a_rotating_sample() {
     let mut cluster = Cluster::new(11, 3, 9, MILD);
-    cluster.order(|orders| orders.cohort_max = 3);
+    cluster.command(|commands| commands.cohort_max = 3);
     cluster.run_for(20_000);
     cluster.check().unwrap();
     let sizes = |cluster: &Cluster| -> Vec<usize> {
@@ -127,25 +128,25 @@ fn a_round_asks_a_sample_that_moves_on() {
         };
         cluster.records().iter().filter_map(size).collect()
     };
-    // The first round may have begun before the order arrived.
+    // The first round may have begun before the leader read the command.
     assert!(sizes(&cluster)[1..].iter().all(|&size| size <= 3), "{:?}", sizes(&cluster));
     let merges = cluster.merges();
     assert!(merges.values().all(|&merges| merges >= 5), "{merges:?}");
-    cluster.order(|orders| orders.is_ending = true);
+    cluster.command(|commands| commands.is_ending = true);
     cluster.run_for(10_000);
     assert_eq!(sizes(&cluster).last(), Some(&9));
 }
 
-/// Goal: a run begins once the required number of learners are present, and later continues with any number.
+/// Goal: a run begins when the required number of learners are connected, and later continues with any number.
 #[test]
 fn a_run_waits_for_its_first_learners() {
     let begun = |learners: u32| {
         let mut cluster = Cluster::new(2, 2, learners, MILD);
-        cluster.run.owner.learners_start = 4;
-        // The existing owners do not know the new terms.
+        cluster.run.leader_terms.learners_start = 4;
+        // The existing leader processes have the old terms, so they are replaced.
         for at in 0..2 {
-            let machine = cluster.owner();
-            cluster.owners[at].begin_anew(machine);
+            let machine = cluster.new_leader();
+            cluster.leaders[at].restart(machine);
         }
         cluster.run_for(5_000);
         cluster.versions() > 0
@@ -153,12 +154,12 @@ fn a_run_waits_for_its_first_learners() {
     assert!(!begun(3) && begun(4));
 }
 
-/// Goal: the last round of a run waits for all learners, and no round follows it.
+/// Goal: the last round of a run waits for all learners, and no record follows it.
 #[test]
-fn the_last_round_has_everybody_in_it() {
+fn last_round_merges_all_learners() {
     let mut cluster = Cluster::new(9, 3, 7, MILD);
     cluster.run_for(5_000);
-    cluster.order(|orders| orders.is_ending = true);
+    cluster.command(|commands| commands.is_ending = true);
     cluster.run_for(10_000);
     cluster.check().unwrap();
     let [.., Record::Merged { merge, .. }, Record::Finished] = cluster.records() else {
@@ -167,25 +168,25 @@ fn the_last_round_has_everybody_in_it() {
     assert_eq!(merge.parts.len(), 7);
     let records = cluster.records().len();
     let (first, ..) = cluster.lease.unwrap();
-    cluster.inject(ClusterFault::KillOwner(first));
+    cluster.inject(ClusterFault::KillFragmentLeader(first));
     cluster.run_for(20_000);
     assert_eq!(cluster.records().len(), records, "nobody takes over what is over");
 }
 
 /// Goal: no round waits for a learner that left, not even the last one.
 #[test]
-fn who_left_is_not_waited_for() {
+fn round_does_not_wait_for_a_learner_that_left() {
     let mut cluster = Cluster::new(9, 1, 3, MILD);
     cluster.run_for(5_000);
-    cluster.order(|orders| orders.is_ending = true);
-    // It leaves before it can be asked, without a message.
+    cluster.command(|commands| commands.is_ending = true);
+    // The learner leaves before it is asked, without a message.
     let learner = &mut cluster.learners[0];
     let (id, before) = (learner.id, conn(learner.epoch));
     (learner.epoch, learner.gateway) = (learner.epoch + 1, None);
-    // The last round begins while its gateway still counts it as present, and would take two seconds.
+    // The last round begins while the gateway still counts the learner as connected. It would wait two seconds.
     cluster.run_for(700);
     let life = cluster.gateways[0].life;
-    cluster.gateway_hears(0, life, GatewayInput::Left(id, before));
+    cluster.gateway_input(0, life, GatewayInput::Left(id, before));
     cluster.run_for(900);
     cluster.check().unwrap();
     let [.., Record::Merged { merge, .. }, Record::Finished] = cluster.records() else {
@@ -194,29 +195,29 @@ fn who_left_is_not_waited_for() {
     assert_eq!(merge.parts.len(), 2);
 }
 
-/// Goal: a state that another leader has deleted is not requested forever; the tape names the newest one.
+/// Goal: a leader does not request a deleted state forever, but reads the tape again for the newest one.
 #[test]
-fn what_is_gone_is_looked_up_anew() {
+fn leader_reads_the_tape_again_if_a_state_is_deleted() {
     let mut cluster = Cluster::new(4, 1, 3, MILD);
     cluster.run_for(5_000);
     let records = cluster.records().to_vec();
     let seq = 1 + records.iter().rposition(|record| matches!(record, Record::Merged { .. })).unwrap() as u64;
-    let mut owner = cluster.owner();
-    let mut hear = |at: u64, input: LeaderInput| -> Vec<LeaderOutput> {
-        owner.handle(Millis(at), input);
-        std::iter::from_fn(|| owner.poll())
+    let mut leader = cluster.new_leader();
+    let mut handle = |at: u64, input: LeaderInput| -> Vec<LeaderOutput> {
+        leader.handle(Millis(at), input);
+        std::iter::from_fn(|| leader.poll())
             .filter(|order| !matches!(order, LeaderOutput::Forget(_)))
             .collect()
     };
-    assert_eq!(hear(0, LeaderInput::Leased(Millis(60_000))), [LeaderOutput::Read(0)]);
-    assert_eq!(hear(10, LeaderInput::Records(0, records)), [LeaderOutput::Load(seq)]);
-    assert_eq!(hear(400, LeaderInput::Tick), [LeaderOutput::Load(seq)], "there was no answer");
-    assert_eq!(hear(500, LeaderInput::Loaded(seq, None)), []);
-    assert_eq!(hear(600, LeaderInput::Tick), []);
-    assert_eq!(hear(900, LeaderInput::Tick), [LeaderOutput::Read(0)]);
+    assert_eq!(handle(0, LeaderInput::Leased(Millis(60_000))), [LeaderOutput::Read(0)]);
+    assert_eq!(handle(10, LeaderInput::Records(0, records)), [LeaderOutput::Load(seq)]);
+    assert_eq!(handle(400, LeaderInput::Tick), [LeaderOutput::Load(seq)], "there was no answer");
+    assert_eq!(handle(500, LeaderInput::Loaded(seq, None)), []);
+    assert_eq!(handle(600, LeaderInput::Tick), []);
+    assert_eq!(handle(900, LeaderInput::Tick), [LeaderOutput::Read(0)]);
 }
 
-/// Goal: an owner that was paused beyond its lease, and still believes that it holds the lease, cannot append to the
+/// Goal: a leader that was paused beyond its lease, and believes that it still holds the lease, cannot append to the
 /// tape.
 #[test]
 fn a_stale_owner_is_refused() {
@@ -231,20 +232,20 @@ fn a_stale_owner_is_refused() {
         took.collect::<Vec<_>>()
     };
     assert_eq!(took(&cluster).len(), 1);
-    cluster.inject(ClusterFault::LateOwner(first, 60_000));
+    cluster.inject(ClusterFault::LateFragmentLeader(first, 60_000));
     cluster.run_for(500);
-    cluster.inject(ClusterFault::PauseOwner(first, 6_000));
+    cluster.inject(ClusterFault::PauseFragmentLeader(first, 6_000));
     cluster.run_for(20_000);
     cluster.check().unwrap();
-    let owners = took(&cluster);
-    assert_eq!(owners.len(), 2, "the other one took over, and the first one did not come back");
-    assert_ne!(owners[0], owners[1]);
+    let processes = took(&cluster);
+    assert_eq!(processes.len(), 2, "the other one took over, and the first one did not come back");
+    assert_ne!(processes[0], processes[1]);
 }
 
-/// Goal: a gateway that is lost for good, with all its learners, delays no round: the other learners are merged as
-/// often as before.
+/// Goal: a gateway that is lost with all its learners delays no round. The other learners are merged as often as
+/// before.
 #[test]
-fn a_gateway_that_is_gone_for_good_is_not_waited_for() {
+fn lost_gateway_delays_no_round() {
     let mut cluster = Cluster::new(3, 2, 8, MILD);
     cluster.run_for(10_000);
     let before = cluster.versions();
@@ -259,12 +260,12 @@ fn a_gateway_that_is_gone_for_good_is_not_waited_for() {
     assert!(10 * alone >= 9 * usual, "{usual} merges in 20 s with both, {alone} with one");
 }
 
-/// Goal: one seed leads to one history.
+/// Goal: the same seed gives the same tape.
 #[test]
 fn one_seed_is_one_history() {
     let records = |seed| {
-        let mut cluster = Cluster::new(seed, 3, 5, weather(seed));
-        cluster.storm(20, 20_000);
+        let mut cluster = Cluster::new(seed, 3, 5, faults(seed));
+        cluster.inject_random_faults(20, 20_000);
         cluster.run_for(25_000);
         cluster.records().to_vec()
     };
@@ -272,87 +273,87 @@ fn one_seed_is_one_history() {
     assert_eq!(records(3), records(3));
 }
 
-/// Goal: a late answer about a record that an owner appended before it took the fragment over again does not count for
-/// the record that it appends now.
+/// Goal: a late acknowledgement of a record from an earlier term of a leader does not acknowledge the record that it
+/// appends now.
 #[test]
-fn late_word_of_one_record_is_no_word_of_the_next() {
-    let mut owner = FragmentLeader::new(LeaderTerms { process: ProcessId(1), ..run(1).owner });
-    let mut hear = |input: LeaderInput| -> Vec<LeaderOutput> {
-        owner.handle(Millis(5), input);
-        std::iter::from_fn(|| owner.poll()).collect()
+fn late_acknowledgement_does_not_acknowledge_a_later_record() {
+    let mut leader = FragmentLeader::new(LeaderTerms { process: ProcessId(1), ..run(1).leader_terms });
+    let mut handle = |input: LeaderInput| -> Vec<LeaderOutput> {
+        leader.handle(Millis(5), input);
+        std::iter::from_fn(|| leader.poll()).collect()
     };
     let took = |turn| vec![LeaderOutput::Append { turn, expect: 0, record: Record::Took(ProcessId(1)) }];
     let begun = || LeaderInput::Begun(run(1).initial);
-    assert_eq!(hear(LeaderInput::Leased(Millis(10_000))), [LeaderOutput::Read(0)]);
-    assert_eq!(hear(LeaderInput::Records(0, Vec::new())), [LeaderOutput::Begin]);
-    assert_eq!(hear(begun()), took(1));
-    assert_eq!(hear(LeaderInput::NotLeased), []);
-    assert_eq!(hear(LeaderInput::Leased(Millis(10_000))), [LeaderOutput::Read(0)]);
-    assert_eq!(hear(LeaderInput::Records(0, Vec::new())), [LeaderOutput::Begin]);
-    assert_eq!(hear(begun()), took(2));
-    assert_eq!(hear(LeaderInput::Appended { turn: 1, seq: 1 }), []);
-    let ended = hear(LeaderInput::Appended { turn: 2, seq: 1 });
+    assert_eq!(handle(LeaderInput::Leased(Millis(10_000))), [LeaderOutput::Read(0)]);
+    assert_eq!(handle(LeaderInput::Records(0, Vec::new())), [LeaderOutput::Begin]);
+    assert_eq!(handle(begun()), took(1));
+    assert_eq!(handle(LeaderInput::NotLeased), []);
+    assert_eq!(handle(LeaderInput::Leased(Millis(10_000))), [LeaderOutput::Read(0)]);
+    assert_eq!(handle(LeaderInput::Records(0, Vec::new())), [LeaderOutput::Begin]);
+    assert_eq!(handle(begun()), took(2));
+    assert_eq!(handle(LeaderInput::Appended { turn: 1, seq: 1 }), []);
+    let ended = handle(LeaderInput::Appended { turn: 2, seq: 1 });
     assert_eq!(ended, [LeaderOutput::Tell(Notice::Ended(Round(1)))]);
 }
 
-/// Goal: an owner requests the fragment's initial state while it leads and nothing is merged, until the state arrives;
-/// no other input is taken for it.
+/// Goal: a leader of a fragment without merges requests the initial state until it arrives, and accepts no other state
+/// instead.
 #[test]
-fn a_fragment_begins_once_it_is_asked_for() {
-    let mut owner = FragmentLeader::new(LeaderTerms { process: ProcessId(1), ..run(1).owner });
-    let mut hear = |at: u64, input: LeaderInput| -> Vec<LeaderOutput> {
-        owner.handle(Millis(at), input);
-        std::iter::from_fn(|| owner.poll()).collect()
+fn leader_accepts_the_initial_state_only_on_request() {
+    let mut leader = FragmentLeader::new(LeaderTerms { process: ProcessId(1), ..run(1).leader_terms });
+    let mut handle = |at: u64, input: LeaderInput| -> Vec<LeaderOutput> {
+        leader.handle(Millis(at), input);
+        std::iter::from_fn(|| leader.poll()).collect()
     };
     let begun = || LeaderInput::Begun(run(1).initial);
-    assert_eq!(hear(0, begun()), [], "it leads nothing");
-    assert_eq!(hear(0, LeaderInput::Leased(Millis(10_000))), [LeaderOutput::Read(0)]);
-    assert_eq!(hear(0, begun()), [], "it may be merged by now");
-    assert_eq!(hear(0, LeaderInput::Records(0, vec![Record::Abandoned])), [LeaderOutput::Begin]);
-    assert_eq!(hear(299, LeaderInput::Tick), []);
-    assert_eq!(hear(300, LeaderInput::Tick), [LeaderOutput::Begin]);
+    assert_eq!(handle(0, begun()), [], "it leads nothing");
+    assert_eq!(handle(0, LeaderInput::Leased(Millis(10_000))), [LeaderOutput::Read(0)]);
+    assert_eq!(handle(0, begun()), [], "it may be merged by now");
+    assert_eq!(handle(0, LeaderInput::Records(0, vec![Record::Abandoned])), [LeaderOutput::Begin]);
+    assert_eq!(handle(299, LeaderInput::Tick), []);
+    assert_eq!(handle(300, LeaderInput::Tick), [LeaderOutput::Begin]);
     let short = FragmentState::new(vec![0.0]);
-    assert_eq!(hear(301, LeaderInput::Begun(short)), [], "it is of another fragment");
+    assert_eq!(handle(301, LeaderInput::Begun(short)), [], "it is of another fragment");
     let later = FragmentState { version: Version(1), ..run(1).initial };
-    assert_eq!(hear(301, LeaderInput::Begun(later)), [], "it is no beginning");
+    assert_eq!(handle(301, LeaderInput::Begun(later)), [], "it is no beginning");
     let took = LeaderOutput::Append { turn: 1, expect: 1, record: Record::Took(ProcessId(1)) };
-    assert_eq!(hear(302, begun()), [took]);
-    assert_eq!(hear(303, begun()), []);
+    assert_eq!(handle(302, begun()), [took]);
+    assert_eq!(handle(303, begun()), []);
 }
 
-/// Goal: late messages about a closed connection do not affect the same learner's next connection.
+/// Goal: late messages about a closed connection do not affect the learner's next connection.
 #[test]
-fn late_word_of_one_connection_is_no_word_of_the_next() {
+fn late_messages_of_a_closed_connection_are_ignored() {
     let cluster = Cluster::new(1, 1, 1, MILD);
-    let mut gateway = cluster.gateway(0);
-    let mut hear = |input: GatewayInput| {
+    let mut gateway = cluster.new_gateway(0);
+    let mut handle = |input: GatewayInput| {
         gateway.handle(input);
         words(&mut gateway)
     };
     let (learner, older, newer) = (LearnerId(1), ConnId(1), ConnId(2));
     let update = |conn| answer(&cluster, learner, conn, Round(1));
-    assert!(hear(GatewayInput::Came(learner, newer, None)).is_empty());
+    assert!(handle(GatewayInput::Came(learner, newer, None)).is_empty());
     let unsettled = UnresolvedUpdate { round: Round(1), serial: Serial(1) };
-    assert!(hear(GatewayInput::Came(learner, older, Some(unsettled))).is_empty(), "nothing is open");
-    assert!(hear(GatewayInput::Left(learner, older)).is_empty());
-    let asked = hear(collect(Round(1), 0));
+    assert!(handle(GatewayInput::Came(learner, older, Some(unsettled))).is_empty(), "nothing is open");
+    assert!(handle(GatewayInput::Left(learner, older)).is_empty());
+    let asked = handle(collect(Round(1), 0));
     assert!(matches!(asked[..], [GatewayOutput::Ask(_, conn, Round(1))] if conn == newer), "{asked:?}");
-    assert!(hear(update(older)).is_empty());
-    let offered = hear(update(newer));
+    assert!(handle(update(older)).is_empty());
+    let offered = handle(update(newer));
     assert_eq!(offers(&offered), [vec![learner]]);
-    let told = hear(GatewayInput::Records(0, vec![Record::Abandoned]));
-    let is_told =
+    let outputs = handle(GatewayInput::Records(0, vec![Record::Abandoned]));
+    let is_receipt =
         |order: &GatewayOutput| matches!(order, GatewayOutput::Receipt(_, conn, _, None) if *conn == newer);
-    assert!(told.len() == 1 && is_told(&told[0]), "{told:?}");
+    assert!(outputs.len() == 1 && is_receipt(&outputs[0]), "{outputs:?}");
 }
 
-/// Goal: a sender gets the reason of a refusal once the round is over, and no reason for any other update.
+/// Goal: a sender gets the reason of a refusal after the round is over, and only for the update that was refused.
 #[test]
-fn what_is_wrong_with_an_update_is_told() {
+fn sender_gets_the_refusal_reason_after_the_round() {
     let cluster = Cluster::new(1, 1, 1, MILD);
     let (learner, conn, round) = (LearnerId(1), ConnId(1), Round(1));
-    let told = |refused: Serial, record: Record| {
-        let mut gateway = cluster.gateway(0);
+    let outputs = |refused: Serial, record: Record| {
+        let mut gateway = cluster.new_gateway(0);
         gateway.handle(GatewayInput::Came(learner, conn, None));
         gateway.handle(collect(round, 0));
         gateway.handle(answer(&cluster, learner, conn, round));
@@ -365,23 +366,23 @@ fn what_is_wrong_with_an_update_is_told() {
         gateway.handle(GatewayInput::Records(0, vec![record]));
         words(&mut gateway)
     };
-    let found = told(Serial(1), Record::Abandoned);
+    let found = outputs(Serial(1), Record::Abandoned);
     let is_refused =
         matches!(found[..], [GatewayOutput::Refused(LearnerId(1), ConnId(1), Serial(1), Refusal::Norm)]);
     assert!(is_refused, "{found:?}");
-    let found = told(Serial(2), Record::Abandoned);
+    let found = outputs(Serial(2), Record::Abandoned);
     assert!(
         matches!(found[..], [GatewayOutput::Receipt(_, _, Serial(1), None)]),
         "another one was: {found:?}"
     );
 }
 
-/// Goal: updates that arrive together are offered together, in any number. They are offered again only if the owner
-/// asks again without having received all of them.
+/// Goal: a gateway offers all updates that it has in one message. It offers them again only if the leader asks again
+/// and lacks some.
 #[test]
-fn what_comes_together_is_offered_at_once() {
+fn gateway_offers_all_updates_in_one_message() {
     let cluster = Cluster::new(1, 1, 1, MILD);
-    let mut gateway = cluster.gateway(0);
+    let mut gateway = cluster.new_gateway(0);
     let crowd: Vec<LearnerId> = (1..=300).map(LearnerId).collect();
     let round = Round(1);
     for &learner in &crowd {
@@ -408,7 +409,7 @@ fn what_comes_together_is_offered_at_once() {
     assert_eq!(offers(&words(&mut gateway)), none, "they are of the round before");
 }
 
-/// Returns a gateway's messages about rounds, without presence reports.
+/// Returns a gateway's messages except presence reports and learner activity.
 fn words(gateway: &mut Gateway) -> Vec<GatewayOutput> {
     let is_word = |order: &GatewayOutput| {
         !matches!(order, GatewayOutput::Reply(Reply::Here { .. }) | GatewayOutput::Seen(..))
@@ -416,7 +417,7 @@ fn words(gateway: &mut Gateway) -> Vec<GatewayOutput> {
     std::iter::from_fn(|| gateway.poll()).filter(is_word).collect()
 }
 
-/// Returns the learners whose updates are offered, for each message.
+/// Returns the learners in each message of offers.
 fn offers(orders: &[GatewayOutput]) -> Vec<Vec<LearnerId>> {
     let offered = |order: &GatewayOutput| match order {
         GatewayOutput::Reply(Reply::Offers { offers, .. }) => {

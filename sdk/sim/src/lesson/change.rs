@@ -1,23 +1,23 @@
-//! Changes of settings while a lesson runs.
+//! Changes of settings during a lesson.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Action, LessonError, LessonSpec, Lockstep};
 use archipelago_core::diloco::MergeRule;
 
-/// A change of a setting while a lesson runs.
+/// Change of a setting during a lesson.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Change {
-    /// Time of the change, in milliseconds from the beginning; a past time means now.
+    /// Time of the change, in milliseconds since the beginning; a time in the past means now.
     pub at_ms: u32,
-    /// The setting and its new value.
+    /// Setting with its new value.
     pub to: Setting,
 }
 
-/// A setting of a [`LessonSpec`] that may change while a lesson runs, with the same name and range. The other settings,
-/// such as the fragments or the code, are fixed when the run begins, or belong to its history.
+/// Setting of a [`LessonSpec`] that may change during a lesson, with the field's name and range. Other settings, such
+/// as the number of fragments or the code, cannot change during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
@@ -38,10 +38,10 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// Returns `spec` with this setting.
+    /// Returns `spec` with this value.
     ///
     /// # Errors
-    /// [`LessonError::Range`]: the value is out of its range.
+    /// [`LessonError::Range`] if the value is out of range.
     pub(super) fn put(self, mut spec: LessonSpec) -> Result<LessonSpec, LessonError> {
         match self {
             Self::Quorum(value) => spec.quorum = value,
@@ -61,11 +61,11 @@ impl Setting {
     }
 }
 
-/// Planned actions and changes of a lesson, by time; equal times keep the order of planning.
+/// Scheduled actions and changes of a lesson, sorted by time and then by the order of scheduling.
 #[derive(Default)]
 pub(super) struct LessonSchedule(Vec<(u32, Due)>);
 
-/// A planned action or change.
+/// Scheduled action or change.
 #[derive(Clone, Copy)]
 pub(super) enum Due {
     Act(Action),
@@ -73,7 +73,7 @@ pub(super) enum Due {
 }
 
 impl LessonSchedule {
-    /// Plans `due` for `at_ms`.
+    /// Schedules `due` for the time `at_ms`.
     pub(super) fn add(&mut self, at_ms: u32, due: Due) {
         let place = self.0.partition_point(|&(planned_ms, _)| planned_ms <= at_ms);
         self.0.insert(place, (at_ms, due));
@@ -113,7 +113,8 @@ mod tests {
         Change { at_ms, to }
     }
 
-    /// Returns the lengths of the merges up to `until_ms`.
+    /// Advances the lesson to `until_ms`, and returns the number of updates and the relative norm of each merge on the
+    /// way.
     fn merges(lesson: &mut Lesson, until_ms: u64) -> Vec<(usize, f64)> {
         lesson.advance(until_ms);
         let marks = lesson.frame().marks;
@@ -141,7 +142,7 @@ mod tests {
         let come = |planned: bool| {
             let (mut lesson, mut twin) = both(spec(), if planned { &changes } else { &[] });
             for change in changes.into_iter().filter(|_| !planned) {
-                // A page does the same: it acts a moment before, and after many small steps.
+                // A page acts just before the planned time, after many short advances.
                 for at_ms in (0..u64::from(change.at_ms)).step_by(37) {
                     lesson.advance(at_ms);
                     twin.advance(at_ms);
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learnt_stays() {
+    fn change_of_a_setting_keeps_results() {
         let (mut lesson, _) = both(spec(), &[]);
         lesson.advance(8_000);
         let before = lesson.frame();
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!(after.run.tokens_merged, before.run.tokens_merged);
     }
 
-    /// With an island eight times slower, and no time to wait for it.
+    /// One island is eight times slower, and there is no grace window.
     #[test]
     fn rounds_wait_for_a_new_quorum() {
         let (mut lesson, _) = both(LessonSpec { grace: 0.0, ..spec() }, &[at(12_000, Setting::Quorum(3))]);
@@ -186,7 +187,7 @@ mod tests {
         assert!(before < 2.0 && after > 2.5, "{before} {after}");
     }
 
-    /// A round that waits for all islands ends as soon as fewer are required.
+    /// Goal: an open round that waits for all islands ends as soon as the quorum is lowered.
     #[test]
     fn a_round_under_way_ends_by_a_smaller_quorum() {
         let (mut lesson, _) = both(LessonSpec { quorum: 3, grace: 0.0, ..spec() }, &[]);
@@ -199,8 +200,8 @@ mod tests {
         assert!(lesson.frame().run.rounds > rounds);
     }
 
-    /// A round takes one round trip of 2 s, and no round is requested ahead. The number of rounds therefore shows the
-    /// number in flight.
+    /// A round takes one round trip of 2 s, and rounds do not overlap in other ways. So the number of rounds shows how
+    /// many are in flight.
     #[test]
     fn fewer_rounds_are_in_flight_from_then_on() {
         let far = LessonSpec {
@@ -218,7 +219,7 @@ mod tests {
         assert!(before >= 8 && (3..=5).contains(&after), "{before} {after}");
     }
 
-    /// Under RDA a merged step is as long as one island's; under a mean it is shorter.
+    /// With radial averaging a merged change is as long as an island's update; with a mean it is shorter.
     #[test]
     fn merges_follow_a_new_rule() {
         let (mut lesson, _) = both(spec(), &[at(8_000, Setting::Merge(MergeRule::Mean))]);
@@ -245,7 +246,7 @@ mod tests {
         let possible: Vec<f64> = frame.islands.iter().map(|island| island.possible_steps).collect();
         assert_eq!(possible, [150.0, 100.0 + 10_000.0 / 300.0, 125.0]);
         assert!((0.95..=1.0).contains(&frame.run.goodput), "{}", frame.run.goodput);
-        // In lockstep, all wait for the slowest from then on.
+        // In lockstep, all islands wait for the slowest one from then on.
         twin.advance(10_000);
         let before = twin.frame().steps;
         twin.advance(20_000);
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn an_elastic_run_leaves_behind_who_is_gone_already() {
+    fn elastic_run_removes_an_island_that_was_missing_before() {
         let (_, mut twin) = both(spec(), &[at(9_000, Setting::Lockstep(Lockstep::Elastic))]);
         twin.act(Action { at_ms: 2_000, island: 0, deed: Deed::Kill, factor: 1.0 }).unwrap();
         twin.advance(8_900);

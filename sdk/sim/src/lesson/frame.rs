@@ -1,4 +1,4 @@
-//! Visible state of a lesson at one moment, and the events since the previous one.
+//! Visible state of a lesson at one time, and the events since the previous frame.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -11,350 +11,350 @@ use serde::Serialize;
 use super::setup::BLOCK;
 use crate::world::{Cargo, Parcel, Trace, World};
 
-/// A lesson at one moment.
+/// State of a lesson at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct Frame {
-    /// Time, in milliseconds.
+    /// Time since the beginning, in milliseconds.
     pub now_ms: u64,
-    /// The islands, in order.
+    /// State of each island, in order.
     pub islands: Vec<Island>,
-    /// The run as a whole.
+    /// State of the run.
     pub run: Totals,
-    /// Events since the last frame.
+    /// Events since the previous frame.
     pub marks: Vec<Mark>,
 }
 
-/// One island at one moment.
+/// State of one island at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct Island {
     /// Current activity.
     pub state: IslandState,
-    /// Whether it is cut off from the syncer.
+    /// Whether the island is disconnected from the syncer.
     pub partitioned: bool,
-    /// Whether its updates are forged.
+    /// Whether the island sends updates of impossible size.
     pub poisoned: bool,
-    /// Whether it sends the opposite of its progress.
+    /// Whether the island sends the opposite of its progress.
     pub lies: bool,
-    /// Factor on the duration of its steps.
+    /// Factor on the duration of the island's steps.
     pub slow: f64,
-    /// One-way latency of its link, in milliseconds.
+    /// One-way latency of the island's link, in milliseconds.
     pub latency_ms: u64,
-    /// Reason of its permanent stop, if any.
+    /// Reason why the island stopped for good, if it did.
     pub stopped: Option<String>,
-    /// Steps so far.
+    /// Number of steps taken.
     pub steps: u64,
-    /// Tokens of those steps.
+    /// Number of tokens in these steps.
     pub tokens: u64,
-    /// Its merged tokens.
+    /// Number of the island's merged tokens.
     pub merged: u64,
-    /// Training loss of its last step, in nats per token.
+    /// Training loss of the last step, in nats per token.
     pub loss: Option<f32>,
-    /// Mean time of its steps, in milliseconds.
+    /// Mean step time at full speed, in milliseconds.
     pub step_ms: u64,
-    /// Steps that it could have taken since its start time, at full speed and without a pause.
+    /// Number of steps that the island could have taken since it started, at full speed and without a pause.
     pub possible_steps: f64,
 }
 
-/// The activity of an island.
+/// Activity of an island.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum IslandState {
-    /// It has not started yet.
+    /// The island has not started yet.
     Expected,
-    /// It computes a step.
+    /// The island computes a step.
     Training,
-    /// It waits for parameters or data.
+    /// The island waits for parameters or data.
     Joining,
-    /// It has no connection and nothing to do.
+    /// The island is disconnected and has nothing to do.
     Offline,
-    /// No process runs.
+    /// The island's process is stopped.
     Dead,
 }
 
-/// A run at one moment.
+/// State of a run at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct Totals {
-    /// Last measured loss of Θ on held-out text, in nats per token.
+    /// Latest measured loss of Θ on held-out text, in nats per token.
     pub held_out: Option<f32>,
-    /// The entropy of the text, a lower bound of any model's loss.
+    /// Entropy of the text in nats per token, a lower bound of any model's loss.
     pub floor: f64,
-    /// Tokens trained.
+    /// Number of trained tokens.
     pub tokens_trained: u64,
-    /// Tokens merged.
+    /// Number of merged tokens.
     pub tokens_merged: u64,
     /// Merged over trained tokens, 0 to 1.
     pub participation: f64,
-    /// Trained tokens over those that the islands could have trained at full speed without a pause, 0 to 1.
+    /// Trained tokens over the tokens that the islands could have trained at full speed without a pause, 0 to 1.
     pub goodput: f64,
-    /// Rounds merged.
+    /// Number of merged rounds.
     pub rounds: u64,
-    /// Islands that take part in rounds.
+    /// Number of islands that take part in rounds.
     pub live: u32,
-    /// Bytes from the islands to the syncer.
+    /// Bytes sent from the islands to the syncer.
     pub bytes_up: u64,
-    /// Bytes from the syncer to the islands.
+    /// Bytes sent from the syncer to the islands.
     pub bytes_down: u64,
-    /// Longest current wait after the quorum, in milliseconds.
+    /// Longest current grace window of any round, in milliseconds.
     pub grace_ms: u64,
-    /// Typical time from the start of a round to its quorum, in milliseconds.
+    /// Typical time from the launch of a round to its quorum, in milliseconds.
     pub quorum_ms: f64,
-    /// Updates refused.
+    /// Number of refused updates.
     pub refused: u64,
-    /// Updates that came late.
+    /// Number of late updates.
     pub late: u64,
 }
 
-/// An event. Islands count from 0, times are in milliseconds.
+/// Event of a lesson. Islands are numbered from 0, and times are in milliseconds since the beginning.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "kind")]
 pub enum Mark {
-    /// An island computes a step.
+    /// An island computed a step.
     Step {
-        /// The island.
+        /// Number of the island.
         island: u32,
-        /// Beginning.
+        /// Start time of the step.
         from_ms: u64,
-        /// End.
+        /// End time of the step.
         until_ms: u64,
     },
-    /// A message about a fragment travels.
+    /// A message about a fragment was sent.
     Parcel {
-        /// The island at one end; the syncer is at the other.
+        /// Island that sends or receives the message; the syncer is at the other end.
         island: u32,
-        /// Whether it goes to the syncer.
+        /// Whether the message goes to the syncer.
         up: bool,
-        /// The kind of message.
+        /// Kind of message.
         what: ParcelKind,
-        /// The round of the message.
+        /// Round of the message, if it has one.
         round: Option<u64>,
-        /// The fragment.
+        /// Fragment of the message.
         fragment: u16,
-        /// Size in bytes.
+        /// Size of the message, in bytes.
         bytes: u64,
-        /// Beginning.
+        /// Time at which the message was sent.
         from_ms: u64,
-        /// End, unless the link is cut.
+        /// Time at which the message arrives, unless the link is cut.
         until_ms: u64,
-        /// Its first values as codes from −7 to 7, at most 32; empty if the message carries no code.
+        /// The first values as codes from −7 to 7, at most 32; empty if the message has no coded values.
         glimpse: Vec<i8>,
     },
-    /// The syncer began a round.
+    /// The syncer launched a round.
     Launched {
-        /// Its number.
+        /// Number of the round.
         round: u64,
-        /// The fragment.
+        /// Fragment of the round.
         fragment: u16,
-        /// Time.
+        /// Time of the launch.
         at_ms: u64,
     },
-    /// An island's update has arrived.
+    /// An island's update arrived.
     Answered {
-        /// The round; `null` if none was collecting.
+        /// Round of the update; `null` if no round of its fragment was open.
         round: Option<u64>,
-        /// The island.
+        /// Number of the island.
         island: u32,
-        /// Time.
+        /// Time of arrival.
         at_ms: u64,
-        /// Tokens of progress; 0 for no progress.
+        /// Number of tokens in the update; 0 if there was no progress.
         tokens: u64,
     },
-    /// A round has K updates.
+    /// A round has reached its quorum.
     Quorum {
-        /// The round.
+        /// Number of the round.
         round: u64,
-        /// Time.
+        /// Time of the quorum.
         at_ms: u64,
     },
-    /// The syncer waits for more updates.
+    /// A grace window began.
     Grace {
-        /// The round.
+        /// Number of the round.
         round: u64,
-        /// Beginning.
+        /// Start of the grace window.
         at_ms: u64,
-        /// Latest end.
+        /// Latest end of the grace window.
         until_ms: u64,
     },
-    /// A round led to a new version.
+    /// A round was merged to a new version.
     Merged {
-        /// The round.
+        /// Number of the round.
         round: u64,
-        /// The fragment.
+        /// Fragment of the round.
         fragment: u16,
-        /// Time.
+        /// Time of the merge.
         at_ms: u64,
-        /// The islands in the merge, with their weights.
+        /// Islands whose updates were merged, with their weights.
         shares: Vec<Share>,
-        /// L2 norm of the merged change over the weighted mean norm of its updates: 1 if they are equally long, and
-        /// 1/√M under a plain mean of M orthogonal updates.
+        /// L2 norm of the merged change over the weighted mean norm of its updates. It is 1 if updates and change are
+        /// equally long, and 1/√M for the mean of M orthogonal updates.
         length: f64,
     },
     /// A round was abandoned.
     Abandoned {
-        /// The round.
+        /// Number of the round.
         round: u64,
-        /// Time.
+        /// Time of the decision.
         at_ms: u64,
     },
     /// An update was refused.
     Refused {
-        /// The round; `null` if none was collecting.
+        /// Round of the update; `null` if no round of its fragment was open.
         round: Option<u64>,
-        /// The island.
+        /// Number of the island.
         island: u32,
-        /// Time.
+        /// Time of the decision.
         at_ms: u64,
-        /// The reason.
+        /// Reason of the refusal.
         why: Refusal,
     },
-    /// An update arrived late; its progress is part of the next one.
+    /// An update was late. Its progress is part of the island's next update.
     Late {
-        /// The round; `null` if none was collecting.
+        /// Round of the update; `null` if no round of its fragment was open.
         round: Option<u64>,
-        /// The island.
+        /// Number of the island.
         island: u32,
-        /// Time.
+        /// Time of the decision.
         at_ms: u64,
-        /// The reason.
+        /// Reason why the update was late.
         why: LateReason,
     },
-    /// An island applied a merged fragment.
+    /// An island applied a merged change.
     Applied {
-        /// The island.
+        /// Number of the island.
         island: u32,
-        /// The fragment.
+        /// Fragment of the change.
         fragment: u16,
-        /// Time.
+        /// Time of the change.
         at_ms: u64,
     },
-    /// An island takes part in rounds from now on.
+    /// An island began to take part in rounds.
     Live {
-        /// The island.
+        /// Number of the island.
         island: u32,
-        /// Time.
+        /// Time of the event.
         at_ms: u64,
     },
-    /// An island is gone, as far as the syncer knows.
+    /// The syncer removed an island's session.
     Left {
-        /// The island.
+        /// Number of the island.
         island: u32,
-        /// Time.
+        /// Time of the event.
         at_ms: u64,
     },
-    /// The loss of Θ was measured.
+    /// The held-out loss of Θ was measured.
     HeldOut {
-        /// Time.
+        /// Time of the measurement.
         at_ms: u64,
-        /// In nats per token.
+        /// Loss in nats per token.
         loss: f32,
-        /// Tokens merged at that time.
+        /// Number of merged tokens at that time.
         tokens: u64,
     },
 }
 
-/// The kind of a travelling message.
+/// Kind of a message about a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum ParcelKind {
-    /// The syncer's request for progress.
+    /// Request for progress, from the syncer.
     Collect,
-    /// An island's progress.
+    /// Update, from an island.
     Update,
-    /// The merged change.
+    /// Merged change, from the syncer.
     Merged,
-    /// A whole fragment, for an island that joins.
+    /// Whole fragment, for an island that joins.
     Whole,
 }
 
-/// An island's part in a merge.
+/// Weight of an island in a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub struct Share {
-    /// The island.
+    /// Number of the island.
     pub island: u32,
-    /// Its share of the total weight, 0 to 1.
+    /// Fraction of the total weight, 0 to 1.
     pub share: f32,
 }
 
-/// The synchronous twin at one moment.
+/// State of the synchronous twin at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct TwinFrame {
-    /// Time, in milliseconds.
+    /// Time since the beginning, in milliseconds.
     pub now_ms: u64,
-    /// Islands that all others wait for.
+    /// Islands for which all others wait.
     pub stalled_by: Vec<u32>,
-    /// Common steps of all islands.
+    /// Number of steps, which all islands take together.
     pub steps: u64,
-    /// Tokens of those steps.
+    /// Number of tokens in these steps.
     pub tokens: u64,
-    /// Trained tokens over those that the islands could have trained at full speed without a pause, 0 to 1.
+    /// Trained tokens over the tokens that the islands could have trained at full speed without a pause, 0 to 1.
     pub goodput: f64,
-    /// Bytes from and to the islands.
+    /// Bytes sent to and from all islands.
     pub bytes: u64,
     /// Training loss of the last step, in nats per token.
     pub loss: Option<f32>,
-    /// Last measured loss on held-out text, in nats per token.
+    /// Latest measured loss on held-out text, in nats per token.
     pub held_out: Option<f32>,
-    /// Events since the last frame.
+    /// Events since the previous frame.
     pub marks: Vec<TwinMark>,
 }
 
-/// An event of the twin. Times are in milliseconds.
+/// Event of the twin. Times are in milliseconds since the beginning.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "kind")]
 pub enum TwinMark {
-    /// A common step.
+    /// The islands took a step together.
     Step {
-        /// Beginning.
+        /// Start time of the step.
         from_ms: u64,
-        /// Time at which the slowest island had its gradient.
+        /// Time at which the slowest island had computed its gradient.
         computed_ms: u64,
-        /// Time at which all had the sum.
+        /// Time at which all islands had received the sum of gradients.
         until_ms: u64,
     },
-    /// All wait for one island.
+    /// All islands wait for a missing one.
     Stall {
-        /// The first island that they wait for.
+        /// The first missing island.
         island: u32,
-        /// Beginning.
+        /// Start of the wait.
         from_ms: u64,
-        /// End, once it is known.
+        /// End of the wait; `null` while it lasts.
         until_ms: Option<u64>,
     },
-    /// The loss was measured.
+    /// The held-out loss was measured.
     HeldOut {
-        /// Time.
+        /// Time of the measurement.
         at_ms: u64,
-        /// In nats per token.
+        /// Loss in nats per token.
         loss: f32,
-        /// Tokens trained at that time.
+        /// Number of trained tokens at that time.
         tokens: u64,
     },
 }
 
-/// Limit of a parcel's visible codes.
+/// Maximum number of codes shown of a message.
 const GLIMPSE: usize = 32;
-/// Largest absolute value of the visible codes.
+/// Largest magnitude of a shown code.
 const CODE_MAX: f32 = 7.0;
 
-/// Converter from events and traces to marks; it also keeps counts.
+/// Builder of a frame's events from the world's events and traces. It also keeps the frame's counters.
 pub(super) struct FrameBuilder {
     codec: Codec,
     fragments: Fragments,
-    /// Weights of rounds that are not merged yet: updates are settled before the merge is reported.
+    /// Weights of the updates in rounds whose merge was not reported yet. The fates of updates are reported first.
     shares: BTreeMap<Round, Vec<Share>>,
-    /// Arrival times of the latest updates of each fragment and island, with their L2 norms.
+    /// Arrival time and L2 norm of the latest updates of each fragment and island.
     lengths: BTreeMap<(FragmentId, u32), Vec<(Millis, f64)>>,
     pub(super) bytes_up: u64,
     pub(super) bytes_down: u64,
@@ -377,8 +377,8 @@ impl FrameBuilder {
         }
     }
 
-    /// Returns the marks of `events` and `traces`, each kind sorted by time.
-    pub(super) fn tell(
+    /// Returns the marks of `traces`, followed by those of `events`, each in chronological order.
+    pub(super) fn marks(
         &mut self,
         world: &World,
         events: Vec<(Millis, Event)>,
@@ -428,7 +428,7 @@ impl FrameBuilder {
         }
     }
 
-    /// Returns the L2 norm of the latest update that arrived by `at_ms`; earlier ones are dropped.
+    /// Returns the L2 norm of the latest update that had arrived by `at_ms`, or 0. Discards older entries.
     fn length_of(&mut self, fragment: FragmentId, island: u32, at_ms: u64) -> f64 {
         let Some(lengths) = self.lengths.get_mut(&(fragment, island)) else { return 0.0 };
         let known = lengths.partition_point(|(until, _)| until.0 <= at_ms);
@@ -436,16 +436,16 @@ impl FrameBuilder {
         lengths.first().filter(|_| known > 0).map_or(0.0, |(_, length)| *length)
     }
 
-    /// Returns the decoded values of a body, or an empty vector if a forged body cannot be decoded.
+    /// Returns the decoded values of a body; empty if a forged body cannot be decoded.
     fn values(&self, fragment: FragmentId, body: &[u8]) -> Vec<f32> {
         let segments = self.fragments.segments(fragment).unwrap_or_default();
         self.codec.decode(segments, body).unwrap_or_default()
     }
 
-    /// Returns the first of `values`, scaled so that the largest of their block is ±7. For a 4-bit code these are the
-    /// codes.
+    /// Returns the first of `values`, scaled so that the largest magnitude in their block is 7. For a 4-bit code the
+    /// results are the codes.
     fn glimpse(&self, fragment: FragmentId, values: &[f32]) -> Vec<i8> {
-        // A block never crosses a segment.
+        // A block never extends beyond a segment.
         let segments = self.fragments.segments(fragment).unwrap_or_default();
         let block_len = segments.first().map_or(0, |segment| segment.len.min(BLOCK)) as usize;
         let block = &values[..values.len().min(block_len)];
@@ -521,9 +521,9 @@ mod tests {
     fn a_glimpse_is_made_of_codes_wherever_the_largest_of_the_block_lies() {
         let (run, layout) =
             (LessonSetup::new(LessonSpec::default()).unwrap().run_spec(), LessonSetup::layout());
-        let teller = FrameBuilder::new(&run, &layout);
+        let builder = FrameBuilder::new(&run, &layout);
         let fragment = FragmentId(0);
-        let segments = teller.fragments.segments(fragment).unwrap();
+        let segments = builder.fragments.segments(fragment).unwrap();
         let codes: Vec<i8> = (0..GLIMPSE as i8).map(|i| i % 7 - 3).collect();
         let mut values = vec![0.0; segments.iter().map(|segment| segment.len as usize).sum()];
         for (value, code) in values.iter_mut().zip(&codes) {
@@ -531,8 +531,8 @@ mod tests {
         }
         assert!(segments[0].len >= BLOCK);
         values[GLIMPSE + 1] = -7.0;
-        let seen = |body: &[u8]| teller.glimpse(fragment, &teller.values(fragment, body));
-        assert_eq!(seen(&teller.codec.encode(segments, &values)), codes);
+        let seen = |body: &[u8]| builder.glimpse(fragment, &builder.values(fragment, body));
+        assert_eq!(seen(&builder.codec.encode(segments, &values)), codes);
         assert!(seen(&[1, 2, 3]).is_empty(), "no body");
     }
 }

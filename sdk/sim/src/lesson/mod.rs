@@ -1,10 +1,10 @@
-//! Lessons: runs of a few islands in virtual time that train a tiny model and can be observed and disturbed. A twin
-//! trains the same islands with synchronous data parallelism.
+//! Lessons: runs of a few islands in virtual time that train a tiny model, and that users can observe and disturb. A
+//! twin trains the same islands with synchronous data parallelism.
 //!
-//! [`Lesson`] is a [`crate::world::World`], and so the real syncer and learner cores, presented as [`Frame`]s. [`Twin`]
-//! trains in lockstep with the same islands, the same random numbers and the same faults. Both compute with
-//! [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`], so that one [`LessonSpec`] with one list of [`Action`]s has
-//! one digest, natively and in browsers.
+//! [`Lesson`] is a [`crate::world::World`], that is, the real syncer and learners in a simulation, shown as [`Frame`]s.
+//! [`Twin`] trains in lockstep with the same islands, random numbers and faults. Both compute with
+//! [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`]. So a [`LessonSpec`] and a list of [`Action`]s have the same
+//! digest in native programs and in browsers.
 //!
 //! ```
 //! use archipelago_sim::lesson::{Action, Deed, Lesson, LessonSpec};
@@ -36,21 +36,21 @@ pub use frame::{Frame, Island, IslandState, Mark, ParcelKind, Share, Totals, Twi
 pub use spec::{Action, Apply, Bounds, Deed, ISLANDS_MAX, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep};
 pub use twin::Twin;
 
-/// A run of a few islands in virtual time.
+/// Decoupled run of a few islands in virtual time.
 pub struct Lesson {
-    stage: LessonSetup,
+    setup: LessonSetup,
     world: World,
-    teller: FrameBuilder,
-    /// Θ at the last measurement, `[len]`.
+    frames: FrameBuilder,
+    /// Θ at the latest measurement, `[len]`.
     theta: Vec<f32>,
-    /// Last measured loss.
+    /// Latest measured held-out loss, in nats per token.
     held_out: Option<f32>,
     measured_ms: u64,
     poison: Vec<Option<Poison>>,
     slow: Vec<f64>,
     /// One-way latency of each island, in milliseconds.
     latency_ms: Vec<u64>,
-    /// Planned actions and changes.
+    /// Scheduled actions and changes.
     plan: LessonSchedule,
     marks: Vec<Mark>,
 }
@@ -59,24 +59,24 @@ impl Lesson {
     /// Creates a lesson at time 0.
     ///
     /// # Errors
-    /// [`LessonError::Range`]: a number is out of the range that its field names.
+    /// [`LessonError::Range`]: a number in `spec` is out of range.
     pub fn new(spec: LessonSpec) -> Result<Self, LessonError> {
-        let stage = LessonSetup::new(spec)?;
-        let inner = stage.inner;
+        let setup = LessonSetup::new(spec)?;
+        let inner = setup.inner;
         let make = move |_| -> Box<dyn archipelago_runtime::engine::Trainer> {
             Box::new(LessonSetup::trainer(&inner, inner.batch))
         };
         let seed = spec.seed.into();
-        let world = World::new(seed, stage.world(), LessonSetup::layout(), Box::new(make));
+        let world = World::new(seed, setup.world(), LessonSetup::layout(), Box::new(make));
         let mut world = world.expect("the ranges leave nothing that cannot be run");
         world.trace();
-        // Islands that take part from the beginning run in the first frame.
+        // Islands that start at time 0 already run in the first frame.
         world.run_for(0);
         let islands = spec.islands as usize;
         let mut lesson = Self {
-            teller: FrameBuilder::new(&stage.run_spec(), &LessonSetup::layout()),
-            theta: stage.theta.clone(),
-            stage,
+            frames: FrameBuilder::new(&setup.run_spec(), &LessonSetup::layout()),
+            theta: setup.theta.clone(),
+            setup,
             world,
             held_out: None,
             measured_ms: 0,
@@ -90,30 +90,30 @@ impl Lesson {
         Ok(lesson)
     }
 
-    /// Applies an action to an island at its time, or now if that has passed.
+    /// Schedules an action on an island; an action in the past is performed now.
     ///
     /// # Errors
     /// - [`LessonError::NoIsland`]: the lesson has no such island.
-    /// - [`LessonError::Range`]: `factor` is out of its range.
+    /// - [`LessonError::Range`]: `factor` is out of range.
     pub fn act(&mut self, action: Action) -> Result<(), LessonError> {
-        action.check(self.stage.spec.islands)?;
+        action.check(self.setup.spec.islands)?;
         self.plan.add(action.at_ms, Due::Act(action));
         self.do_due();
         Ok(())
     }
 
-    /// Changes a setting at its time, or now if that has passed. The run continues.
+    /// Schedules a change of a setting; a change in the past takes effect now.
     ///
     /// # Errors
-    /// [`LessonError::Range`]: the value is out of its range.
+    /// [`LessonError::Range`]: the value is out of range.
     pub fn change(&mut self, change: Change) -> Result<(), LessonError> {
-        change.to.put(self.stage.spec)?;
+        change.to.put(self.setup.spec)?;
         self.plan.add(change.at_ms, Due::Set(change.to));
         self.do_due();
         Ok(())
     }
 
-    /// Advances time to `to_ms`, at most [`LESSON_MS_MAX`]. Time never goes back.
+    /// Advances the time to `to_ms`, but at most to [`LESSON_MS_MAX`]. An earlier time has no effect.
     pub fn advance(&mut self, to_ms: u64) {
         let to_ms = to_ms.min(LESSON_MS_MAX);
         while self.now_ms() < to_ms {
@@ -127,30 +127,30 @@ impl Lesson {
         }
     }
 
-    /// Returns the time of the lesson, in milliseconds.
+    /// Returns the time since the beginning, in milliseconds.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.world.now().0
     }
 
-    /// Returns the present state, and the events since the last frame.
+    /// Returns the current state, and the events since the previous call.
     pub fn frame(&mut self) -> Frame {
         let (events, traces) = (self.world.take_events(), self.world.take_traces());
-        let mut marks = self.teller.tell(&self.world, events, traces);
+        let mut marks = self.frames.marks(&self.world, events, traces);
         marks.append(&mut self.marks);
         let machines = self.world.machines();
         let islands = (0..).zip(&machines).map(|(i, machine)| self.island(i, machine)).collect();
         Frame { now_ms: self.now_ms(), islands, run: self.totals(), marks }
     }
 
-    /// Returns `bytes` bytes of text that Θ continues from a fixed prompt. During a merge, the Θ of the last loss
-    /// measurement is used.
+    /// Returns a continuation of a fixed prompt by Θ, `bytes` bytes long. During a merge, Θ of the latest measurement
+    /// is used.
     pub fn sample(&mut self, bytes: u32) -> String {
         let now = self.world.syncer().and_then(|syncer| syncer.theta());
-        self.stage.sample(now.as_ref().unwrap_or(&self.theta), bytes as usize)
+        self.setup.sample(now.as_ref().unwrap_or(&self.theta), bytes as usize)
     }
 
-    /// Returns the SHA-256 of all decisions and merges so far, as hex digits.
+    /// Returns the SHA-256 of all decisions and merges so far, in hexadecimal.
     #[must_use]
     pub fn digest(&self) -> String {
         hex(&self.world.digest())
@@ -160,10 +160,10 @@ impl Lesson {
         let at_ms = self.now_ms();
         self.measured_ms = at_ms;
         let syncer = self.world.syncer().expect("no lesson crashes its syncer");
-        // During a merge, which takes 2 ms, the last measurement remains valid.
+        // During a merge, which takes 2 ms, there is no Θ to measure.
         let Some(theta) = syncer.theta() else { return };
         let tokens = syncer.status().tokens_merged;
-        let loss = self.stage.measure(&theta);
+        let loss = self.setup.measure(&theta);
         (self.theta, self.held_out) = (theta, Some(loss));
         self.marks.push(Mark::HeldOut { at_ms, loss, tokens });
     }
@@ -173,28 +173,28 @@ impl Lesson {
             match due {
                 Due::Act(action) => self.perform(action),
                 Due::Set(setting) => {
-                    let spec = setting.put(self.stage.spec).expect("checked when it was planned");
-                    self.go_on_with(spec);
+                    let spec = setting.put(self.setup.spec).expect("checked when it was planned");
+                    self.apply_spec(spec);
                 }
             }
         }
     }
 
-    /// Passes new settings to the syncer and the islands. An island that was moved away keeps its extra latency.
-    fn go_on_with(&mut self, spec: LessonSpec) {
-        let before = self.stage.spec;
-        self.stage.change(self.now_ms(), spec);
+    /// Applies new settings to syncer and islands. An island with raised latency keeps the difference.
+    fn apply_spec(&mut self, spec: LessonSpec) {
+        let before = self.setup.spec;
+        self.setup.change(self.now_ms(), spec);
         for (i, latency_ms) in (0..).zip(&mut self.latency_ms) {
             *latency_ms = *latency_ms - u64::from(before.latency_ms) + u64::from(spec.latency_ms);
-            let machine = self.stage.machine(i);
+            let machine = self.setup.machine(i);
             let link = LinkSpec { latency_ms: *latency_ms, ..machine.link };
             self.world.retune_machine(i, machine.step_ms, machine.jitter, link);
         }
-        self.world.retune_syncer(self.stage.quorum(), spec.merge);
+        self.world.retune_syncer(self.setup.quorum(), spec.merge);
     }
 
     fn perform(&mut self, action: Action) {
-        if action.is_too_early(&self.stage.spec, self.now_ms()) {
+        if action.is_too_early(&self.setup.spec, self.now_ms()) {
             return;
         }
         let (i, place) = (action.island, action.island as usize);
@@ -206,7 +206,7 @@ impl Lesson {
                 self.world.inject(Fault::Crawl(i, action.factor));
             }
             Deed::Far => {
-                self.latency_ms[place] = action.latency_ms(&self.stage.spec);
+                self.latency_ms[place] = action.latency_ms(&self.setup.spec);
                 self.world.inject(Fault::Move(i, self.latency_ms[place]));
             }
             Deed::Partition => self.world.inject(Fault::Partition(i)),
@@ -231,7 +231,7 @@ impl Lesson {
     fn island(&self, i: u32, machine: &MachineStatus) -> Island {
         let place = i as usize;
         let state = match machine {
-            _ if self.now_ms() < self.stage.spec.starts_ms_of(i) => IslandState::Expected,
+            _ if self.now_ms() < self.setup.spec.starts_ms_of(i) => IslandState::Expected,
             MachineStatus { running: false, .. } => IslandState::Dead,
             MachineStatus { training: true, .. } => IslandState::Training,
             MachineStatus { connected: true, .. } => IslandState::Joining,
@@ -249,8 +249,8 @@ impl Lesson {
             tokens: machine.tokens,
             merged: self.world.tokens_merged(i),
             loss: machine.loss,
-            step_ms: self.stage.spec.step_ms_of(i),
-            possible_steps: self.stage.possible_steps(i, self.now_ms()),
+            step_ms: self.setup.spec.step_ms_of(i),
+            possible_steps: self.setup.possible_steps(i, self.now_ms()),
         }
     }
 
@@ -260,19 +260,19 @@ impl Lesson {
         let ratio = |part: f64, whole: f64| if whole > 0.0 { (part / whole).min(1.0) } else { 1.0 };
         Totals {
             held_out: self.held_out,
-            floor: self.stage.floor,
+            floor: self.setup.floor,
             tokens_trained,
             tokens_merged: status.tokens_merged,
             participation: ratio(status.tokens_merged as f64, tokens_trained as f64),
-            goodput: ratio(tokens_trained as f64, self.stage.possible_tokens(self.now_ms())),
+            goodput: ratio(tokens_trained as f64, self.setup.possible_tokens(self.now_ms())),
             rounds: status.rounds,
             live: status.live,
-            bytes_up: self.teller.bytes_up,
-            bytes_down: self.teller.bytes_down,
+            bytes_up: self.frames.bytes_up,
+            bytes_down: self.frames.bytes_down,
             grace_ms: status.grace_ms,
             quorum_ms: status.timing.quorum_ms,
-            refused: self.teller.refused,
-            late: self.teller.late,
+            refused: self.frames.refused,
+            late: self.frames.late,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The parts that a lesson and its twin share: the model, the text, the islands.
+//! Setup that a lesson and its twin share: model, text and islands.
 
 use std::num::NonZeroU32;
 
@@ -15,13 +15,13 @@ use archipelago_core::model::{Preset, init, layout};
 use archipelago_core::wire::{ApplyPolicy, ExchangeSpec, InnerSpec, RunId, RunSpec};
 use archipelago_runtime::engine::cpu::{CpuModel, CpuTrainer, Writer};
 
-/// Size of the text for training and measurement, in bytes; a lesson of minutes does not use it up.
+/// Size of the text in bytes. It lasts for lessons of minutes.
 const TEXT_BYTES: usize = 400_000;
-/// Time between two measurements of the loss, in milliseconds of the lesson.
+/// Time between two loss measurements, in milliseconds of virtual time.
 pub(super) const MEASURE_MS: u64 = 1_000;
-/// Windows of a loss measurement: a compromise between noise and time.
+/// Number of windows in a loss measurement: a compromise between noise and time.
 const MEASURE_WINDOWS: usize = 48;
-/// A model small enough that a browser trains all islands and the twin in real time; 30,880 parameters.
+/// Model with 30,880 parameters, so small that a browser trains all islands and the twin in real time.
 const MODEL: ModelSpec = ModelSpec {
     vocab: 128,
     d_model: 32,
@@ -36,31 +36,32 @@ const MODEL: ModelSpec = ModelSpec {
     experts: None,
     lora: None,
 };
-/// Factor of a liar's updates: reversed, and long, but no longer than an honest update can be.
+/// Factor on the updates of a lying island: reversed, and as long as an honest update can be, so that they are
+/// accepted.
 pub(super) const LIE_TIMES: i32 = -5;
-/// Values that share a scale; small fragments need small blocks.
+/// Number of values with a common scale. Small fragments need small blocks.
 pub(super) const BLOCK: u32 = 64;
 
-/// The parts that a lesson and its twin share.
+/// Setup that a lesson and its twin share.
 pub(super) struct LessonSetup {
     pub(super) spec: LessonSpec,
     pub(super) inner: InnerSpec,
     pub(super) corpus: Corpus,
     pub(super) theta: Vec<f32>,
     model: CpuModel,
-    /// Held-out tokens, `[MEASURE_WINDOWS, context + 1]`.
+    /// Held-out windows, `[MEASURE_WINDOWS, context + 1]`.
     held_out: Vec<u32>,
-    /// The entropy of the text, in nats per token.
+    /// Entropy of the text, in nats per token.
     pub(super) floor: f64,
-    /// Steps that each island could have taken up to the last change of settings, and the time of that change in
-    /// milliseconds.
+    /// Number of steps that each island could have taken before the last change of settings. The next field is the time
+    /// of that change, in milliseconds.
     steps_before: Vec<f64>,
     changed_ms: u64,
 }
 
 impl LessonSetup {
     /// # Errors
-    /// [`LessonError::Range`].
+    /// [`LessonError::Range`]: a number in `spec` is out of range.
     pub(super) fn new(spec: LessonSpec) -> Result<Self, LessonError> {
         spec.check()?;
         let corpus = Corpus::new(grammar::generate(spec.seed.into(), TEXT_BYTES).as_bytes());
@@ -89,42 +90,42 @@ impl LessonSetup {
         })
     }
 
-    /// Creates a trainer for an island or, with a `batch` of several islands' windows, for all of them.
+    /// Creates a trainer for steps of `batch` windows: those of one island, or of several islands together.
     pub(super) fn trainer(inner: &InnerSpec, batch: u32) -> CpuTrainer {
         let inner = InnerSpec { batch, ..*inner };
         CpuTrainer::fixed(&MODEL, &inner).expect("a model that can be trained")
     }
 
-    /// Returns the model's tensors.
+    /// Returns the layout of the model's parameters.
     pub(super) fn layout() -> Layout {
         layout(&MODEL).expect("a model")
     }
 
-    /// Returns the tokens in one step of one island.
+    /// Returns the number of tokens in a step of one island.
     pub(super) fn step_tokens(&self) -> u64 {
         u64::from(self.inner.batch * MODEL.context)
     }
 
-    /// Returns the tokens that all islands could have trained by `now_ms`, at full speed and without a pause.
+    /// Returns the number of tokens that all islands could have trained by `now_ms`, at full speed and without a pause.
     pub(super) fn possible_tokens(&self, now_ms: u64) -> f64 {
         let steps = (0..self.spec.islands).map(|i| self.possible_steps(i, now_ms));
         steps.sum::<f64>() * self.step_tokens() as f64
     }
 
-    /// Returns the steps that island `i` could have taken by `now_ms`, at full speed and without a pause.
+    /// Returns the number of steps that island `i` could have taken by `now_ms`, at full speed and without a pause.
     pub(super) fn possible_steps(&self, i: u32, now_ms: u64) -> f64 {
         let since_ms = self.spec.starts_ms_of(i).max(self.changed_ms);
         let since = now_ms.saturating_sub(since_ms) as f64 / self.spec.step_ms_of(i) as f64;
         self.steps_before[i as usize] + since
     }
 
-    /// Switches to `spec`, which differs only in settings that may change.
+    /// Replaces the settings by `spec`, which may differ in those of [`super::Setting`].
     pub(super) fn change(&mut self, now_ms: u64, spec: LessonSpec) {
         self.steps_before = (0..spec.islands).map(|i| self.possible_steps(i, now_ms)).collect();
         (self.changed_ms, self.spec) = (now_ms, spec);
     }
 
-    /// Returns the conditions that end a round.
+    /// Returns the conditions for the end of a round.
     pub(super) fn quorum(&self) -> QuorumPolicy {
         QuorumPolicy {
             updates_min: NonZeroU32::new(self.spec.quorum).expect("checked"),
@@ -173,10 +174,10 @@ impl LessonSetup {
         }
     }
 
-    /// Returns the limits of one island's influence.
+    /// Returns a configuration with the bounds of an island's influence on a merge.
     fn bounds(&self) -> SyncerConfig {
         let usual = SyncerConfig::default();
-        // The islands of a lesson trust each other: none is treated as a newcomer.
+        // The islands of a lesson are known, so they are not limited as newcomers.
         let influence = Influence { newcomers_share_max: 1.0, ..usual.influence };
         match self.spec.bounds {
             Bounds::On => SyncerConfig { influence, ..usual },
@@ -196,12 +197,12 @@ impl LessonSetup {
         MachineSpec { step_ms, jitter: spec.jitter, link, starts_ms, ..MachineSpec::default() }
     }
 
-    /// Returns the mean loss of `params` on held-out text, in nats per token.
+    /// Returns the mean loss of `params` on the held-out windows, in nats per token.
     pub(super) fn measure(&mut self, params: &[f32]) -> f32 {
         self.model.loss(params, &self.held_out).expect("parameters of this model")
     }
 
-    /// Returns text that `params` continue from a fixed prompt.
+    /// Returns a continuation of a fixed prompt by `params`, `bytes` bytes long.
     pub(super) fn sample(&self, params: &[f32], bytes: usize) -> String {
         let mut text = archipelago_core::data::bytes_to_tokens(b"The ");
         let mut writer = Writer::fixed(&MODEL, params).expect("parameters of this model");

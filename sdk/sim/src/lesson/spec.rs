@@ -1,62 +1,63 @@
-//! Specification of a lesson, as plain data.
+//! Specification of a lesson as plain data.
 
 use serde::{Deserialize, Serialize};
 
 use archipelago_core::diloco::MergeRule;
 use archipelago_core::wire::Code;
 
-/// Largest number of islands in a lesson.
+/// Maximum number of islands in a lesson.
 pub const ISLANDS_MAX: u32 = 8;
-/// Longest duration of a lesson, in milliseconds of its own time.
+/// Maximum duration of a lesson, in milliseconds of virtual time.
 pub const LESSON_MS_MAX: u64 = 24 * 3_600_000;
 
-/// All inputs of a lesson except the actions on its islands: see [`Action`].
+/// Settings of a lesson, without the actions on its islands (see [`Action`]).
 ///
-/// The text is already on every island: links carry only the model and its changes, decoupled and in lockstep alike.
+/// Every island already has the text. Links transfer only parameters and changes, or gradients in lockstep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LessonSpec {
     /// Seed of the parameters, the text, the order of the data, and all random numbers.
     pub seed: u32,
-    /// M, the islands: 1 to 8.
+    /// Number of islands, M: 1 to 8.
     pub islands: u32,
-    /// K, the updates that a merge needs: at least 1.
+    /// Number of updates that a merge needs, K: at least 1.
     pub quorum: u32,
-    /// γ, the share of the slack that the syncer waits after the quorum, 0 to 1; 0 means no grace window.
+    /// Fraction of the slack that the syncer waits after the quorum, γ: 0 to 1; 0 means no grace window.
     pub grace: f64,
-    /// H, steps between two rounds of the same fragment: 1 to 1,000.
+    /// Number of steps between two rounds of the same fragment, H: 1 to 1,000.
     pub sync_every: u32,
-    /// P, the fragments: 1 to 24.
+    /// Number of fragments, P: 1 to 24.
     pub fragments: u16,
-    /// τ, rounds in flight: 1 to 8.
+    /// Maximum number of rounds in flight, τ: 1 to 8.
     pub rounds_in_flight: u32,
-    /// The code of values in both directions.
+    /// Code of updates and changes.
     pub code: Code,
-    /// The merge rule.
+    /// Merge rule.
     pub merge: MergeRule,
     /// Whether one island's influence on a merge is bounded.
     pub bounds: Bounds,
-    /// Treatment of an island's own progress when it applies a merged fragment.
+    /// Treatment of an island's unmerged progress when it applies a merged change.
     pub apply: Apply,
     /// Reaction of the lockstep twin to a missing island.
     pub lockstep: Lockstep,
-    /// Step time of the fastest island, in milliseconds: 10 to 10,000.
+    /// Mean step time of the fastest island, in milliseconds: 10 to 10,000.
     pub step_ms: u32,
-    /// The slowest island's steps take `1 + spread` times as long, with the others spaced evenly between: 0 to 10.
+    /// Additional step time of the slowest island, as a fraction of the fastest island's: 0 to 10. The others are
+    /// spaced evenly.
     pub spread: f64,
-    /// Random variation of a step's duration, as a share of it: 0 to 1.
+    /// Random variation of a step's duration, as a fraction of it: 0 to 1.
     pub jitter: f64,
     /// One-way latency between an island and the syncer, in milliseconds: 0 to 10,000.
     pub latency_ms: u32,
-    /// Rate of each direction of an island's link, in kB/s; 0 is unlimited.
+    /// Rate of an island's link in each direction, in kB/s; 0 means unlimited.
     #[serde(rename = "kilobytesPerS")]
     pub kilobytes_per_s: u32,
-    /// Share of transmissions that are lost and retransmitted: 0 to 0.5.
+    /// Probability that a transmission is lost and repeated: 0 to 0.5.
     pub loss: f64,
-    /// Number of islands, the last ones, that start later: fewer than `islands`.
+    /// Number of islands that start later, the last ones: fewer than `islands`.
     pub late: u32,
-    /// Their start time, in milliseconds.
+    /// Start time of these islands, in milliseconds.
     pub late_ms: u32,
 }
 
@@ -87,114 +88,117 @@ impl Default for LessonSpec {
     }
 }
 
-/// [`archipelago_core::wire::ApplyPolicy`] by name; a blend keeps half.
+/// Variants of [`archipelago_core::wire::ApplyPolicy`] by name. `Blend` keeps half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum Apply {
-    /// Unmerged progress stays.
+    /// Unmerged progress is kept.
     Keep,
-    /// Unmerged progress stays, and so does the residue of merged progress.
+    /// Unmerged progress is kept, and so is the rounding error of merged updates.
     KeepResidue,
-    /// Unmerged progress on the fragment is dropped, as in the paper.
+    /// Unmerged progress on the fragment is discarded, as in the paper.
     Overwrite,
-    /// Half of the unmerged progress stays.
+    /// Half of the unmerged progress is kept.
     Blend,
 }
 
-/// Whether one island's influence on a merge is bounded, as the syncer bounds it by default.
+/// Whether an island's influence on a merge is bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum Bounds {
-    /// An update counts up to 3 times the usual norm for its steps, and an island has at most twice the mean share of a
-    /// merge.
+    /// The syncer's default bounds: an update counts with at most 3 times the usual norm for its steps, and an island's
+    /// weight is at most twice the mean.
     On,
-    /// Every update counts with its full length and with all reported tokens. Updates beyond anything that training can
-    /// reach are still refused.
+    /// No bounds: every update counts with its whole length and all claimed tokens. Updates longer than any training
+    /// can reach are still refused.
     Off,
 }
 
-/// The two kinds of lockstep training.
+/// Reaction of lockstep training to a missing island.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum Lockstep {
-    /// All stop until the island is back.
+    /// All islands wait until the missing one is back.
     Waits,
-    /// All stop for 3 s, continue without the island, and stop once more while it fetches the state on its return. The
-    /// time is our choice: the paper's elastic runs stop for 22 s, others for 80 s.
+    /// All islands wait for 3 s and then continue without the missing one. They wait again while it fetches the state
+    /// on its return. The 3 s are our choice; in the paper's elastic runs it is 22 s, in others 80 s.
     Elastic,
 }
 
-/// An action on an island.
+/// Action on an island.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Action {
-    /// Time, in milliseconds from the beginning; a past time means now.
+    /// Time of the action, in milliseconds since the beginning; a time in the past means now.
     pub at_ms: u32,
-    /// The island, from 0.
+    /// Number of the island, from 0.
     pub island: u32,
-    /// The kind of action.
+    /// Kind of action.
     pub deed: Deed,
-    /// For [`Deed::Slow`]: factor on the duration of steps, 1 to 100; 1 is full speed. For [`Deed::Far`]: the one-way
-    /// latency grows by 10 ms for each unit above 1, up to 100; 1 is the original latency. Otherwise unused.
+    /// Strength of the action. For [`Deed::Slow`], factor on the duration of steps, 1 to 100; 1 is full speed. For
+    /// [`Deed::Far`], each unit above 1 adds 10 ms to the one-way latency, 1 to 100; 1 is the original latency.
+    /// Otherwise unused.
     pub factor: f64,
 }
 
-/// The kind of an action on an island.
+/// Kind of action on an island.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum Deed {
-    /// Kills its process and loses its unmerged progress. No effect on an island that has not started.
+    /// Stops the island's process. Unmerged progress is lost. Has no effect before the island's start time.
     Kill,
-    /// Starts a new process with the same identity. No effect on an island that has not started.
+    /// Starts a new process with the same key. Has no effect before the island's start time.
     Restart,
-    /// Slows its steps down.
+    /// Slows the island's steps down.
     Slow,
-    /// Raises the latency to the syncer.
+    /// Raises the latency between the island and the syncer.
     Far,
-    /// Cuts its link; it continues to train.
+    /// Disconnects the island, which continues to train.
     Partition,
-    /// Restores its link.
+    /// Reconnects the island.
     Heal,
-    /// Makes it send updates of impossible size.
+    /// Makes the island send updates of impossible size.
     Poison,
-    /// Makes it send the opposite of its progress, five times as large. Its updates are not refused, since an honest
-    /// update can be as long.
+    /// Makes the island send the opposite of its progress, five times as long. Such updates are not refused, because an
+    /// honest update can be as long.
     Lie,
-    /// Makes it honest again, as a new process if the old one was sent away.
+    /// Makes the island honest again. If the syncer has excluded it, it starts a new process.
     Cure,
 }
 
-/// The reason why a lesson or an action is invalid.
+/// Reason why a lesson or an action is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LessonError {
-    /// A number is out of its range.
+    /// A number is out of range.
     #[error("{what} is {found}: choose {range}")]
     Range {
-        /// The field.
+        /// Name of the field.
         what: &'static str,
-        /// The value given.
+        /// Value of the field.
         found: f64,
-        /// The allowed values.
+        /// Allowed values.
         range: &'static str,
     },
-    /// An action names an unknown island.
+    /// An action is on an island that does not exist.
     #[error("there is no island {island}: the lesson has {islands}, counted from 0")]
     NoIsland {
-        /// The island named.
+        /// Number of the island in the action.
         island: u32,
-        /// The number of islands.
+        /// Number of islands in the lesson.
         islands: u32,
     },
 }
 
 impl LessonSpec {
+    /// Checks the range of each number.
+    ///
     /// # Errors
-    /// [`LessonError::Range`]: a number is out of the range that its field names.
+    /// [`LessonError::Range`]: a number is out of range.
     pub fn check(&self) -> Result<(), LessonError> {
         let within = |what, found: f64, low: f64, high: f64, range| {
             if (low..=high).contains(&found) {
@@ -217,7 +221,7 @@ impl LessonSpec {
         within("late", self.late.into(), 0.0, f64::from(self.islands) - 1.0, "fewer than the islands")
     }
 
-    /// Returns the mean step time of island `i`, in milliseconds.
+    /// Returns the mean step time of island `i` at full speed, in milliseconds.
     pub(super) fn step_ms_of(&self, i: u32) -> u64 {
         let place = if self.islands < 2 { 0.0 } else { f64::from(i) / f64::from(self.islands - 1) };
         (f64::from(self.step_ms) * (1.0 + self.spread * place)).round() as u64
@@ -230,20 +234,20 @@ impl LessonSpec {
 }
 
 impl Action {
-    /// Returns true if the action is on the process of an island that has not started at `now_ms`; it has no effect
-    /// then.
+    /// Returns true if the action stops or starts the process of an island before the island's start time. Such an
+    /// action has no effect.
     pub(super) fn is_too_early(&self, spec: &LessonSpec, now_ms: u64) -> bool {
         matches!(self.deed, Deed::Kill | Deed::Restart) && now_ms < spec.starts_ms_of(self.island)
     }
 
-    /// Returns the one-way latency of the moved island, in milliseconds.
+    /// Returns the one-way latency of an island after [`Deed::Far`], in milliseconds.
     pub(super) fn latency_ms(&self, spec: &LessonSpec) -> u64 {
         u64::from(spec.latency_ms) + (10.0 * (self.factor - 1.0)).round() as u64
     }
 
     /// # Errors
-    /// - [`LessonError::NoIsland`]: a lesson of `islands` has no such island.
-    /// - [`LessonError::Range`]: `factor` is out of its range.
+    /// - [`LessonError::NoIsland`]: a lesson of `islands` islands does not have this one.
+    /// - [`LessonError::Range`]: `factor` is out of range.
     pub(super) fn check(&self, islands: u32) -> Result<(), LessonError> {
         if self.island >= islands {
             return Err(LessonError::NoIsland { island: self.island, islands });

@@ -1,4 +1,4 @@
-//! Tests of lessons: reproducible histories, and the effect of each action.
+//! Tests of lessons: deterministic results, and the effect of each action.
 
 use std::{env, fs};
 
@@ -16,7 +16,7 @@ fn act(at_ms: u32, island: u32, deed: Deed) -> Action {
     Action { at_ms, island, deed, factor: 1.0 }
 }
 
-/// Returns a lesson of `spec` with `actions`, advanced to `ms`.
+/// Returns a lesson of `spec` with `actions`, advanced to `ms` milliseconds.
 fn lesson(spec: LessonSpec, actions: &[Action], ms: u64) -> Lesson {
     let mut lesson = Lesson::new(spec).unwrap();
     for action in actions {
@@ -51,7 +51,7 @@ fn both_learn_and_the_sample_changes() {
     assert!(of_twin.goodput < of_lesson.run.goodput, "lock-step pays for the spread: {}", of_twin.goodput);
 }
 
-/// Some of these moments are during a merge.
+/// Goal: during a merge, a sample comes from the latest measured Θ, never from the initial one.
 #[test]
 fn a_sample_is_never_from_before_training() {
     let mut lesson = lesson(spec(), &[], 0);
@@ -117,18 +117,18 @@ fn poison_is_refused_in_every_code() {
             _ => None,
         });
         let refused: Vec<(u32, Refusal)> = refused.collect();
-        assert!(refused.iter().all(|told| *told == (0, Refusal::Norm)), "{code:?}: {refused:?}");
+        assert!(refused.iter().all(|refusal| *refusal == (0, Refusal::Norm)), "{code:?}: {refused:?}");
     }
 }
 
-/// The warm-up raises the learning rate a hundredfold, while many islands have already contributed to the norm
-/// statistics.
+/// Goal: honest updates are not refused when they grow. The warm-up raises the learning rate a hundredfold after many
+/// updates have entered the norm statistics.
 #[test]
 fn no_honest_update_is_refused_for_having_grown() {
     for seed in [1, 4] {
         let spec = LessonSpec { seed, islands: 8, spread: 0.1, ..spec() };
-        let told = lesson(spec, &[], 12_000).frame().run;
-        assert!(told.refused == 0 && told.participation > 0.85, "seed {seed}: {told:?}");
+        let run = lesson(spec, &[], 12_000).frame().run;
+        assert!(run.refused == 0 && run.participation > 0.85, "seed {seed}: {run:?}");
     }
 }
 
@@ -166,23 +166,23 @@ fn islands_that_come_later_speed_both_up() {
 }
 
 #[test]
-fn what_is_done_before_an_island_comes_is_done_to_neither() {
+fn action_before_the_start_time_has_no_effect() {
     let spec = LessonSpec { late: 1, late_ms: 3_000, ..spec() };
     let early = [act(1_000, 2, Deed::Restart), act(2_000, 2, Deed::Kill)];
-    let (mut told, mut twins) = (lesson(spec, &early, 2_500), twin(spec, &early, 2_500));
-    let states: Vec<IslandState> = told.frame().islands.iter().map(|island| island.state).collect();
+    let (mut run, mut twins) = (lesson(spec, &early, 2_500), twin(spec, &early, 2_500));
+    let states: Vec<IslandState> = run.frame().islands.iter().map(|island| island.state).collect();
     assert_eq!(states, [IslandState::Training, IslandState::Training, IslandState::Expected]);
     assert!(twins.frame().stalled_by.is_empty());
-    told.advance(6_000);
+    run.advance(6_000);
     twins.advance(6_000);
-    assert_eq!(told.digest(), lesson(spec, &[], 6_000).digest());
+    assert_eq!(run.digest(), lesson(spec, &[], 6_000).digest());
     assert_eq!(twins.digest(), twin(spec, &[], 6_000).digest());
-    assert_eq!(told.frame().islands[2].state, IslandState::Training);
-    for told in [lesson(spec, &[act(3_000, 2, Deed::Kill)], 4_000), lesson(spec, &[act(0, 0, Deed::Kill)], 0)]
+    assert_eq!(run.frame().islands[2].state, IslandState::Training);
+    for run in [lesson(spec, &[act(3_000, 2, Deed::Kill)], 4_000), lesson(spec, &[act(0, 0, Deed::Kill)], 0)]
     {
-        let mut told = told;
+        let mut run = run;
         assert!(
-            told.frame().islands.iter().any(|island| island.state == IslandState::Dead),
+            run.frame().islands.iter().any(|island| island.state == IslandState::Dead),
             "once it is there"
         );
     }
@@ -190,7 +190,7 @@ fn what_is_done_before_an_island_comes_is_done_to_neither() {
 
 #[test]
 fn links_carry_the_model_to_both_and_the_text_to_neither() {
-    // θ is 124 kB, which takes 2.5 s.
+    // Θ has 124 kB, which take 2.5 s.
     let spec = LessonSpec { islands: 2, kilobytes_per_s: 50, latency_ms: 0, ..spec() };
     let actions = [act(6_000, 1, Deed::Kill), act(7_000, 1, Deed::Restart)];
     let marks = lesson(spec, &actions, 12_000).frame().marks;
@@ -231,7 +231,7 @@ fn a_slow_island_slows_the_twin_alone() {
 
 #[test]
 fn a_radial_merge_is_as_long_as_its_updates_and_a_mean_is_shorter() {
-    // Later in training, when updates no longer all point the same way.
+    // This is measured late in training, when updates point in different directions.
     let lengths = |merge| {
         let mut lesson = lesson(LessonSpec { islands: 8, spread: 0.1, merge, ..spec() }, &[], 8_000);
         lesson.frame();
@@ -264,7 +264,7 @@ fn a_far_island_is_merged_on_and_slows_the_twin_alone() {
         moved.0.islands
     );
     assert!((moved.1.tokens as f64) < 0.5 * plain.1.tokens as f64);
-    // And back: the traffic under way arrives first, then everything is as before.
+    // After the return, delayed messages arrive first, and then all is as before.
     let back = [far[0], Action { factor: 1.0, ..act(6_000, 0, Deed::Far) }];
     let back = count(&back);
     assert_eq!(back.0.islands[0].latency_ms, u64::from(spec().latency_ms));
@@ -272,7 +272,7 @@ fn a_far_island_is_merged_on_and_slows_the_twin_alone() {
 }
 
 #[test]
-fn an_elastic_twin_goes_on_without_who_is_gone_and_takes_it_back() {
+fn elastic_twin_continues_without_a_missing_island_and_readmits_it() {
     let elastic = LessonSpec { lockstep: Lockstep::Elastic, ..spec() };
     let (kill, restart) = (act(4_000, 1, Deed::Kill), act(12_000, 1, Deed::Restart));
     let frame = |spec, actions: &[Action]| twin(spec, actions, 20_000).frame();
@@ -289,7 +289,7 @@ fn an_elastic_twin_goes_on_without_who_is_gone_and_takes_it_back() {
         frame.marks.iter().filter_map(stall).collect::<Vec<_>>()
     };
     assert_eq!(stalls(&left), [(4_000, Some(7_000))]);
-    // A cable that is mended in time costs only the wait. Without any island left, the run does not continue.
+    // A disconnection of less than 3 s costs only the wait. Without any island, the run does not continue.
     let mended = [act(4_000, 1, Deed::Partition), act(5_000, 1, Deed::Heal)];
     assert_eq!(stalls(&frame(elastic, &mended)), [(4_000, Some(5_000))]);
     let all = [0, 1, 2].map(|island| act(4_000, island, Deed::Kill));
@@ -326,7 +326,7 @@ fn marks_tell_a_round_from_launch_to_apply() {
 }
 
 #[test]
-fn how_often_one_looks_changes_nothing() {
+fn frequency_of_frames_does_not_change_results() {
     let actions = [act(1_234, 1, Deed::Kill), act(2_345, 1, Deed::Restart)];
     let (whole, twins) = (lesson(spec(), &actions, 4_000), twin(spec(), &actions, 4_000));
     let (mut sliced, mut sliced_twin) = (Lesson::new(spec()).unwrap(), Twin::new(spec()).unwrap());
@@ -347,7 +347,7 @@ fn how_often_one_looks_changes_nothing() {
     assert_ne!(lesson(LessonSpec { seed: 2, ..spec() }, &actions, 4_000).digest(), whole.digest());
 }
 
-/// Expected results of a lesson; a test in Chromium compares with the same file.
+/// Expected results of a lesson. A test in Chromium compares its results with the same file.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Golden {
     spec: LessonSpec,
@@ -357,7 +357,8 @@ struct Golden {
     twin: String,
 }
 
-/// Renew the file with `cargo xtask test --bless lesson`, if the bits were meant to change.
+/// Goal: the digests equal those in the file. If a change of bits is intended, renew it with `cargo xtask test --bless
+/// lesson`.
 #[test]
 fn digests_are_those_of_every_machine() {
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/lesson.json");
@@ -387,10 +388,10 @@ const LIES_MS: u32 = 8_000;
 fn losses(bounds: Bounds, liars: u32) -> (f32, Frame) {
     let spec = LessonSpec { merge: MergeRule::Mean, bounds, ..LessonSpec::default() };
     let lies: Vec<Action> = (0..liars).map(|i| act(LIES_MS, 4 - i, Deed::Lie)).collect();
-    let mut told = lesson(spec, &lies, LIES_MS.into());
-    let before = told.frame().run.held_out.unwrap();
-    told.advance(u64::from(LIES_MS) + 12_000);
-    (before, told.frame())
+    let mut run = lesson(spec, &lies, LIES_MS.into());
+    let before = run.frame().run.held_out.unwrap();
+    run.advance(u64::from(LIES_MS) + 12_000);
+    (before, run.frame())
 }
 
 #[test]

@@ -1,103 +1,103 @@
-//! Required speed of a link between data centres, by the rules of the published bandwidth simulator.
+//! Required rate of a link between data centres, by the rules of the published bandwidth simulator.
 //!
-//! An inner step takes T: T/3 for its forward pass, 2T/3 for its backward pass. The data leaves piece by piece as the
-//! backward pass releases it, over one first-in-first-out link. Data that misses its deadline stalls the learner,
-//! except in Decoupled DiLoCo, where no learner waits.
+//! An inner step takes time T: T/3 for its forward pass and 2T/3 for its backward pass. Data is sent piece by piece as
+//! the backward pass releases it, over one first-in-first-out link. The learner waits for data that arrives after its
+//! deadline, except in Decoupled DiLoCo, where no learner waits.
 
-/// Steps over which a utilisation is measured.
+/// Number of steps over which utilisation is computed.
 const STEPS: u64 = 2_000;
 
-/// Largest difference between two states of the link that count as the same, as a fraction of a step.
+/// Largest difference between two states of the link that are treated as equal, as a fraction of a step.
 const SAME: f64 = 1e-9;
 
-/// Limit of fragments, buckets and layers; larger numbers count as this.
+/// Maximum number of fragments, buckets and layers. Larger numbers are reduced to it.
 const PIECES_MAX: u32 = 4_096;
 
-/// Limit of steps between two exchanges; larger numbers count as this.
+/// Maximum number of steps between two exchanges. Larger numbers are reduced to it.
 const SYNC_EVERY_MAX: u32 = 100_000;
 
-/// Share of a step for its forward pass.
+/// Fraction of a step's time for the forward pass.
 const FORWARD: f64 = 1.0 / 3.0;
 
-/// Number of decades below the highest rate that the search for a rate covers.
+/// Number of decades below the highest rate in which a rate is searched.
 const DECADES: f64 = 16.0;
 
-/// Number of bisections of these decades. The error is then far below a millionth of the rate.
+/// Number of bisections of these decades. The relative error is then far below a millionth.
 const HALVINGS: u32 = 36;
 
-/// Contribution of each data centre to the time of a fragment's exchange, in seconds. Our own constant: with it, the
-/// published rates of Decoupled DiLoCo over 2 and over 8 data centres are reproduced.
+/// Latency of a fragment's exchange per data centre, in seconds. Our own constant, chosen to reproduce the published
+/// rates of Decoupled DiLoCo over 2 and 8 data centres.
 pub const LATENCY_S: f64 = 0.032;
 
-/// Training over several data centres.
+/// Model and machine whose training over several data centres is computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Training {
-    /// N, parameters of the model.
+    /// Number of parameters, N.
     pub params: f64,
-    /// Bits per value.
+    /// Number of bits per exchanged value.
     pub value_bits: f64,
-    /// T, compute time of one inner step, in seconds, above 0.
+    /// Compute time of an inner step, T, in seconds, above 0.
     pub step_s: f64,
-    /// M, data centres, at least 1.
+    /// Number of data centres, M, at least 1.
     pub data_centres: u32,
-    /// Time of an exchange in addition to sending, in seconds.
+    /// Latency of an exchange, in seconds, in addition to the sending time.
     pub latency_s: f64,
-    /// Release of data by the backward pass.
+    /// When the backward pass releases data.
     pub release: Release,
 }
 
-/// Release of data by the backward pass.
+/// When the backward pass releases data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// All exchanged data in this many buckets, evenly over the whole pass.
+    /// All exchanged data in this many buckets, evenly over the backward pass.
     Even(u32),
-    /// Each of this many layers after its gradients, the last layer first. Fragments are strided: with P fragments,
-    /// fragment p has the layers p, p + P, …
+    /// Each of this many layers after its gradient is computed, the last layer first. Fragments are strided: with P
+    /// fragments, fragment p consists of the layers p, p + P, …
     Layers(u32),
 }
 
-/// Rates over which the tables of Streaming DiLoCo were swept: 10^(−1 + 4k/49) Gbit/s for k = 0…49. All its published
-/// figures lie on it.
+/// Number of rates in the sweep of Streaming DiLoCo: 10^(−1 + 4k/49) Gbit/s for k = 0…49. All published figures are
+/// such rates.
 pub const GRID: u32 = 50;
 
-/// Returns rate `k` of [`GRID`], in bit/s.
+/// Returns rate `k` of the sweep, in bit/s; see [`GRID`].
 #[must_use]
 pub fn grid_rate(k: u32) -> f64 {
     1e9 * libm::pow(10.0, 4.0 * f64::from(k) / f64::from(GRID - 1) - 1.0)
 }
 
-/// A schedule of exchanges.
+/// Schedule of exchanges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// All gradients at each step, due at its end.
+    /// All gradients in each step, due at its end.
     DataParallel,
-    /// All parameters at each H-th step, due at its end.
+    /// All parameters in every H-th step, due at its end.
     DiLoCo {
-        /// H, steps between two exchanges.
+        /// Number of steps between two exchanges, H.
         sync_every: u32,
     },
-    /// One of P fragments every H/P steps, due τ steps after the end of the step in which it leaves.
+    /// One of P fragments every H/P steps, due τ steps after the end of the step in which it is sent.
     Streaming {
-        /// H, steps between two exchanges of the same fragment.
+        /// Number of steps between two exchanges of the same fragment, H.
         sync_every: u32,
-        /// P, fragments.
+        /// Number of fragments, P.
         fragments: u32,
-        /// τ, additional steps that an exchange may take.
+        /// Number of additional steps that an exchange may take, τ.
         overlap_steps: u32,
     },
-    /// One of P fragments at each step. Each fragment in flight has the link to itself, for τ steps, as the paper
-    /// assumes. [`Training::shared_rate`] gives the requirement if all in flight share the link.
+    /// One of P fragments in each step. Each fragment in flight has a link of its own for τ steps, as the paper
+    /// assumes. [`Training::shared_rate`] is for fragments that share a link.
     Decoupled {
-        /// P, fragments.
+        /// Number of fragments, P.
         fragments: u32,
-        /// τ, steps that an exchange may take.
+        /// Number of steps that an exchange may take, τ.
         overlap_steps: u32,
     },
 }
 
 impl Method {
-    /// Returns the time of an exchange among `data_centres` in addition to sending, in seconds, if each of them adds
-    /// `each_s`. It is nonzero only for Decoupled DiLoCo: the published rates of the others are reproduced without it.
+    /// Returns the latency of an exchange among `data_centres`, in seconds, if each of them adds `each_s`. It is 0
+    /// except for Decoupled DiLoCo, because the published rates of the other methods are reproduced without latency.
     #[must_use]
     pub fn latency_s(self, data_centres: u32, each_s: f64) -> f64 {
         if let Self::Decoupled { .. } = self { each_s * f64::from(data_centres) } else { 0.0 }
@@ -105,17 +105,18 @@ impl Method {
 }
 
 impl Training {
-    /// Returns the bits that an exchange of all parameters puts on the link of one data centre: N · bits · 2(1 − 1/M).
+    /// Returns the bits that one data centre sends in an exchange of all parameters: N · bits · 2(1 − 1/M).
     #[must_use]
     pub fn exchange_bits(&self) -> f64 {
         let data_centres = f64::from(self.data_centres.max(1));
         self.params * self.value_bits * 2.0 * (1.0 - 1.0 / data_centres)
     }
 
-    /// Returns the compute utilisation over a link of `rate` bit/s: compute time over compute and stall time, 0 to 1.
+    /// Returns the compute utilisation with a link of `rate` bit/s: compute time over the sum of compute and waiting
+    /// time, 0 to 1.
     ///
-    /// The stall of a step is the maximum over its buckets of max(0, arrival − deadline). For [`Method::Decoupled`],
-    /// where no learner waits, the utilisation is the share of a fragment that fits into τ steps.
+    /// In each step, the learner waits for the bucket with the largest delay after its deadline. In
+    /// [`Method::Decoupled`], no learner waits; the result is the fraction of a fragment that can be sent in τ steps.
     #[must_use]
     pub fn utilisation(&self, method: Method, rate: f64) -> f64 {
         match method {
@@ -132,8 +133,8 @@ impl Training {
         }
     }
 
-    /// Returns the rate of a link, in bit/s, at which utilisation reaches `target`, by bisection of the logarithm below
-    /// `rate_max`; `None` if `rate_max` is too slow. For [`Method::Decoupled`] the target is always 1.
+    /// Returns the lowest link rate at which utilisation reaches `target`, in bit/s, found by bisection. Returns `None`
+    /// if `rate_max` is too low. For [`Method::Decoupled`] the target is always 1.
     #[must_use]
     pub fn rate_for(&self, method: Method, target: f64, rate_max: f64) -> Option<f64> {
         let target = if let Method::Decoupled { .. } = method { 1.0 } else { target };
@@ -149,12 +150,11 @@ impl Training {
         Some(high)
     }
 
-    /// Returns the rate of a link, in bit/s, that carries all fragments of [`Method::Decoupled`] when those in flight
-    /// share it, first in, first out. Each fragment has left before the next one, and arrives within τ steps. `None` if
-    /// no link is fast enough.
+    /// Returns the link rate for [`Method::Decoupled`] if all fragments in flight share one first-in-first-out link, in
+    /// bit/s: (exchange bits / P) / min(T, τT − latency). Each fragment is sent before the next one and arrives within
+    /// τ steps. Returns `None` if the latency is too high for any rate.
     ///
-    /// (exchange bits / P) / min(T, τT − latency). On a slower link the queue grows without bound, and fragments are
-    /// exchanged less often.
+    /// At a lower rate the queue would grow without bound, so fragments would have to be exchanged less often.
     #[must_use]
     pub fn shared_rate(&self, fragments: u32, overlap_steps: u32) -> Option<f64> {
         let sending_s = (f64::from(overlap_steps) * self.step_s - self.latency_s).min(self.step_s);
@@ -162,8 +162,8 @@ impl Training {
         (sending_s > 0.0).then(|| bits / sending_s)
     }
 
-    /// Returns the slowest rate of [`GRID`] at which utilisation reaches `target`, in bit/s; `None` if even the fastest
-    /// is too slow.
+    /// Returns the lowest rate of the sweep (see [`GRID`]) at which utilisation reaches `target`, in bit/s. Returns
+    /// `None` if the highest rate is too low.
     #[must_use]
     pub fn grid_rate_for(&self, method: Method, target: f64) -> Option<f64> {
         let (mut low, mut high) = (0, GRID);
@@ -175,22 +175,22 @@ impl Training {
         (low < GRID).then(|| grid_rate(low))
     }
 
-    /// Returns the utilisation if one of `fragments` leaves every `sync_every / fragments` steps and is due
-    /// `overlap_steps` after its step's end.
+    /// Returns the utilisation if learners wait. A fragment is sent every `sync_every / fragments` steps and is due
+    /// `overlap_steps` steps after the end of the step in which it is sent.
     fn stalling(&self, rate: f64, sync_every: u32, fragments: u32, overlap_steps: u32) -> f64 {
         let sync_every = u64::from(sync_every.clamp(1, SYNC_EVERY_MAX));
         let fragments = u64::from(fragments.clamp(1, PIECES_MAX));
         let different = if let Release::Layers(_) = self.release { fragments } else { 1 };
         let plans: Vec<Vec<(f64, f64)>> = (0..different).map(|p| self.plan(p, fragments)).collect();
         let (mut clock_s, mut link_free_s) = (0.0, 0.0_f64);
-        // After H steps the schedule repeats, starting from the link's present state.
+        // The schedule repeats after H steps. The state of the link carries over.
         let (mut step, mut lag_s) = (0, f64::NAN);
         while step < STEPS {
             let (began_s, before_s) = (clock_s, lag_s);
             for step in 0..sync_every {
                 let mut stall_s = 0.0_f64;
                 let deadline_s = clock_s + (f64::from(overlap_steps) + 1.0) * self.step_s;
-                // Evenly over the steps: P/H of a fragment at each, with the running sum rounded down.
+                // P fragments are spread evenly over H steps, with the running sum rounded down.
                 for p in step * fragments / sync_every..(step + 1) * fragments / sync_every {
                     for &(after_s, bits) in &plans[(p % different) as usize] {
                         let sending_s = if bits > 0.0 { bits / rate } else { 0.0 };
@@ -210,11 +210,11 @@ impl Training {
         step as f64 * self.step_s / clock_s
     }
 
-    /// Returns when the backward pass releases data of fragment `p`: times after the beginning of the step, in seconds,
-    /// each with the number of bits released at that time.
+    /// Returns when the backward pass releases data of fragment `p`: pairs of the time since the start of the step, in
+    /// seconds, and the number of bits released at that time.
     fn plan(&self, p: u64, fragments: u64) -> Vec<(f64, f64)> {
         let bits = self.exchange_bits();
-        // The argument is the completed share of the backward pass.
+        // Maps the completed fraction of the backward pass to the time since the start of the step.
         let after_s = |share: f64| (FORWARD + share * (1.0 - FORWARD)) * self.step_s;
         match self.release {
             Release::Even(buckets) => {
@@ -268,8 +268,8 @@ mod tests {
         near(rate(decoupled, 8, 4.0), 0.84, 0.02);
     }
 
-    /// One link for all fragments in flight must carry one fragment per step: 3.33 Gbit/s, compared with 1.72 if each
-    /// has its own link. Learners that wait for a tenth of the time would need 2.98.
+    /// A link that all fragments in flight share must carry one fragment per step, 3.33 Gbit/s. Separate links need
+    /// 1.72 Gbit/s each. Learners that may wait for a tenth of the time would need 2.98 Gbit/s.
     #[test]
     fn fragments_that_share_a_link_need_a_faster_one() {
         let training = five_billion(2, 16.0, 0.064);
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_saturated_link_sets_the_pace() {
-        // If the link is always busy, a round of all parameters takes exchange_bits / rate.
+        // If the link is always busy, H steps take exchange_bits / rate.
         let training = five_billion(2, 16.0, 0.0);
         for method in [
             Method::DataParallel,
@@ -323,7 +323,8 @@ mod tests {
         }
     }
 
-    /// Table 4 of Streaming DiLoCo, its 10-billion model: on the grid's own value or a neighbouring one.
+    /// Goal: results for the 10-billion model in Table 4 of Streaming DiLoCo are the published rate of the sweep or a
+    /// neighbour.
     #[test]
     fn the_streaming_table_is_met() {
         let method =
@@ -344,7 +345,7 @@ mod tests {
         for (method, bits, row) in rows {
             for (target, paper) in [0.5, 0.8, 0.9, 0.95, 0.99].into_iter().zip(row) {
                 let ours = layers(bits).grid_rate_for(method, target).expect("on the grid") / GBIT;
-                // Published figures have one digit after the decimal point.
+                // Published figures are rounded to one decimal place.
                 let beside = (ours / paper) <= 1.21 && (ours + 0.05) / paper >= 1.0 / 1.21;
                 assert!(beside, "{method:?} at {target}: {ours} beside {paper}");
             }
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_is_not_claimed() {
+    fn unreachable_target_has_no_rate() {
         let late = five_billion(2, 16.0, 3.0);
         let decoupled = Method::Decoupled { fragments: 24, overlap_steps: 2 };
         assert_eq!(late.rate_for(decoupled, 0.9, 1e4 * GBIT), None);

@@ -1,9 +1,9 @@
-//! Share of the time that a large machine trains while its chips fail and return: Table 1 of the paper.
+//! Goodput of a large machine whose chips fail and return: Table 1 of the paper.
 //!
-//! M learners on N chips are M independent clusters of N/M chips. Interruptions of chips are random (Poisson, one per
-//! MTBI each). An elastic cluster stops briefly, continues without the affected slice, and takes it in again later; an
-//! inelastic one restarts as a whole. The paper names these mechanisms and not their durations, so that all
-//! [`Constants`] but the MTBI are our own.
+//! M learners on N chips are M independent clusters of N/M chips. Each chip is interrupted at random times (Poisson
+//! process, with the mean time between interruptions MTBI). An elastic cluster stops briefly, continues without the
+//! affected slice of chips, and takes it back later. An inelastic cluster restarts as a whole. The paper names these
+//! mechanisms but not their durations, so all [`Constants`] except the MTBI are our own.
 //!
 //! ```
 //! use archipelago_sim::scale::goodput::Cluster;
@@ -21,52 +21,52 @@ use serde::{Deserialize, Serialize};
 
 use crate::world::Rng;
 
-/// Largest expected number of interruptions in one simulation.
+/// Maximum expected number of interruptions in one simulation.
 const INTERRUPTIONS_MAX: f64 = 2e7;
 
-/// Largest number of chips in one simulation: each slice of them has its own speed.
+/// Maximum number of chips in one simulation, which draws a speed for each slice.
 const CHIPS_MAX: u64 = 100_000_000;
 
-/// Largest number of learners in one simulation.
+/// Maximum number of learners in one simulation.
 const LEARNERS_MAX: u32 = 1 << 16;
 
 /// A machine of many chips.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
-    /// N, chips in total, at least one for each learner, up to 10⁸.
+    /// Total number of chips, N: at least one per learner, up to 10⁸.
     pub chips: u64,
-    /// M, learners that share them evenly, 1 to 65,536.
+    /// Number of learners, M, with equal parts of the chips: 1 to 65,536.
     pub learners: u32,
-    /// Whether a learner continues without the chips that it lost.
+    /// Whether a learner continues without chips that it lost.
     pub elastic: bool,
     /// Failure rates and durations.
     pub constants: Constants,
 }
 
-/// Failure rate of chips, and durations.
+/// Failure rate and durations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Constants {
-    /// Mean time between interruptions of one chip, in seconds. One year, from the paper.
+    /// Mean time between interruptions of one chip (MTBI), in seconds. Default: one year, from the paper.
     pub mtbi_s: f64,
-    /// Chips that leave and return together. 64, our own choice.
+    /// Number of chips in a slice, which leave and return together. Default: 64, our own choice.
     pub slice_chips: u32,
-    /// Time of an inner step, in seconds. 4, our own choice. An interruption stops its learner at the end of the
-    /// current step; several in one step share the stop.
+    /// Time of an inner step, in seconds. An interruption stops its learner at the end of the current step, and
+    /// interruptions during one step cause one stop. Default: 4, our own choice.
     pub step_s: f64,
-    /// Stop of an elastic learner that continues with fewer chips, in seconds. 22, our own choice.
+    /// Duration of an elastic learner's stop to continue with fewer chips, in seconds. Default: 22, our own choice.
     pub down_scale_s: f64,
-    /// Stop of an elastic learner that takes in chips, in seconds. 20, our own choice.
+    /// Duration of an elastic learner's stop to take back chips, in seconds. Default: 20, our own choice.
     pub up_scale_s: f64,
-    /// Time that returned chips wait for another stop before they cause one, in seconds. 180, our own choice.
+    /// Time that returned chips wait for another stop before they cause one, in seconds. Default: 180, our own choice.
     pub gather_s: f64,
-    /// Stop of an inelastic learner, in seconds. 80, our own choice.
+    /// Duration of an inelastic learner's restart, in seconds. Default: 80, our own choice.
     pub restart_s: f64,
-    /// Time until interrupted chips return.
+    /// Distribution of the time until interrupted chips return.
     pub away: Delay,
-    /// Standard deviation of the speed of slices over its mean. 0.001, our own choice. A learner is as fast as its
-    /// slowest slice.
+    /// Standard deviation of the slices' speed, as a fraction of the mean. A learner is as fast as its slowest slice.
+    /// Default: 0.001, our own choice.
     pub speed_spread: f64,
 }
 
@@ -86,15 +86,15 @@ impl Default for Constants {
     }
 }
 
-/// An exponentiated Weibull distribution, F(t) = (1 − exp(−(t/scale)^shape))^exponent; the family is the paper's.
+/// Exponentiated Weibull distribution, F(t) = (1 − exp(−(t/scale)^shape))^exponent. The paper names this family.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Delay {
-    /// Scale, in seconds. 300, our own choice.
+    /// Scale, in seconds. Default: 300, our own choice.
     pub scale_s: f64,
-    /// Shape; below 1 for a heavy tail. 0.8, our own choice.
+    /// Shape; below 1 for a heavy tail. Default: 0.8, our own choice.
     pub shape: f64,
-    /// Exponent; above 1 for few short delays. 2, our own choice.
+    /// Exponent; above 1 to make short delays rare. Default: 2, our own choice.
     pub exponent: f64,
 }
 
@@ -105,48 +105,48 @@ impl Default for Delay {
 }
 
 impl Delay {
-    /// Draws a delay in seconds: F⁻¹ of a uniform number.
+    /// Draws a delay in seconds, as F⁻¹ of a uniform random number.
     pub fn draw_s(&self, rng: &mut Rng) -> f64 {
         let below = libm::pow(rng.unit(), 1.0 / self.exponent);
         self.scale_s * libm::pow(-libm::log1p(-below), 1.0 / self.shape)
     }
 }
 
-/// The result of a simulation.
+/// Result of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Goodput {
-    /// Share of the allocated chip time that trained, 0 to 1.
+    /// Fraction of the chip time that was spent training, 0 to 1.
     pub goodput: f64,
-    /// Share of the time in which at least one learner trained, 0 to 1.
+    /// Fraction of the time in which at least one learner trained, 0 to 1.
     pub uptime: f64,
-    /// Interruptions of chips.
+    /// Number of interruptions.
     pub interruptions: u64,
-    /// Stops of learners.
+    /// Number of stops of any learner.
     pub stops: u64,
-    /// Mean share of absent chips, 0 to 1.
+    /// Mean fraction of chips that were absent, 0 to 1.
     pub away: f64,
 }
 
-/// The result of one learner.
+/// Result of one learner.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stops {
-    /// Seconds of training, weighted by the share of its participating chips and their speed.
+    /// Training time in seconds, weighted by the fraction of participating chips and by their speed.
     pub trained_s: f64,
-    /// Stops, (from, until) in seconds, in order.
+    /// Start and end of each stop, in seconds, in chronological order.
     pub stopped_s: Vec<(f64, f64)>,
 }
 
-/// The reason why a cluster cannot be simulated.
+/// Reason why a cluster cannot be simulated.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ClusterError {
-    /// A number is out of its range.
+    /// A number is out of range.
     #[error("{what} is {value}: give {range}")]
     Range {
         /// Name of the number.
         what: &'static str,
         /// The value.
         value: f64,
-        /// The range.
+        /// Description of the range.
         range: &'static str,
     },
     /// The simulation would take too long.
@@ -156,25 +156,25 @@ pub enum ClusterError {
     TooMany {
         /// Expected number of interruptions.
         expected: f64,
-        /// Largest number allowed.
+        /// Maximum expected number of interruptions.
         most: f64,
     },
 }
 
 impl Cluster {
-    /// Creates a machine of elastic learners with the default constants.
+    /// Creates a machine with elastic learners and the default constants.
     #[must_use]
     pub fn new(chips: u64, learners: u32) -> Self {
         Self { chips, learners, elastic: true, constants: Constants::default() }
     }
 
-    /// Creates a machine with one learner that restarts as a whole: lockstep training without elasticity.
+    /// Creates a machine with one inelastic learner, that is, lockstep training that restarts as a whole.
     #[must_use]
     pub fn rigid(chips: u64) -> Self {
         Self { elastic: false, ..Self::new(chips, 1) }
     }
 
-    /// Simulates `hours` hours.
+    /// Simulates the machine for `hours` hours.
     ///
     /// # Errors
     /// - [`ClusterError::Range`]: a number of the cluster, or `hours`, is out of range.
@@ -183,7 +183,7 @@ impl Cluster {
         self.check(hours)?;
         let end_s = hours * 3_600.0;
         let mut all = Goodput { goodput: 0.0, uptime: 0.0, interruptions: 0, stops: 0, away: 0.0 };
-        // Spans in which no learner so far trained.
+        // Spans in which none of the learners so far trained.
         let mut down = vec![(0.0, end_s)];
         for (chips, learner) in self.learners(seed, end_s) {
             let share = chips as f64 / self.chips as f64;
@@ -197,7 +197,7 @@ impl Cluster {
         Ok(all)
     }
 
-    /// Simulates the same for each learner separately, with the spans of its stops.
+    /// Simulates the machine as [`Self::simulate`] does, and returns training time and stops of each learner.
     ///
     /// # Errors
     /// Those of [`Self::simulate`].
@@ -210,7 +210,7 @@ impl Cluster {
         Ok(self.learners(seed, hours * 3_600.0).map(stops).collect())
     }
 
-    /// Returns the chips of each learner, with its simulation.
+    /// Simulates each learner, and returns its number of chips with the result.
     fn learners(&self, seed: u64, end_s: f64) -> impl Iterator<Item = (u64, SimulatedLearner<'_>)> {
         let (each, more) = (self.chips / u64::from(self.learners), self.chips % u64::from(self.learners));
         (0..u64::from(self.learners)).map(move |learner| {
@@ -268,7 +268,7 @@ fn range(what: &'static str, value: f64, holds: bool, range: &'static str) -> Re
     if holds { Ok(()) } else { Err(ClusterError::Range { what, value, range }) }
 }
 
-/// Returns the overlaps of two lists of spans; both are sorted and disjoint.
+/// Returns the intersection of two lists of spans. In each list, spans are sorted and disjoint.
 fn both(a: &[(f64, f64)], b: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let (mut i, mut j, mut overlaps) = (0, 0, Vec::new());
     while let (Some(x), Some(y)) = (a.get(i), b.get(j)) {
@@ -281,24 +281,24 @@ fn both(a: &[(f64, f64)], b: &[(f64, f64)]) -> Vec<(f64, f64)> {
     overlaps
 }
 
-/// One learner, simulated from stop to stop.
+/// Simulation of one learner, from stop to stop.
 struct SimulatedLearner<'a> {
-    /// Seconds of training, weighted by the share of participating chips and their speed.
+    /// Training time in seconds, weighted by the fraction of participating chips and by their speed.
     trained_s: f64,
-    /// Seconds weighted by the share of absent chips.
+    /// Time in seconds, weighted by the fraction of absent chips.
     away_s: f64,
     interruptions: u64,
-    /// Stops, (from, until) in seconds, in order.
+    /// Start and end of each stop, in seconds, in chronological order.
     stopped: Vec<(f64, f64)>,
     constants: &'a Constants,
     elastic: bool,
     chips: f64,
-    /// Participating chips.
+    /// Number of participating chips.
     taking_part: f64,
-    /// Speed of the slowest slice; the mean is 1.
+    /// Speed of the slowest slice, relative to the mean.
     speed: f64,
-    /// Return times of absent slices, past ones for slices that wait to be taken in. They are the bits of seconds,
-    /// which for non-negative numbers sort as the numbers do. The earliest comes first.
+    /// Return times of absent slices, earliest first. A past time means that the slice waits to be taken back. Times
+    /// are seconds as the bits of an `f64`, which sort like the numbers because these are not negative.
     back: BinaryHeap<Reverse<u64>>,
     rng: Rng,
 }
@@ -306,7 +306,7 @@ struct SimulatedLearner<'a> {
 impl<'a> SimulatedLearner<'a> {
     fn new(chips: u64, elastic: bool, constants: &'a Constants, mut rng: Rng) -> Self {
         let slices = chips.div_ceil(constants.slice_chips.into());
-        // A slice keeps its speed; a possible absence of the slowest one is neglected.
+        // The model ignores that the slowest slice may be absent.
         let speeds = (0..slices).map(|_| 1.0 + constants.speed_spread * f64::from(rng.bell()));
         let speed = if constants.speed_spread > 0.0 { speeds.fold(f64::INFINITY, f64::min) } else { 1.0 };
         Self {
@@ -331,10 +331,10 @@ impl<'a> SimulatedLearner<'a> {
         }
     }
 
-    /// Trains from `now_s` until the next stop, and returns the time at which training continues.
+    /// Trains from `now_s` until the next stop. Returns the end of that stop.
     fn train_and_stop(&mut self, now_s: f64, end_s: f64) -> f64 {
         let interrupted_s = now_s + self.until_interrupted_s();
-        // Returned slices that wait never move the time backwards.
+        // The limit `now_s` keeps slices that have waited from moving time backwards.
         let due_s = self.next_back_s().map_or(f64::INFINITY, |s| s + self.constants.gather_s).max(now_s);
         let event_s = interrupted_s.min(due_s).min(end_s);
         let stop_s = self.end_of_step(now_s, event_s).min(end_s);
@@ -356,7 +356,7 @@ impl<'a> SimulatedLearner<'a> {
             stop_for_s = stop_for_s.max(self.constants.up_scale_s);
         }
         let resumes_s = stop_s + stop_for_s;
-        // Slices interrupted during the stop share it.
+        // Slices that are interrupted during the stop need no further stop.
         let next_s = stop_s + self.until_interrupted_s();
         lost.extend(self.interrupt(next_s, resumes_s));
         self.away_s += (resumes_s.min(end_s) - stop_s) * (1.0 - self.taking_part / self.chips);
@@ -364,7 +364,7 @@ impl<'a> SimulatedLearner<'a> {
         for (lost_s, chips) in lost {
             match self.elastic {
                 true => self.send_away(lost_s),
-                // A spare takes its place during the restart.
+                // A spare slice replaces it during the restart.
                 false => self.taking_part += chips,
             }
         }
@@ -374,7 +374,8 @@ impl<'a> SimulatedLearner<'a> {
         resumes_s
     }
 
-    /// Removes the slices interrupted from `first_s` to `until_s`. Returns the time of each loss and its chips.
+    /// Removes the slices that are interrupted from `first_s` to `until_s`. Returns the time of each loss and its
+    /// number of chips.
     fn interrupt(&mut self, first_s: f64, until_s: f64) -> Vec<(f64, f64)> {
         let (mut at_s, mut lost) = (first_s, Vec::new());
         while at_s <= until_s {
@@ -403,7 +404,7 @@ impl<'a> SimulatedLearner<'a> {
         self.back.peek().map(|back| f64::from_bits(back.0))
     }
 
-    /// Removes the slices that are back at `now_s` from the queue, and returns their chips.
+    /// Removes the slices that have returned by `now_s` from the queue. Returns their number of chips.
     fn take_in(&mut self, now_s: f64) -> f64 {
         let mut slices = 0_u32;
         while self.next_back_s().is_some_and(|back_s| back_s <= now_s) {
@@ -414,7 +415,7 @@ impl<'a> SimulatedLearner<'a> {
         (f64::from(slices) * f64::from(self.constants.slice_chips)).min(away)
     }
 
-    /// Returns the end of the step that contains `event_s`, for steps that began at `now_s`.
+    /// Returns the end of the step in which `event_s` falls. Steps began at `now_s`.
     fn end_of_step(&self, now_s: f64, event_s: f64) -> f64 {
         let step_s = self.constants.step_s;
         if step_s <= 0.0 || event_s == f64::INFINITY {
@@ -429,7 +430,7 @@ impl<'a> SimulatedLearner<'a> {
 mod tests {
     use super::*;
 
-    /// Constants without the effects that the closed formula neglects.
+    /// Returns constants without the effects that the closed formulas neglect.
     fn plain() -> Constants {
         Constants { step_s: 0.0, speed_spread: 0.0, slice_chips: 1, ..Constants::default() }
     }
@@ -438,7 +439,7 @@ mod tests {
         100.0 * cluster.simulate(1, hours).unwrap().goodput
     }
 
-    /// Every cell of Table 1 within 3 points.
+    /// Goal: every cell of Table 1 is within 3 percentage points.
     #[test]
     fn the_papers_table_is_met() {
         let chips = [150_000, 300_000, 600_000, 1_200_000, 2_400_000];
@@ -460,7 +461,7 @@ mod tests {
         }
     }
 
-    /// A stop of R after each 1/λ of training: 1/(1 + λR).
+    /// Goal: with a stop of R seconds after a mean of 1/λ seconds of training, goodput is 1/(1 + λR).
     #[test]
     fn restarts_follow_the_closed_formula() {
         for chips in [150_000, 1_200_000] {
@@ -472,7 +473,7 @@ mod tests {
         }
     }
 
-    /// Chips that return at once and are never taken in cost one down-scale each.
+    /// Goal: if returned chips are never taken back but do not matter, each interruption costs one down-scale.
     #[test]
     fn down_scales_follow_the_closed_formula() {
         let constants = Constants { gather_s: 1e12, up_scale_s: 0.0, ..plain() };
@@ -490,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_trains_almost_always() {
+    fn with_several_learners_uptime_is_near_one() {
         let uptime = |learners| Cluster::new(2_400_000, learners).simulate(1, 100.0).unwrap().uptime;
         let alone = Cluster { constants: plain(), ..Cluster::rigid(1_200_000) }.simulate(1, 100.0).unwrap();
         assert!((alone.uptime - alone.goodput).abs() < 1e-9, "{alone:?}");
@@ -504,7 +505,7 @@ mod tests {
             goodput(Cluster { constants, ..Cluster::new(150_000, 1) }, 10.0)
         };
         assert!((with(0.0) - 100.0).abs() < 1e-6, "{}", with(0.0));
-        // Among 2,344 slices, the slowest is about three deviations behind.
+        // The slowest of 2,344 slices is about three standard deviations below the mean.
         assert!((96.5..97.5).contains(&with(0.01)), "{}", with(0.01));
     }
 
@@ -526,7 +527,7 @@ mod tests {
         let cluster = Cluster::new(2_400_000, 4);
         assert_eq!(cluster.simulate(7, 20.0), cluster.simulate(7, 20.0));
         assert_ne!(cluster.simulate(7, 20.0), cluster.simulate(8, 20.0));
-        // A cluster of a single slice that is mostly absent.
+        // This cluster is a single slice that is absent most of the time.
         let constants = Constants { mtbi_s: 3_600.0, ..Constants::default() };
         let hopeless = Cluster { constants, ..Cluster::new(64, 1) }.simulate(1, 1_000.0).unwrap();
         for share in [hopeless.goodput, hopeless.uptime, hopeless.away] {

@@ -1,4 +1,4 @@
-//! Attacks of a learner that follows the protocol: forged reports and bodies of updates.
+//! Attacks of learners that follow the protocol: forged reports and forged update bodies.
 
 use std::collections::BTreeMap;
 
@@ -8,32 +8,32 @@ use serde::{Deserialize, Serialize};
 
 use super::Rng;
 
-/// Cosine of a drifting learner's updates to the direction that all drifting learners share.
+/// Cosine between a drifting learner's updates and the direction that all drifting learners share.
 const DRIFT: f64 = 0.5;
-/// Random stream of that direction, the same in every process of a run.
+/// Random stream of the shared drift direction. It is the same for all learners of a run.
 const DRIFT_STREAM: u64 = 0xd21f;
-/// Honest updates of each fragment that a stale learner sends before it repeats the last of them for ever. The very
-/// first are from the warm-up and close to zero.
+/// Number of honest updates of each fragment that a stale learner sends before it repeats the last one forever. The
+/// very first updates are close to zero because of the warm-up.
 const FRESH: usize = 4;
-/// Share of the longest accepted norm that a forger aims at; coding adds a little.
+/// Fraction of the largest accepted norm that forged updates have before coding, which may add to it.
 const NEARLY: f64 = 0.97;
-/// Accepted norm of an update relative to AdamW's largest, as the syncer has it.
+/// Largest accepted norm of an update relative to AdamW's largest possible one, as in the syncer.
 const REACH_SLACK: f64 = 4.0;
 
-/// State that a forger keeps between updates.
+/// State that a forging learner keeps between updates.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct ForgerState {
     rng: Rng,
-    /// Number of honest updates sent for each fragment, and the body of the last.
+    /// For each fragment, the number of honest updates sent and the body of the last one.
     kept: BTreeMap<FragmentId, (usize, Vec<u8>)>,
 }
 
-impl Memory {
+impl ForgerState {
     pub(super) fn new(rng: Rng) -> Self {
         Self { rng, kept: BTreeMap::new() }
     }
 
-    /// Keeps the body of `update` while it is one of the first; later replaces it with the kept one.
+    /// Stores the body of `update` if it is one of the first [`FRESH`]. Later replaces the body by the stored one.
     fn repeat(&mut self, update: &mut Update) {
         let (count, body) = self.kept.entry(update.fragment).or_default();
         if *count < FRESH {
@@ -43,27 +43,27 @@ impl Memory {
     }
 }
 
-/// Inputs of a forger.
+/// Inputs for forging a message.
 pub(super) struct Forger<'a> {
     pub(super) run: &'a RunSpec,
-    /// `None` before the run is joined; then there is nothing to forge.
+    /// Fragments of the run; `None` before the learner has joined, when there is nothing to forge.
     pub(super) fragments: Option<&'a Fragments>,
-    /// The latest body of each fragment from an honest learner.
+    /// Latest body of each fragment from any honest learner.
     pub(super) overheard: &'a BTreeMap<FragmentId, Vec<u8>>,
-    pub(super) memory: &'a mut Memory,
+    pub(super) state: &'a mut ForgerState,
 }
 
 impl Forger<'_> {
-    /// Returns the message that a learner with `attack` sends instead of `message`.
-    pub(super) fn tell(&mut self, attack: Attack, message: Message) -> Option<Message> {
-        if attack.swallows(&message) {
+    /// Returns the message that a learner with `attack` sends instead of `message`, or `None` if it sends nothing.
+    pub(super) fn forge_message(&mut self, attack: Attack, message: Message) -> Option<Message> {
+        if attack.suppresses(&message) {
             return None;
         }
         Some(match message {
             Message::Progress(progress) => Message::Progress(attack.report(progress)),
             Message::Update(mut update) => {
                 self.forge(attack, &mut update);
-                if attack.boasts_of_steps() {
+                if attack.claims_all_steps() {
                     (update.steps, update.tokens) = (u32::MAX, u64::MAX);
                 }
                 Message::Update(update)
@@ -72,7 +72,7 @@ impl Forger<'_> {
         })
     }
 
-    /// Applies `attack` to the body of `update`, which the learner's replica coded.
+    /// Applies `attack` to the body of `update`, which the learner's own replica coded.
     fn forge(&mut self, attack: Attack, update: &mut Update) {
         let segments = self.fragments.and_then(|fragments| fragments.segments(update.fragment));
         let Some(segments) = segments else { return };
@@ -81,20 +81,20 @@ impl Forger<'_> {
         let overheard = self.overheard.get(&update.fragment);
         match attack {
             Attack::Rides => update.body.fill(0),
-            Attack::Stale => self.memory.repeat(update),
+            Attack::Stale => self.state.repeat(update),
             Attack::Copies => update.body = overheard.unwrap_or(&update.body).clone(),
             Attack::Scales => self.raise_scales(&codec, segments, &values, update),
             _ => {
                 let honest = overheard.and_then(|body| codec.decode(segments, body).ok());
-                self.bend(attack, segments, &mut values, honest.as_deref(), update.steps);
+                self.change_values(attack, segments, &mut values, honest.as_deref(), update.steps);
                 update.body = codec.encode(segments, &values);
             }
         }
         update.checksum = checksum(&update.body);
     }
 
-    /// Applies `attack` to the trained `values`; `honest` is the latest update of an honest learner.
-    fn bend(
+    /// Applies `attack` to the honest `values` of an update. `honest` is the latest update of an honest learner.
+    fn change_values(
         &mut self,
         attack: Attack,
         segments: &[Segment],
@@ -106,35 +106,35 @@ impl Forger<'_> {
             Attack::Times(factor) => scale(values, f64::from(factor)),
             Attack::Reaches => {
                 let reach = NEARLY * reach(&self.run.inner, steps, values.len());
-                stretch(values, reach);
+                scale_to_norm(values, reach);
                 scale(values, -1.0);
             }
             Attack::Noise | Attack::Claims => {
                 for part in parts(segments, values.len()) {
                     let values = &mut values[part];
-                    let long = norm(values);
-                    values.fill_with(|| self.memory.rng.bell());
-                    stretch(values, long);
+                    let norm_before = norm(values);
+                    values.fill_with(|| self.state.rng.bell());
+                    scale_to_norm(values, norm_before);
                 }
             }
             Attack::Sandbags => {
                 let Some(honest) = honest else { return };
                 for part in parts(segments, values.len()) {
-                    stretch(&mut values[part.clone()], norm(&honest[part]));
+                    scale_to_norm(&mut values[part.clone()], norm(&honest[part]));
                 }
             }
             Attack::Drifts => {
                 for (part, segment) in parts(segments, values.len()).zip(segments) {
                     let stream = DRIFT_STREAM << 32 | u64::from(segment.start);
-                    lean(&mut values[part], Rng::stream(self.run.seed, stream));
+                    turn(&mut values[part], Rng::stream(self.run.seed, stream));
                 }
             }
             _ => {}
         }
     }
 
-    /// Raises the scale of each segment's first block until the update has the longest accepted norm, and each segment
-    /// its part of it.
+    /// Raises the scale of each segment's first block so that the update has the largest accepted norm, distributed
+    /// over the segments according to their size.
     fn raise_scales(&self, codec: &Codec, segments: &[Segment], values: &[f32], update: &mut Update) {
         if codec.code() == Code::F32 {
             return;
@@ -168,7 +168,7 @@ fn parts(segments: &[Segment], len: usize) -> impl Iterator<Item = std::ops::Ran
     })
 }
 
-/// Returns the largest norm that a syncer accepts for `steps` steps on `len` values, see `rounds/admit.rs`.
+/// Returns the largest norm that a syncer accepts for `steps` steps on `len` values; see `rounds/admit.rs`.
 fn reach(inner: &InnerSpec, steps: u32, len: usize) -> f64 {
     let [beta1, beta2] = [inner.beta1, inner.beta2].map(f64::from);
     let step = f64::from(inner.lr_max) * ((1.0 - beta1) / (1.0 - beta2).sqrt()).max(1.0);
@@ -183,81 +183,82 @@ fn scale(values: &mut [f32], factor: f64) {
     values.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
 }
 
-/// Scales `values` to the norm `long`; zeros stay zeros.
-fn stretch(values: &mut [f32], long: f64) {
-    let is = norm(values);
-    if is > 0.0 {
-        scale(values, long / is);
+/// Scales `values` to the norm `target`. Zeros stay zeros.
+fn scale_to_norm(values: &mut [f32], target: f64) {
+    let before = norm(values);
+    if before > 0.0 {
+        scale(values, target / before);
     }
 }
 
-/// Turns `values` towards a random direction and keeps their norm.
-fn lean(values: &mut [f32], mut rng: Rng) {
-    let long = norm(values);
-    if long == 0.0 {
+/// Turns `values` towards a random direction without changing their norm.
+fn turn(values: &mut [f32], mut rng: Rng) {
+    let norm_before = norm(values);
+    if norm_before == 0.0 {
         return;
     }
     let mut direction: Vec<f32> = values.iter().map(|_| rng.bell()).collect();
-    stretch(&mut direction, DRIFT);
-    scale(values, (1.0 - DRIFT * DRIFT).sqrt() / long);
+    scale_to_norm(&mut direction, DRIFT);
+    scale(values, (1.0 - DRIFT * DRIFT).sqrt() / norm_before);
     values.iter_mut().zip(&direction).for_each(|(value, towards)| *value += towards);
-    stretch(values, long);
+    scale_to_norm(values, norm_before);
 }
 
-/// Attack by a learner. The messages are well-formed, and none of them is refused for its form.
+/// Attack of a learner. Its messages are well-formed, so none is refused for its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attack {
-    /// Reports a step time of one hour and answers nothing.
+    /// Reports a step time of one hour and sends no updates.
     Crawls,
-    /// Reports a step time of a hundredth of a millisecond and answers nothing.
+    /// Reports a step time of about a hundredth of a millisecond and sends no updates.
     Boasts,
-    /// Answers nothing.
+    /// Sends no updates.
     Mute,
-    /// Reports the largest possible number of trained tokens and answers nothing.
+    /// Reports the largest possible number of trained tokens and sends no updates.
     Inflates,
-    /// Sends zeros as the progress of the largest possible number of steps, and reports all its leases as done.
+    /// Sends zeros as the progress of the largest possible number of steps, and reports all its leases as completed.
     Rides,
     /// Multiplies its updates by this factor; a negative one reverses them.
     Times(i32),
-    /// Reverses its updates and scales them to the longest norm that the syncer accepts for their steps.
+    /// Reverses its updates and scales them to the largest norm that the syncer accepts for their steps.
     Reaches,
-    /// Sends noise with the norm of its real progress on each segment.
+    /// Sends noise that has the norm of its honest progress on each segment.
     Noise,
-    /// Sends a few honest updates of each fragment, then repeats the last of them as if it were new.
+    /// Sends a few honest updates of each fragment, then repeats the last one as if it were new.
     Stale,
-    /// Sends the latest update of an honest learner for the same fragment.
+    /// Sends copies of the latest update of an honest learner on the same fragment.
     Copies,
-    /// Sends noise and reports the largest possible number of steps for it.
+    /// Sends noise and claims the largest possible number of steps for it.
     Claims,
-    /// Scales its updates to the norm of an honest learner's, however little it trained. In the lab it takes one step
-    /// in ten.
+    /// Scales its updates to the norm of an honest learner's, however little it trained. In the experiments it takes
+    /// one step in ten.
     Sandbags,
-    /// Keeps the norm of its updates, but turns them to a cosine of ½ with a direction that all such liars share.
+    /// Keeps the norm of its updates, but turns them to a cosine of ½ with a direction that all learners with this
+    /// attack share.
     Drifts,
-    /// Raises the scale of each segment's first block until the update has the longest accepted norm; all codes stay.
-    /// Has no effect on uncoded values.
+    /// Raises the scale of each segment's first block so that the update has the largest accepted norm. All codes stay
+    /// the same. Has no effect on uncoded values.
     Scales,
 }
 
-/// Reported step time of a boasting learner, in milliseconds.
+/// Step time that boasting learners report, in milliseconds.
 const BOAST_MS: f32 = 0.011;
-/// Reported step time of a learner that pretends to crawl, in milliseconds.
+/// Step time that a learner with [`Attack::Crawls`] reports, in milliseconds.
 const CRAWL_MS: f32 = 3_600_000.0;
 
 impl Attack {
-    /// Returns true if a learner with this attack sends nothing instead of `message`.
-    pub(super) fn swallows(self, message: &Message) -> bool {
+    /// Returns true if a learner with this attack does not send `message`.
+    pub(super) fn suppresses(self, message: &Message) -> bool {
         matches!(message, Message::Update(_) | Message::NoUpdate { .. })
             && matches!(self, Self::Crawls | Self::Boasts | Self::Mute | Self::Inflates)
     }
 
-    /// Returns true if its updates claim the largest possible number of steps.
-    pub(super) fn boasts_of_steps(self) -> bool {
+    /// Returns true if updates with this attack claim the largest possible number of steps.
+    pub(super) fn claims_all_steps(self) -> bool {
         matches!(self, Self::Rides | Self::Claims)
     }
 
-    /// Returns the report that replaces `progress`.
+    /// Returns the report that a learner with this attack sends instead of `progress`.
     pub(super) fn report(self, progress: Progress) -> Progress {
         let done = |leases: Vec<_>| leases.into_iter().map(|(lease, _)| (lease, u32::MAX)).collect();
         match self {
@@ -286,13 +287,13 @@ mod tests {
     const LENS: [u32; 2] = [640, 320];
     const STEPS: u32 = 10;
 
-    /// One fragment of two segments, in blocks of 16 values of four bits.
+    /// Forgery of updates of one fragment with two segments, in 4-bit codes and blocks of 16 values.
     struct ForgeryCase {
         run: RunSpec,
         fragments: Fragments,
         codec: Codec,
         overheard: BTreeMap<FragmentId, Vec<u8>>,
-        memory: Memory,
+        state: ForgerState,
     }
 
     impl ForgeryCase {
@@ -303,14 +304,14 @@ mod tests {
             let (run, _) = Toy::run(1, 1, 100);
             let codec = Codec::new(&run.exchange).unwrap();
             let fragments = Fragments::plan(&layout, NonZeroU16::MIN);
-            Self { run, fragments, codec, overheard: BTreeMap::new(), memory: Memory::new(Rng::new(7)) }
+            Self { run, fragments, codec, overheard: BTreeMap::new(), state: ForgerState::new(Rng::new(7)) }
         }
 
         fn segments(&self) -> &[Segment] {
             self.fragments.segments(FragmentId(0)).unwrap()
         }
 
-        /// Returns a random trained update with values of about `size`.
+        /// Returns a random honest update with values of about `size`.
         fn honest(&self, seed: u64, size: f32) -> Update {
             let mut rng = Rng::new(seed);
             let values: Vec<f32> = (0..LENS.iter().sum()).map(|_| size * rng.bell()).collect();
@@ -330,20 +331,20 @@ mod tests {
             }
         }
 
-        fn tell(&mut self, attack: Attack, message: Message) -> Vec<Message> {
-            let Self { run, fragments, overheard, memory, .. } = self;
-            let mut forger = Forger { run, fragments: Some(fragments), overheard, memory };
-            forger.tell(attack, message).into_iter().collect()
+        fn forge_message(&mut self, attack: Attack, message: Message) -> Vec<Message> {
+            let Self { run, fragments, overheard, state, .. } = self;
+            let mut forger = Forger { run, fragments: Some(fragments), overheard, state };
+            forger.forge_message(attack, message).into_iter().collect()
         }
 
         fn forge(&mut self, attack: Attack, update: &Update) -> Update {
-            let told = self.tell(attack, Message::Update(update.clone()));
-            let [Message::Update(forged)] = &told[..] else { panic!("{told:?}") };
+            let messages = self.forge_message(attack, Message::Update(update.clone()));
+            let [Message::Update(forged)] = &messages[..] else { panic!("{messages:?}") };
             assert_eq!(forged.checksum, checksum(&forged.body), "{attack:?}");
             forged.clone()
         }
 
-        /// Returns the decoded values of an update for each segment; panics if its form is refused.
+        /// Returns the decoded values of each segment of an update. Panics if the body is malformed.
         fn values(&self, update: &Update) -> [Vec<f32>; 2] {
             let mut values = self.codec.decode(self.segments(), &update.body).unwrap();
             let second = values.split_off(LENS[0] as usize);
@@ -368,7 +369,7 @@ mod tests {
         }
     }
 
-    /// Returns true if both are within ten percent of the expectation.
+    /// Returns true if both values are within ten percent of the expected ones.
     fn near(found: [f64; 2], expected: [f64; 2]) -> bool {
         found.iter().zip(expected).all(|(found, expected)| (found / expected - 1.0).abs() < 0.1)
     }
@@ -424,9 +425,12 @@ mod tests {
             state: archipelago_core::wire::LearnerState::Training,
             leases: vec![(archipelago_core::wire::LeaseId(1), 3)],
         };
-        let told = forge.tell(Attack::Claims, Message::Progress(report));
-        let [Message::Progress(said)] = &told[..] else { panic!("{told:?}") };
-        assert!(said.tokens == u64::MAX && said.step_ms < 1.0 && said.leases[0].1 == u32::MAX, "{said:?}");
+        let messages = forge.forge_message(Attack::Claims, Message::Progress(report));
+        let [Message::Progress(progress)] = &messages[..] else { panic!("{messages:?}") };
+        assert!(
+            progress.tokens == u64::MAX && progress.step_ms < 1.0 && progress.leases[0].1 == u32::MAX,
+            "{progress:?}"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The invariant checker: observes all traffic of the syncer, its crashes and recoveries, and reports violations.
+//! Invariant checker. It observes the syncer's messages and events, its crashes and recoveries, and records violations.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,33 +16,34 @@ use super::shadow_ledger::{OwnerCommands, ProcessKey, ShadowEntry, ShadowLedger,
 use super::step_lineage::StepLineage;
 use super::{Violation, World};
 
-/// Values hashed at a time.
+/// Number of values hashed at a time.
 const DIGESTED: usize = 1 << 12;
 
-/// The state of a run, as an outside observer sees it.
+/// Facts that the checker derives from the observed traffic, events and decisions of a run.
 #[derive(Clone)]
 pub(super) struct Audit {
     /// Ledger with all decisions.
     pub(super) ledger: ShadowLedger,
-    /// Ledger with the decisions known to be on the disk; `booked` has the later ones, which a crash may revoke.
-    pub(super) kept: ShadowLedger,
-    pub(super) booked: VecDeque<(u64, ShadowEntry)>,
-    /// The newest row on the disk.
+    /// Ledger with the decisions that are known to be on the disk. The next field has the later ones, with their row
+    /// numbers; a crash may revoke them.
+    durable_ledger: ShadowLedger,
+    later_entries: VecDeque<(u64, ShadowEntry)>,
+    /// Number of the newest row that is known to be on the disk.
     pub(super) safe: u64,
-    /// Messages that learners really received.
-    pub(super) told: ReceiptLog,
+    /// Messages that were really sent to learners.
+    receipt_log: ReceiptLog,
     pub(super) orders: OwnerCommands,
-    /// Updates that the tape records as merged, before their receipt.
+    /// Credited tokens of updates that the tape records as merged, until the syncer reports the fate.
     pub(super) merged: BTreeMap<(LearnerId, FragmentId, Serial), u64>,
-    /// Digest of Θ̂ for each version, kept for the whole run.
+    /// Digest of Θ̂ for each version of a fragment, kept for the whole run.
     contents: BTreeMap<(FragmentId, Version), u64>,
-    /// Digest of Θ and the momentum together, for each version.
+    /// Digest of Θ and momentum for each version of a fragment.
     wholes: BTreeMap<(FragmentId, Version), u64>,
-    /// Learner of each connection of this syncer process.
+    /// Learner of each open connection of the current syncer process.
     pub(super) learners: BTreeMap<ConnId, LearnerId>,
-    /// Received updates without a fate.
+    /// Number of received copies of each update that has no fate yet.
     pub(super) pending: BTreeMap<(LearnerId, FragmentId, Serial), u32>,
-    /// Base version of each published change.
+    /// Base version of each published change, by the version to which it leads.
     pub(super) changes: BTreeMap<(FragmentId, Version), Version>,
     pub(super) versions: BTreeMap<FragmentId, Version>,
     pub(super) in_flight: BTreeMap<FragmentId, Round>,
@@ -51,7 +52,7 @@ pub(super) struct Audit {
     pub(super) receipts: Receipts,
     /// Machine of each learner.
     pub(super) homes: BTreeMap<LearnerId, u32>,
-    /// Steps contained in each sent update, until the update is settled.
+    /// Incarnation and steps of each sent update, until its fate is known and on the disk.
     pub(super) sent: BTreeMap<(u32, FragmentId, Serial), (u32, Spans)>,
     /// Merged steps that were discarded when the owner restored a backup.
     pub(super) undone: BTreeMap<(ProcessKey, FragmentId), Spans>,
@@ -63,11 +64,11 @@ impl Audit {
     pub(super) fn new(syncer: &Syncer) -> Self {
         let ledger = ShadowLedger::new(syncer.spec().model.context);
         let mut audit = Self {
-            kept: ledger.clone(),
+            durable_ledger: ledger.clone(),
             ledger,
-            booked: VecDeque::new(),
+            later_entries: VecDeque::new(),
             safe: 0,
-            told: ReceiptLog::default(),
+            receipt_log: ReceiptLog::default(),
             orders: OwnerCommands::default(),
             merged: BTreeMap::new(),
             contents: BTreeMap::new(),
@@ -93,12 +94,12 @@ impl Audit {
         audit
     }
 
-    /// Notes that the owner ends the run. From now on neither τ nor the floor applies.
+    /// Records that the owner ends the run. From now on, τ and the minimum time between launches no longer apply.
     pub(super) fn on_finish(&mut self) {
         self.finishing = true;
     }
 
-    /// Notes an update sent by an honest machine; `lineage` knows the steps in it.
+    /// Records an update sent by an honest machine. `lineage` has the steps in it.
     pub(super) fn on_update_sent(&mut self, machine: u32, life: u32, update: &Update, lineage: &StepLineage) {
         let (fragment, serial) = (update.fragment, update.serial);
         let Some(progress) = lineage.coded(fragment, serial) else { return };
@@ -109,16 +110,16 @@ impl Audit {
         self.sent.insert((machine, fragment, serial), (life, progress.clone()));
     }
 
-    /// Notes an update that the syncer receives.
+    /// Records an update that the syncer receives.
     pub(super) fn on_arrived(&mut self, conn: ConnId, update: &Verified, syncer: &Syncer) {
         let Some(&learner) = self.learners.get(&conn) else { return };
-        // An update for another run or an unknown fragment ends the connection instead.
+        // An update for another run or an unknown fragment has no fate, because it ends the connection.
         if update.run == syncer.run() && update.fragment.0 < syncer.fragments().count() {
             *self.pending.entry((learner, update.fragment, update.serial)).or_default() += 1;
         }
     }
 
-    /// Notes that the syncer learns of a closed connection.
+    /// Records that the syncer has noticed the end of a connection.
     pub(super) fn on_gone(&mut self, conn: ConnId) {
         self.learners.remove(&conn);
     }
@@ -128,27 +129,27 @@ impl Audit {
         self.homes.get(&learner).copied()
     }
 
-    /// Checks that the syncer, after draining its effects, left no receipt and no merge unaccounted for.
+    /// After the syncer's effects were processed, checks that every receipt and merge was reported.
     pub(super) fn on_drained(&mut self) {
-        let told = self.receipts.check();
-        self.verify(told);
+        let result = self.receipts.check();
+        self.verify(result);
         if let Some((&(learner, fragment, serial), _)) = self.merged.first_key_value() {
             self.verify(Err(Violation::NoFate { learner, fragment, serial }));
         }
     }
 
-    /// Checks a message that the syncer sends, to `machine` if the connection is open.
+    /// Checks a message that the syncer sends on `conn`. `machine` is the receiver, if the connection is open.
     pub(super) fn on_sent(&mut self, conn: ConnId, machine: Option<u32>, message: &Message) {
         let what = match message {
             Message::Welcome(welcome) => {
                 self.learners.insert(conn, welcome.learner);
-                self.told.greet(conn, welcome.learner);
+                self.receipt_log.record_learner(conn, welcome.learner);
                 self.homes.extend(machine.map(|machine| (welcome.learner, machine)));
                 return;
             }
             Message::Receipt { serial, fragment, fate, .. } => {
                 if let Some(&learner) = self.learners.get(&conn) {
-                    return self.receipts.say(learner, *fragment, *serial, *fate);
+                    return self.receipts.record(learner, *fragment, *serial, *fate);
                 }
                 "a receipt"
             }
@@ -166,7 +167,7 @@ impl Audit {
             Message::Merged(merged) => {
                 let (fragment, base, to) = (merged.fragment, merged.base, merged.version);
                 let from = self.versions.get(&fragment).copied().unwrap_or_default();
-                // A learner that is slightly behind gets older changes again, unchanged.
+                // A learner that is slightly behind receives older changes again, unchanged.
                 let fits = match self.changes.get(&(fragment, to)) {
                     Some(&before) => base == before,
                     None => base == from && to > from,
@@ -200,7 +201,7 @@ impl Audit {
             Event::MergeFailed { round, fragment, .. } => self.on_over(round, fragment),
             Event::Merged { round, fragment, version, .. } => {
                 let base = self.versions.insert(fragment, version).unwrap_or_default();
-                // The change may have been sent to no learner when it was new.
+                // The change may have been sent to no learner when it was made.
                 self.changes.entry((fragment, version)).or_insert(base);
                 self.on_over(round, fragment);
             }
@@ -216,7 +217,7 @@ impl Audit {
         }
     }
 
-    /// Checks the outcome of a merge job.
+    /// Checks the result of a merge job.
     pub(super) fn on_outcome(&mut self, outcome: &MergeOutcome) {
         let MergeOutcome { round, fragment, state, .. } = outcome;
         let vectors = [&state.theta, &state.hat, &state.momentum];
@@ -227,7 +228,7 @@ impl Audit {
         self.note_content(*fragment, state);
     }
 
-    /// Checks the `hats` of a learner (fragment, version, Θ̂) against the syncer's published versions.
+    /// Checks a learner's `hats` (fragment, version, Θ̂) against the versions that the syncer has published.
     ///
     /// # Errors
     /// [`Violation::Drift`].
@@ -244,8 +245,8 @@ impl Audit {
         Ok(())
     }
 
-    /// Compares the syncer's ledger with the observed traffic. `trained` returns the tokens that the honest learner of
-    /// a name really trained on.
+    /// Compares the syncer's ledger with the observed traffic. `trained` returns the tokens that an honest learner has
+    /// really trained on, by its name.
     ///
     /// # Errors
     /// [`Violation::NoFate`], [`Violation::Unleased`], [`Violation::Untrained`], [`Violation::Ledger`].
@@ -262,7 +263,7 @@ impl Audit {
         self.ledger.check(syncer.ledger(), trained)
     }
 
-    /// Checks that every step of a process is accounted for.
+    /// Checks that the progress of every step of the process `life` is in θ, merged, discarded, or undone by a backup.
     ///
     /// # Errors
     /// [`Violation::WindowLost`].
@@ -277,8 +278,10 @@ impl Audit {
         missing.map_or(Ok(()), lost)
     }
 
+    /// Returns whether all checks so far have passed.
+    ///
     /// # Errors
-    /// The first violation seen.
+    /// The first violation.
     pub(super) fn verdict(&self) -> Result<(), Violation> {
         self.broken.clone().map_or(Ok(()), Err)
     }
@@ -297,7 +300,7 @@ impl Audit {
     ) {
         let exchange = &syncer.spec().exchange;
         let floor_ms = f64::from(exchange.sync_every) * step_ms / f64::from(syncer.fragments().count());
-        // Casting drops the fraction: times are whole milliseconds.
+        // Times are whole milliseconds, so the fraction is dropped.
         let floor_ms = floor_ms as u64;
         let in_flight = self.in_flight.len() as u32;
         let limit = syncer.config().quorum.rounds_in_flight.max(1);
@@ -327,11 +330,11 @@ impl Audit {
         }
     }
 
-    /// Follows the steps of an update to their fate, and checks that the learner gets its receipt.
+    /// Checks that the receipt matches the fate, and that a merged update is on the tape.
     fn on_fate(&mut self, learner: LearnerId, fragment: FragmentId, serial: Serial, fate: Fate) {
         let is_here = self.learners.values().any(|other| *other == learner);
-        let told = self.receipts.settle(learner, fragment, serial, fate, is_here);
-        self.verify(told);
+        let result = self.receipts.check_fate(learner, fragment, serial, fate, is_here);
+        self.verify(result);
         match fate {
             Fate::Merged { tokens, .. } => {
                 if self.merged.remove(&(learner, fragment, serial)) != Some(tokens) {
@@ -371,12 +374,12 @@ fn content(values: &[f32]) -> u64 {
     content_of(&[values])
 }
 
-/// Hashes the values' bits in large chunks, which is faster than one by one.
+/// Adds the bits of `values` to a hash, in large chunks, which is faster than one by one.
 fn digest(sha: &mut Sha256, values: &[f32]) {
     values.chunks(DIGESTED).for_each(|values| sha.update(from_f32s(values)));
 }
 
-/// Returns the first 8 bytes of the SHA-256 of the values' bits.
+/// Returns the first 8 bytes of the SHA-256 of the vectors' bits.
 fn content_of(vectors: &[&[f32]]) -> u64 {
     let mut sha = Sha256::new();
     vectors.iter().for_each(|vector| digest(&mut sha, vector));
@@ -384,17 +387,17 @@ fn content_of(vectors: &[&[f32]]) -> u64 {
     u64::from_be_bytes(digest[..8].try_into().expect("SHA-256 has 32 bytes"))
 }
 
-/// Ledger, and the later decisions by row, in order.
+/// Ledger with the decisions on the disk, and the later decisions with their row numbers, in order.
 pub(super) type AuditState = (ShadowLedger, VecDeque<(u64, ShadowEntry)>);
 
 impl Audit {
-    /// Records the syncer's decision in row `seq`.
+    /// Records a decision of the syncer in row `seq`.
     pub(super) fn on_entry(&mut self, seq: u64, entry: &Entry) {
-        self.orders.note(seq, entry);
+        self.orders.record(seq, entry);
         match entry {
-            Entry::Leased { learner, grant } => self.book(seq, ShadowEntry::Granted(*learner, *grant)),
-            &Entry::Forgotten { learner } => self.told.forget(learner),
-            &Entry::Returned { lease, windows, .. } => self.book(seq, ShadowEntry::TakenBack(lease, windows)),
+            Entry::Leased { learner, grant } => self.apply(seq, ShadowEntry::Granted(*learner, *grant)),
+            &Entry::Forgotten { learner } => self.receipt_log.forget(learner),
+            &Entry::Returned { lease, windows, .. } => self.apply(seq, ShadowEntry::Returned(lease, windows)),
             Entry::Merged(merge) => {
                 for part in &merge.parts {
                     let (learner, fragment, serial) = (part.learner, merge.fragment, part.serial);
@@ -404,56 +407,55 @@ impl Audit {
                     });
                     let tokens = part.tokens;
                     self.merged.insert((learner, fragment, serial), tokens);
-                    self.book(seq, ShadowEntry::Merged { learner, fragment, serial, tokens, steps });
+                    self.apply(seq, ShadowEntry::Merged { learner, fragment, serial, tokens, steps });
                 }
             }
             _ => {}
         }
     }
 
-    /// Notes that everything up to row `seq` is on the disk.
+    /// Records that all rows up to `seq` are on the disk.
     pub(super) fn on_safe(&mut self, seq: u64) {
         self.safe = self.safe.max(seq);
-        while let Some((_, booked)) = self.booked.pop_front_if(|(booked, _)| *booked <= seq) {
-            if let ShadowEntry::Merged { fragment, serial, steps: Some(((machine, _), _)), .. } = &booked {
+        while let Some((_, entry)) = self.later_entries.pop_front_if(|(row, _)| *row <= seq) {
+            if let ShadowEntry::Merged { fragment, serial, steps: Some(((machine, _), _)), .. } = &entry {
                 self.sent.remove(&(*machine, *fragment, *serial));
             }
-            // The entry was booked before, and any violation was reported then.
-            let _ = self.kept.book(&booked);
+            // The entry was checked when it was added to the first ledger.
+            let _ = self.durable_ledger.apply(&entry);
         }
     }
 
-    /// Notes a message that really leaves the syncer.
-    pub(super) fn on_told(&mut self, conn: ConnId, message: &Message) {
-        self.told.tell(conn, message);
+    /// Records a message that is really sent to a learner.
+    pub(super) fn on_delivered(&mut self, conn: ConnId, message: &Message) {
+        self.receipt_log.record_message(conn, message);
     }
 
-    /// Notes a version of a fragment that really leaves the syncer for a machine.
-    pub(super) fn on_told_version(&mut self, machine: u32, fragment: FragmentId, version: Version) {
+    /// Records that a version of a fragment is really sent to a machine.
+    pub(super) fn on_version_delivered(&mut self, machine: u32, fragment: FragmentId, version: Version) {
         let learner = self.homes.iter().find(|(_, home)| **home == machine).map(|(learner, _)| *learner);
         if let Some(learner) = learner {
-            self.told.version(learner, fragment, version);
+            self.receipt_log.record_version(learner, fragment, version);
         }
     }
 
-    /// Returns the number of merged updates whose learners know that they were merged.
-    pub(super) fn told_merges(&self) -> u64 {
-        self.told.merges()
+    /// Returns the number of merged updates whose learners were notified.
+    pub(super) fn notified_merges(&self) -> u64 {
+        self.receipt_log.merges()
     }
 
-    /// Returns the ledger that are certainly on the disk, and the decisions that may be. The next start shows which of
-    /// these a crash kept.
-    pub(super) fn kept(&self) -> AuditState {
-        (self.kept.clone(), self.booked.clone())
+    /// Returns the ledger with the decisions on the disk, and the later decisions, which a crash may revoke.
+    pub(super) fn backup_state(&self) -> AuditState {
+        (self.durable_ledger.clone(), self.later_entries.clone())
     }
 
-    /// Notes that the owner restored a backup, with the checker's knowledge at backup time.
-    pub(super) fn on_put_back(&mut self, (ledger, booked): AuditState) {
+    /// Records that the owner restored a backup. The argument is the checker's state at the time of the backup.
+    pub(super) fn on_backup_restored(&mut self, (ledger, later_entries): AuditState) {
         for (place, steps) in self.ledger.all_steps() {
             self.undone.entry(*place).or_default().add(steps);
         }
-        self.told.take_back(&ledger);
-        (self.kept, self.booked, self.safe) = (ledger, booked, 0);
+        self.receipt_log.restore_backup(&ledger);
+        (self.durable_ledger, self.later_entries, self.safe) = (ledger, later_entries, 0);
     }
 
     /// Checks a recovery from a tape that ends with row `last`.
@@ -462,13 +464,13 @@ impl Audit {
             self.verify(Err(Violation::RowsLost { safe: self.safe, last }));
         }
         self.on_safe(last);
-        // Decisions that never reached the disk are void.
-        self.booked.clear();
-        self.ledger = self.kept.clone();
+        // Decisions that did not reach the disk are void.
+        self.later_entries.clear();
+        self.ledger = self.durable_ledger.clone();
         self.merged.clear();
-        let told = self.told.check(recovery, &self.ledger);
-        self.verify(told);
-        self.orders.cut(last);
+        let result = self.receipt_log.check(recovery, &self.ledger);
+        self.verify(result);
+        self.orders.discard_after(last);
         self.finishing = self.orders.is_finishing();
         let obeyed = self.orders.check(recovery.record());
         self.verify(obeyed);
@@ -479,7 +481,7 @@ impl Audit {
         }
     }
 
-    /// Resets the state of the syncer's process before it serves.
+    /// Resets the facts about the syncer's process before a new process serves.
     pub(super) fn on_started(&mut self, syncer: &Syncer) {
         self.receipts = Receipts::default();
         let versions = syncer.fragments().ids().zip(syncer.states());
@@ -491,17 +493,17 @@ impl Audit {
         self.launched = None;
     }
 
-    fn book(&mut self, seq: u64, booked: ShadowEntry) {
-        let result = self.ledger.book(&booked);
+    fn apply(&mut self, seq: u64, entry: ShadowEntry) {
+        let result = self.ledger.apply(&entry);
         self.verify(result);
-        self.booked.push_back((seq, booked));
+        self.later_entries.push_back((seq, entry));
     }
 }
 
 impl World {
-    /// Requires from now on that each learner that trains and is reachable is merged within its machine's number of
-    /// milliseconds; [`Self::check`] reports a violation. Any fault or order that affects the machine or the syncer
-    /// restarts the time.
+    /// Requires from now on that the updates of each machine are merged within the given number of milliseconds, one
+    /// per machine, while it trains and is connected. [`Self::check`] reports a violation. Any fault or command that
+    /// affects the machine or the syncer restarts its time.
     pub fn expect_merges(&mut self, within_ms: &[u64]) {
         for (machine, &ms) in self.machines.iter_mut().zip(within_ms) {
             machine.merged_within_ms = Some(ms);
@@ -509,8 +511,8 @@ impl World {
         }
     }
 
-    /// Restarts the time of `machine`, or of all machines, at `at`.
-    pub(super) fn excuse(&mut self, machine: Option<u32>, at: Millis) {
+    /// Restarts the time of [`Self::expect_merges`] at `at`, for `machine` or for all machines.
+    pub(super) fn restart_merge_timeout(&mut self, machine: Option<u32>, at: Millis) {
         for (i, there) in (0..).zip(&mut self.machines) {
             if machine.is_none_or(|machine| machine == i) {
                 there.well_since = there.well_since.max(at);
@@ -518,6 +520,8 @@ impl World {
         }
     }
 
+    /// Checks the requirement of [`Self::expect_merges`].
+    ///
     /// # Errors
     /// [`Violation::Starved`].
     pub(super) fn check_starving(&self) -> Result<(), Violation> {
@@ -536,7 +540,7 @@ impl World {
         starved.map_or(Ok(()), Err)
     }
 
-    /// Returns true if no fault and no order prevents the machine's updates from being merged.
+    /// Returns true if no fault or command prevents the machine's updates from being merged.
     fn is_well(&self, machine: &Machine) -> bool {
         let Some(process) = &machine.process else { return false };
         let swallowed =

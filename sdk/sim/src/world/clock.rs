@@ -1,14 +1,14 @@
-//! Clocks of processes, and the queue of planned events.
+//! Clocks of processes, and the queue of scheduled events.
 
 use std::collections::BTreeMap;
 
 use archipelago_core::wire::Millis;
 
-/// A clock with a start time on the world's clock and a rate.
+/// Clock of a process, with a start time and a rate relative to the world's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DriftingClock {
     born: Millis,
-    /// Seconds of this clock per second of the world.
+    /// Seconds of this clock per second of the world's clock.
     rate: f64,
 }
 
@@ -17,19 +17,19 @@ impl DriftingClock {
         Self { born, rate }
     }
 
-    /// Returns the reading, in microseconds.
+    /// Returns this clock's time in microseconds when the world's clock shows `now`.
     pub(super) fn read_us(&self, now: Millis) -> u64 {
         self.span_us(now.since(self.born))
     }
 
-    /// Returns the reading.
+    /// Returns this clock's time when the world's clock shows `now`.
     pub(super) fn read(&self, now: Millis) -> Millis {
         Millis(self.read_us(now) / 1_000)
     }
 
-    /// Converts `ms` milliseconds of the world to microseconds of this clock.
+    /// Converts `ms` milliseconds of the world's clock to microseconds of this clock.
     pub(super) fn span_us(&self, ms: u64) -> u64 {
-        // Casting saturates, and a run is far shorter than 2⁵³ microseconds.
+        // The cast saturates. A run is far shorter than 2⁵³ microseconds.
         (ms as f64 * 1_000.0 * self.rate) as u64
     }
 
@@ -49,7 +49,7 @@ impl DriftingClock {
     }
 }
 
-/// A queue of planned events.
+/// Queue of scheduled events.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     planned: BTreeMap<(Millis, u64), T>,
@@ -61,18 +61,18 @@ impl<T> Queue<T> {
         Self { planned: BTreeMap::new(), next: 0 }
     }
 
-    /// Returns the number of planned events.
+    /// Returns the number of scheduled events.
     pub(crate) fn len(&self) -> usize {
         self.planned.len()
     }
 
-    /// Plans `what` for `at`; among equal times, the first planned comes first.
+    /// Schedules `what` for `at`. Events with equal times keep the order of scheduling.
     pub(crate) fn plan(&mut self, at: Millis, what: T) {
         self.planned.insert((at, self.next), what);
         self.next += 1;
     }
 
-    /// Takes the next event if its time is at most `until`.
+    /// Removes and returns the next event, if its time is at most `until`.
     pub(crate) fn next_until(&mut self, until: Millis) -> Option<(Millis, T)> {
         let entry = self.planned.first_entry()?;
         let at = entry.key().0;
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_woken_early_whatever_the_rate() {
+    fn wake_up_is_never_early_at_any_rate() {
         for rate in [1.0, 0.999, 1.001, 0.9, 1.1] {
             let clock = DriftingClock::new(Millis(5_000), rate);
             for at in [0, 1, 7, 999, 60_000, 3_600_001] {

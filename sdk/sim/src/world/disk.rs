@@ -1,4 +1,4 @@
-//! The syncer's disk: two snapshots and the tape in append-only files, as on the server, and their faults.
+//! Disk of the syncer with its faults: two snapshots, and the tape in append-only files, as in the server.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use super::event::WorldEvent;
 use super::tape::TapeFiles;
 use super::{Rng, World};
 
-/// Snapshots kept, as on the server: the newest, and its predecessor in case the newest is damaged.
+/// Number of snapshots to keep, as in the server. The older one is used if the newest is damaged.
 const SNAPSHOTS_KEPT: usize = 2;
 
-/// The folder of the run.
+/// Folder of the run.
 #[derive(Debug)]
 pub(super) struct Disk {
-    /// Snapshots, oldest first; `None` stands for an unreadable file.
+    /// Snapshots, oldest first. `None` is a damaged file.
     pub(super) kept: Vec<Option<DiskSnapshot>>,
     pub(super) tape: TapeFiles,
-    /// The owner's backup of snapshots and tape, with the checker's knowledge at that time.
+    /// The owner's backup of snapshots and tape, with the checker's state at the time of the backup.
     backup: Option<(Vec<Option<DiskSnapshot>>, TapeFiles, AuditState)>,
-    /// The disk's current fault.
+    /// Current fault of the disk.
     pub(super) ailment: Option<Ailment>,
-    /// Writes and syncs that failed so far, including those of starts and snapshots.
+    /// Number of failed writes and syncs, including those of starts and snapshots.
     pub(super) failures: u64,
-    /// Random numbers for disk faults.
+    /// Random number generator for disk faults.
     pub(super) rng: Rng,
 }
 
@@ -37,7 +37,7 @@ impl Disk {
         Self { kept, tape, backup: None, ailment: None, failures: 0, rng }
     }
 
-    /// Writes a snapshot. Returns false, and leaves the earlier ones as they were, if the disk fails.
+    /// Writes a snapshot. If the disk fails, returns false and changes nothing.
     fn save(&mut self, snapshot: DiskSnapshot) -> bool {
         if self.fails() {
             return false;
@@ -49,12 +49,12 @@ impl Disk {
         true
     }
 
-    /// Returns the tape for a write that is subject to the disk's current fault.
+    /// Returns the tape for a write that may fail because of the disk's current fault.
     pub(super) fn attempt(&mut self) -> Attempt<'_> {
         Attempt { tape: &mut self.tape, ailment: self.ailment, rng: &mut self.rng }
     }
 
-    /// Returns true if a write or its sync fails. During a fault, this is random.
+    /// Returns true if a write or its sync fails, which is random during a fault.
     pub(super) fn fails(&mut self) -> bool {
         let rng = &mut self.rng;
         let fails = |ailment: Ailment| ailment.fails_to_write(rng) || ailment.fails_to_sync(rng);
@@ -63,25 +63,25 @@ impl Disk {
         failed
     }
 
-    /// Returns the newest intact snapshot.
+    /// Returns the newest undamaged snapshot.
     pub(super) fn latest(&self) -> Option<&DiskSnapshot> {
         self.kept.iter().rev().flatten().next()
     }
 
-    /// Damages the newest intact snapshot, as a power failure may.
+    /// Damages the newest undamaged snapshot, as a power failure may.
     pub(super) fn tear(&mut self) {
         if let Some(newest) = self.kept.iter_mut().rev().find(|kept| kept.is_some()) {
             *newest = None;
         }
     }
 
-    /// Makes the owner's backup of the folder; `known` is the checker's knowledge of it.
+    /// Makes the owner's backup of the folder. `known` is the checker's state.
     pub(super) fn back_up(&mut self, known: AuditState) {
         self.backup = Some((self.kept.clone(), self.tape.copy(), known));
     }
 
-    /// Replaces the folder's contents with the backup, which remains. Returns the checker's knowledge at backup time.
-    pub(super) fn put_back(&mut self) -> Option<AuditState> {
+    /// Restores the backup and keeps it. Returns the checker's state at the time of the backup.
+    pub(super) fn restore_backup(&mut self) -> Option<AuditState> {
         let (kept, tape, known) = self.backup.clone()?;
         (self.kept, self.tape) = (kept, tape);
         Some(known)
@@ -94,7 +94,7 @@ impl World {
         self.queue.plan(at, WorldEvent::Snapshot { generation: self.generation });
     }
 
-    /// Begins a snapshot of the syncer's state, unless one is in progress.
+    /// Begins a snapshot of the syncer's state, unless one is in progress. Schedules the next snapshot.
     pub(super) fn take_snapshot(&mut self, generation: u32) {
         let (now, weight) = (self.now, self.weight());
         let Some(host) = self.host.as_mut().filter(|_| generation == self.generation) else { return };
@@ -107,7 +107,7 @@ impl World {
         self.step_snapshot();
     }
 
-    /// Continues a snapshot. Once it is complete and the tape has caught up, the snapshot is saved shortly afterwards.
+    /// Continues a snapshot. Once it is complete and the tape is written up to it, schedules its saving.
     pub(super) fn step_snapshot(&mut self) {
         let (Some(host), Some(taking)) = (&self.host, &mut self.record.taking) else { return };
         taking.step(&host.core, self.record.gate.decided());
@@ -123,7 +123,7 @@ impl World {
     }
 
     pub(super) fn saved(&mut self, generation: u32, snapshot: DiskSnapshot) {
-        // A process that dies while writing leaves no file under the final name.
+        // A process that crashes while it writes leaves no file under the final name.
         if generation == self.generation {
             self.record.saving = false;
             self.disk.save(snapshot);
@@ -131,23 +131,23 @@ impl World {
     }
 }
 
-/// Share of the affected operations that fail. The rest succeed, so that the disk works between failures.
+/// Probability that an affected operation fails. Others succeed, so the disk works now and then.
 const FAILING_SHARE: f64 = 0.6;
 
-/// A fault of the disk.
+/// Fault of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ailment {
-    /// No free space: every write fails, and may leave a part behind.
+    /// The disk is full: every write fails and may leave a part of its data.
     Full,
-    /// Some writes fail, and may leave a part behind.
+    /// Some writes fail and may leave a part of their data.
     Writes,
-    /// Some syncs fail. Their data may or may not be on the disk, and later syncs do not report it.
+    /// Some syncs fail. Their data may or may not be on the disk, and later syncs report no error.
     Syncs,
 }
 
 impl Ailment {
-    /// All variants.
+    /// All disk faults.
     pub const ALL: [Self; 3] = [Self::Full, Self::Writes, Self::Syncs];
 
     /// Returns true if a write fails, at random.
@@ -161,11 +161,11 @@ impl Ailment {
     }
 }
 
-/// A failed write or sync.
+/// Error of a failed write or sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DiskError;
 
-/// The tape on a disk in its present condition.
+/// Tape on a disk with its current fault.
 pub(super) struct Attempt<'a> {
     pub(super) tape: &'a mut TapeFiles,
     pub(super) ailment: Option<Ailment>,
@@ -224,48 +224,48 @@ impl Blobs for Attempt<'_> {
     }
 }
 
-/// Unit of disk writes, in bytes; small, to suit the small files of toys.
+/// Size of a disk page, in bytes. It is small because the files of toy runs are.
 const PAGE: usize = 64;
 
-/// Fate of unsynced writes at a power failure.
+/// Effect of a power failure on unsynced writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
-    /// They survive.
+    /// All are kept.
     Kept,
-    /// They are gone.
+    /// All are lost.
     Lost,
-    /// Only their beginning survives.
+    /// Only a prefix is kept.
     Torn,
-    /// Some pages have their old content, or the content of another place.
+    /// A page has its old content, or that of the preceding page.
     Stale,
-    /// One of their bits is flipped.
+    /// One bit is flipped.
     Flipped,
 }
 
 impl Loss {
-    /// All variants.
+    /// All effects.
     pub const ALL: [Self; 5] = [Self::Kept, Self::Lost, Self::Torn, Self::Stale, Self::Flipped];
 }
 
-/// An append-only file.
+/// Append-only file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct File {
-    /// Content; bytes after `end` belong to failed writes and will be overwritten.
+    /// Content. Bytes after `end` are from failed writes and will be overwritten.
     bytes: Vec<u8>,
-    /// Offset of the next byte.
+    /// Offset of the next write.
     end: usize,
-    /// Length of the prefix that is certainly on the disk.
+    /// Length of the synced prefix.
     synced: usize,
 }
 
 impl File {
-    /// Returns the content, as a process that has not crashed sees it.
+    /// Returns the content as a running process sees it.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Returns the offset of the next byte.
+    /// Returns the offset of the next write.
     pub(super) fn len(&self) -> usize {
         self.end
     }
@@ -275,7 +275,7 @@ impl File {
         self.end += bytes.len();
     }
 
-    /// Writes `bytes` at the end without advancing it, as a failed write does.
+    /// Writes `bytes` at the end without advancing it, as a failed write may.
     pub(super) fn attempt(&mut self, bytes: &[u8]) {
         let until = self.end + bytes.len();
         if self.bytes.len() < until {
@@ -284,23 +284,23 @@ impl File {
         self.bytes[self.end..until].copy_from_slice(bytes);
     }
 
-    /// Puts everything before `end` on the disk.
+    /// Marks everything before `end` as synced.
     pub(super) fn sync(&mut self) {
         self.synced = self.end;
     }
 
-    /// Drops everything unsynced.
+    /// Discards everything that is not synced.
     pub(super) fn forget_unsynced(&mut self) {
         self.cut(self.synced);
     }
 
-    /// Truncates the file to its first `len` bytes and treats the rest as synced.
+    /// Truncates the file to `len` bytes, and marks them as synced.
     pub(super) fn cut(&mut self, len: usize) {
         self.bytes.truncate(len);
         (self.end, self.synced) = (self.bytes.len(), self.bytes.len());
     }
 
-    /// Applies `loss` to the unsynced writes, as a crash does.
+    /// Applies `loss` to the unsynced writes, as a power failure does.
     pub(super) fn crash(&mut self, loss: Loss, rng: &mut Rng) {
         let unsynced = self.bytes.len() - self.synced;
         if unsynced > 0 {
@@ -315,22 +315,22 @@ impl File {
         self.cut(self.bytes.len());
     }
 
-    /// Flips a random bit of byte `at`.
+    /// Flips a random bit of the byte at `at`.
     pub(super) fn flip(&mut self, at: usize, rng: &mut Rng) {
         if let Some(byte) = self.bytes.get_mut(at) {
             *byte ^= 1 << rng.below(8);
         }
     }
 
-    /// Overwrites the content from byte `at` on with `bytes`.
+    /// Overwrites the content from offset `at` on with `bytes`.
     pub(super) fn restore(&mut self, at: usize, bytes: &[u8]) {
         if let Some(there) = self.bytes.get_mut(at..at + bytes.len()) {
             there.copy_from_slice(bytes);
         }
     }
 
-    /// Overwrites the page around byte `at` with zeros or with the preceding page. Only unsynced bytes change, unless
-    /// byte `at` itself was synced.
+    /// Overwrites the page around offset `at` with zeros or with the preceding page. Synced bytes change only if the
+    /// byte at `at` is synced.
     pub(super) fn overwrite(&mut self, at: usize, rng: &mut Rng) {
         let floor = if at >= self.synced { self.synced } else { 0 };
         let start = (at / PAGE * PAGE).max(floor);
@@ -342,7 +342,7 @@ impl File {
     }
 }
 
-/// The ledger after row `seq` of the tape, and the fragments at that time or later.
+/// Snapshot on the disk: the syncer's record after row `seq` of the tape, and fragments of that version or later ones.
 #[derive(Clone, Debug)]
 pub(super) struct DiskSnapshot {
     pub(super) seq: u64,
@@ -350,7 +350,7 @@ pub(super) struct DiskSnapshot {
     pub(super) states: Vec<FragmentState>,
 }
 
-/// Returns the bytes of parameters in `states`.
+/// Returns the size of the parameter vectors in `states`, in bytes.
 pub(super) fn bytes<'a>(states: impl Iterator<Item = &'a FragmentState>) -> u64 {
     states.map(|state| 12 * state.theta.len() as u64).sum()
 }
@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_written_over() {
+    fn failed_write_is_overwritten() {
         let mut file = File::default();
         file.append(b"ab");
         file.attempt(b"xyz");
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_crash_touches_nothing_that_was_synced() {
-        // All bytes differ, so that content from another place is detected.
+        // All bytes differ, so content from another position is detected.
         let written: Vec<u8> = (0..200).collect();
         let (synced, unsynced) = written.split_at(100);
         for seed in 0..200 {

@@ -1,4 +1,4 @@
-//! Timed events of a world, their dispatch, and their obstruction by faults.
+//! Scheduled events of a world, their dispatch, and their delay by faults.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use super::link::LinkDirection;
 use super::net::Payload;
 use super::{Fault, World};
 
-/// An event with its own time.
+/// Scheduled event of a world.
 #[derive(Debug)]
 pub(super) enum WorldEvent {
     Fault(Fault),
-    /// A process's connection request, its `attempt`-th, reaches the syncer.
+    /// Connection request number `attempt` of a process reaches the syncer.
     Knock {
         machine: u32,
         life: u32,
         attempt: u32,
     },
-    /// The answer reaches the process: a connection, or a refusal.
+    /// The response to a connection request reaches the process: a connection, or a refusal.
     Dialled {
         machine: u32,
         life: u32,
@@ -36,18 +36,18 @@ pub(super) enum WorldEvent {
         conn: ConnId,
         payload: Payload,
     },
-    /// One end learns that the connection is gone.
+    /// One end notices that the connection is closed.
     LostAtSyncer {
         conn: ConnId,
     },
     LostAtLearner {
         conn: ConnId,
     },
-    /// The syncer's end must ping.
+    /// The syncer's end must send a ping.
     PingDue {
         conn: ConnId,
     },
-    /// A ping reaches the learner's end of the connection, where kernel and shell answer.
+    /// A ping reaches the learner's machine, which answers it.
     Ping {
         conn: ConnId,
     },
@@ -79,7 +79,7 @@ pub(super) enum WorldEvent {
         downloads: u32,
         fragment: FragmentId,
     },
-    /// The answer reaches the process.
+    /// The response to a request for a fragment reaches the process.
     FragmentCame {
         machine: u32,
         life: u32,
@@ -102,7 +102,7 @@ pub(super) enum WorldEvent {
     Snapshot {
         generation: u32,
     },
-    /// A snapshot is on the disk.
+    /// A snapshot has been written to the disk.
     Saved {
         generation: u32,
         snapshot: Box<DiskSnapshot>,
@@ -112,23 +112,23 @@ pub(super) enum WorldEvent {
         generation: u32,
         seq: u64,
     },
-    /// A failed write is retried.
+    /// A failed write is to be retried.
     RetryTape {
         generation: u32,
     },
-    /// A syncer has read its disk.
+    /// A starting syncer has read its disk.
     Started {
         generation: u32,
     },
     /// A loss measurement is due.
-    Look,
+    MeasureLoss,
     /// A link has finished its current transmission.
     LinkFree {
         machine: u32,
         way: LinkDirection,
         at: Millis,
     },
-    /// The reader of a connection has checked an input.
+    /// The reader of a connection has verified an input.
     Read {
         generation: u32,
         input: Box<Input>,
@@ -141,7 +141,7 @@ pub(super) enum WorldEvent {
 }
 
 impl WorldEvent {
-    /// Returns the connection that the event uses, if it is an open one.
+    /// Returns the connection over which the event happens, if any.
     pub(super) fn conn(&self) -> Option<ConnId> {
         match self {
             Self::ToSyncer { conn, .. }
@@ -156,8 +156,8 @@ impl WorldEvent {
 }
 
 impl World {
-    pub(super) fn happen(&mut self, event: WorldEvent) {
-        let Some(event) = self.hold_up(event) else { return };
+    pub(super) fn process_event(&mut self, event: WorldEvent) {
+        let Some(event) = self.delay_or_drop(event) else { return };
         match event {
             WorldEvent::Fault(fault) => self.inject(fault),
             WorldEvent::Knock { machine, life, attempt } => self.knock(machine, life, attempt),
@@ -189,21 +189,21 @@ impl World {
             WorldEvent::Saved { generation, snapshot } => self.saved(generation, *snapshot),
             WorldEvent::Taped { generation, seq } => self.taped(generation, seq),
             WorldEvent::RetryTape { generation } => self.retry_tape(generation),
-            WorldEvent::Started { generation } => self.go_on(generation),
+            WorldEvent::Started { generation } => self.recover_and_serve(generation),
             WorldEvent::LinkFree { machine, way, at } => self.link_free(machine, way, at),
             WorldEvent::Read { generation, input } => {
                 if generation == self.generation {
-                    self.tell_syncer(*input);
+                    self.syncer_input(*input);
                 }
             }
             WorldEvent::ActorFree { generation, at } => self.actor_free(generation, at),
-            WorldEvent::Look => self.look(),
+            WorldEvent::MeasureLoss => self.measure_loss(),
         }
     }
 
-    /// Delays an event that a frozen process or a cut link cannot take now, and drops one on a swallowed connection;
-    /// returns any other.
-    fn hold_up(&mut self, event: WorldEvent) -> Option<WorldEvent> {
+    /// Returns an event that can happen now. Stores an event that a frozen process or a disconnected link delays, and
+    /// drops an event on a connection that was swallowed.
+    fn delay_or_drop(&mut self, event: WorldEvent) -> Option<WorldEvent> {
         if event.conn().and_then(|conn| self.conns.get(&conn)).is_some_and(|conn| conn.swallowed) {
             return None;
         }
@@ -221,7 +221,8 @@ impl World {
         None
     }
 
-    /// Returns the machine of `event`, whether the event passes the link, and whether it reaches the process.
+    /// Returns the machine of `event`, whether the event uses the machine's link, and whether it needs the process to
+    /// run.
     fn involved(&self, event: &WorldEvent) -> Option<(u32, bool, bool)> {
         let of = |conn: &ConnId| self.conns.get(conn).map(|conn| conn.machine);
         match event {
@@ -254,7 +255,7 @@ impl World {
             | WorldEvent::LinkFree { .. }
             | WorldEvent::Read { .. }
             | WorldEvent::ActorFree { .. }
-            | WorldEvent::Look => None,
+            | WorldEvent::MeasureLoss => None,
         }
     }
 }

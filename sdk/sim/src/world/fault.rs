@@ -1,4 +1,4 @@
-//! Faults of a world, and their injection.
+//! Faults and commands of a world, and their injection.
 
 use archipelago_core::diloco::syncer;
 use archipelago_core::driver;
@@ -10,72 +10,72 @@ use super::link::LinkDirection;
 use super::machine::Machine;
 use super::{Ailment, Attack, Damage, Loss, Rng, World};
 
-/// A fault injected into a world. Machines are indices into `WorldSpec::machines`. A fault that names an unknown
-/// machine, or that does not apply, has no effect.
+/// Fault, or a person's command, that is injected into a world. Machines are indices into `WorldSpec::machines`. A
+/// fault has no effect if there is no such machine or if it does not apply.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// Kills the learner's process (SIGKILL): its memory is lost, its sockets close.
+    /// Kills the learner's process (SIGKILL). Its memory is lost, and its sockets are closed.
     Kill(u32),
-    /// Takes the machine off the network without notice: its sockets are not closed.
+    /// Removes the machine from the network without closing its sockets.
     Vanish(u32),
-    /// Starts a new process on the machine, with the same identity.
+    /// Starts a new process on the machine, with the same key.
     Restart(u32),
-    /// Stops the learner's process (SIGSTOP); its sockets stay open.
+    /// Stops the learner's process (SIGSTOP). Its sockets stay open.
     Freeze(u32),
     /// Resumes the learner's process (SIGCONT).
     Thaw(u32),
-    /// Multiplies the duration of steps by this factor.
+    /// Sets the factor on the duration of the machine's steps.
     Crawl(u32, f64),
-    /// Changes the one-way latency of the machine's link to this many milliseconds, for everything sent from now on.
+    /// Sets the one-way latency of the machine's link in milliseconds, for everything sent from now on.
     Move(u32, u64),
-    /// Breaks the connection; data in flight is lost.
+    /// Breaks the connection. Data in flight is lost.
     Break(u32),
-    /// Cuts the link between machine and syncer; neither end is notified.
+    /// Cuts the link between machine and syncer. Neither end is notified.
     Partition(u32),
-    /// Restores the link; delayed data goes first.
+    /// Restores the link. Delayed data is transferred first.
     Heal(u32),
-    /// Drops the connection's state on the way, as a router may. Everything that the connection carries is lost from
-    /// now on, without notice. A new connection works.
+    /// Makes a router lose the state of the current connection. From now on everything sent on this connection is lost
+    /// without notice. A new connection works.
     Swallow(u32),
-    /// The owner pauses the learner, or resumes it.
+    /// Pauses or resumes training, as the learner's owner may do.
     Pause(u32, bool),
-    /// The owner stops the learner politely.
+    /// Ends the learner's process after its last messages, as the learner's owner may do.
     Leave(u32),
-    /// Forges the learner's messages in this way from now on, or no longer.
+    /// Forges the learner's messages from now on in the given way, or no longer.
     Poison(u32, Option<Poison>),
     /// Kills the syncer's process (SIGKILL).
     CrashSyncer,
-    /// Cuts the power: the syncer's process dies, and its unsynced writes suffer this loss.
+    /// Cuts the power: the syncer's process dies, and the given loss affects its unsynced writes.
     LosePower(Loss),
-    /// Starts a new syncer from the end of the tape.
+    /// Starts a new syncer from its disk.
     RestartSyncer,
-    /// Damages synced data while no syncer runs.
+    /// Damages synced data, if no syncer runs.
     Damage(Damage),
-    /// Restores the files to their state before the damage.
+    /// Restores the files to their state before the damage, if no syncer runs.
     Mend,
-    /// Gives the syncer's disk this fault from now on, or none.
+    /// Sets the current fault of the syncer's disk, or none.
     DiskFails(Option<Ailment>),
-    /// Damages the newest intact snapshot.
+    /// Damages the newest undamaged snapshot.
     TearSnapshot,
-    /// The owner makes a backup of the run's folder.
+    /// Makes the owner's backup of the run's folder.
     BackUp,
-    /// The owner restores the backup while no syncer runs; the backup remains.
+    /// Restores the owner's backup, if no syncer runs. The backup is kept.
     PutBack,
-    /// Hides the page of a machine's learner, or shows it again.
+    /// Hides or shows the browser page of the machine's learner.
     Hide(u32, bool),
-    /// The owner pauses the run, or resumes it.
+    /// Pauses or resumes the run, as its owner may do.
     Hold(bool),
-    /// The owner of the run sets the learner's share of its time for training, 0.001 to 1.
+    /// Limits the learner's duty cycle, 0.001 to 1, as the run's owner may do.
     Pace(u32, f64),
-    /// The owner of the run sends the learner away for this many milliseconds.
+    /// Disconnects the learner for a number of milliseconds, as the run's owner may do.
     Drop(u32, u32),
-    /// The owner ends the run.
+    /// Ends the run, as its owner may do.
     Finish,
 }
 
 impl Fault {
-    /// Returns the affected machine; `None` for faults of the syncer.
+    /// Returns the affected machine, or `None` for faults of the syncer.
     pub(super) fn machine(self) -> Option<u32> {
         match self {
             Self::Kill(i)
@@ -110,36 +110,36 @@ impl Fault {
     }
 }
 
-/// A forgery of a learner's messages.
+/// Forgery of a learner's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Poison {
-    /// A scale, or value, that is not finite.
+    /// Body with a scale or value that is not finite.
     NotFinite,
-    /// The largest values that the code can carry.
+    /// Body with a scale or value far beyond any that training reaches.
     Huge,
-    /// A body that is too short.
+    /// Body that is one byte too short.
     Shape,
-    /// A bit of the body, flipped after the checksum was computed.
+    /// Body in which a bit was flipped after the checksum was computed.
     BitFlip,
-    /// Every update sent twice.
+    /// Every update is sent twice.
     Replay,
-    /// The id of another run.
+    /// Run id of another run.
     WrongRun,
-    /// A base that differs from the round's.
+    /// Base version that differs from the round's.
     StaleBase,
-    /// A thousand times the real number of tokens.
+    /// Token count a thousand times too high.
     Inflation,
-    /// No steps and no tokens.
+    /// Step and token counts of zero.
     Empty,
-    /// A fragment that does not exist.
+    /// Fragment that does not exist.
     NoFragment,
     /// A well-formed attack.
     Lie(Attack),
 }
 
 impl Poison {
-    /// All variants that verification detects by their form.
+    /// All forgeries except the attacks.
     pub const ALL: [Self; 10] = [
         Self::NotFinite,
         Self::Huge,
@@ -157,13 +157,13 @@ impl Poison {
     pub(super) fn forge(self, message: Message, mut forger: Forger<'_>) -> Vec<Message> {
         let code = forger.run.exchange.code;
         if let Self::Lie(attack) = self {
-            return forger.tell(attack, message).into_iter().collect();
+            return forger.forge_message(attack, message).into_iter().collect();
         }
         let Message::Update(mut update) = message else { return vec![message] };
         let honest = update.clone();
         match self {
             Self::NotFinite => fill_first(&mut update, code, [0x80, 0x7f]),
-            // 2⁶⁰ as bfloat16.
+            // The scale is 2⁶⁰ as bfloat16.
             Self::Huge => fill_first(&mut update, code, [0x80, 0x5d]),
             Self::Shape => {
                 update.body.pop();
@@ -186,9 +186,9 @@ impl Poison {
     }
 }
 
-/// Overwrites the first scale of the body with a bfloat16; in a body without scales, the first value.
+/// Overwrites the first scale of the body with a bfloat16. In a body without scales, overwrites the first value.
 fn fill_first(update: &mut Update, code: Code, [low, high]: [u8; 2]) {
-    // A bfloat16 is the upper half of an `f32`, which is the last two of its bytes in little endian.
+    // A bfloat16 is the upper half of an `f32`, the last two of its little-endian bytes.
     let forged: &[u8] = if code == Code::F32 { &[0, 0, low, high] } else { &[low, high] };
     if let Some(first) = update.body.get_mut(..forged.len()) {
         first.copy_from_slice(forged);
@@ -196,30 +196,30 @@ fn fill_first(update: &mut Update, code: Code, [low, high]: [u8; 2]) {
     update.checksum = archipelago_core::diloco::checksum(&update.body);
 }
 
-/// The rate of random faults, each followed by its repair.
+/// Rate of random faults, each with a later repair.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Storm {
-    /// Faults per hour, over all machines together.
+    /// Number of faults per hour on all machines together.
     pub faults_per_h: f64,
-    /// Shortest time until the repair, in milliseconds.
+    /// Minimum time until the repair, in milliseconds.
     pub repair_ms_min: u64,
-    /// Longest time until the repair, in milliseconds.
+    /// Maximum time until the repair, in milliseconds.
     pub repair_ms_max: u64,
     /// Whether the syncer crashes too.
     pub syncer: bool,
 }
 
 impl Storm {
-    /// Plans faults and repairs for `machines` machines over `from..until`, sorted by time. Gaps are exponential. No
-    /// fault begins after `until`; a repair may follow up to `repair_ms_max` later.
+    /// Returns random faults and repairs of `machines` machines, sorted by time. The gaps between faults are
+    /// exponentially distributed. All faults lie in `from..until`; a repair may be up to `repair_ms_max` later.
     #[must_use]
     pub fn plan(&self, seed: u64, machines: u32, from: Millis, until: Millis) -> Vec<(Millis, Fault)> {
         let mut rng = Rng::stream(seed, 0x5707);
         let mut plan = Vec::new();
         let mut at = from;
         loop {
-            // Casting saturates: a rate of 0 plans no faults.
+            // The cast saturates, so a rate of 0 gives no faults.
             at = at.after((rng.exponential() * 3_600_000.0 / self.faults_per_h).max(1.0) as u64);
             if at >= until || machines == 0 {
                 break;
@@ -246,7 +246,7 @@ impl Storm {
 impl World {
     /// Injects `fault` now.
     pub fn inject(&mut self, fault: Fault) {
-        self.excuse(fault.machine(), self.now);
+        self.restart_merge_timeout(fault.machine(), self.now);
         match fault {
             Fault::CrashSyncer => return self.crash_syncer(None),
             Fault::LosePower(loss) => return self.crash_syncer(Some(loss)),
@@ -254,11 +254,11 @@ impl World {
             Fault::Finish => return self.finish(),
             Fault::DiskFails(ailment) => return self.disk.ailment = ailment,
             Fault::TearSnapshot => return self.disk.tear(),
-            Fault::BackUp => return self.disk.back_up(self.audit.kept()),
+            Fault::BackUp => return self.disk.back_up(self.audit.backup_state()),
             Fault::PutBack | Fault::Damage(_) | Fault::Mend if self.host.is_some() => return,
             Fault::PutBack => {
-                if let Some(known) = self.disk.put_back() {
-                    self.audit.on_put_back(known);
+                if let Some(known) = self.disk.restore_backup() {
+                    self.audit.on_backup_restored(known);
                 }
                 return;
             }
@@ -297,11 +297,11 @@ impl World {
             Fault::Leave(_) => self.leave(machine),
             Fault::Pace(_, share) => {
                 let share = Share::new(share).ok();
-                self.rein(machine, |learner| Some(syncer::Input::Pace { learner, share: share? }));
+                self.restrict(machine, |learner| Some(syncer::Input::Pace { learner, share: share? }));
             }
             Fault::Drop(_, wait_ms) => {
-                self.excuse(Some(machine), self.now.after(wait_ms.into()));
-                self.rein(machine, |learner| Some(syncer::Input::Drop { learner, wait_ms }));
+                self.restart_merge_timeout(Some(machine), self.now.after(wait_ms.into()));
+                self.restrict(machine, |learner| Some(syncer::Input::Drop { learner, wait_ms }));
             }
             Fault::Poison(_, poison) => {
                 let machine = &mut self.machines[machine as usize];
@@ -320,7 +320,7 @@ impl World {
         self.inject(Fault::Kill(machine));
     }
 
-    /// Starts a new learner with the machine's identity, if none runs.
+    /// Starts a new learner with the machine's key, if none runs.
     pub fn restart(&mut self, machine: u32) {
         self.inject(Fault::Restart(machine));
     }
@@ -331,7 +331,7 @@ impl World {
             return;
         }
         let life = machine.life;
-        // The sockets of a vanished machine are gone with its kernel; the syncer's end finds out now.
+        // Sockets of a machine that vanished no longer exist in its new kernel, so the syncer's end is now notified.
         let old = self.conns.iter().filter(|(_, conn)| conn.machine == index && conn.life != life);
         for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.end_at_learner(id, true);
@@ -339,10 +339,10 @@ impl World {
         self.learner_input(index, driver::Input::Timeout);
     }
 
-    pub(super) fn kill_process(&mut self, machine: u32, tell: bool) {
+    pub(super) fn kill_process(&mut self, machine: u32, closes_sockets: bool) {
         let Some(process) = self.machines[machine as usize].kill() else { return };
         let Some(id) = process.conn else { return };
-        if tell {
+        if closes_sockets {
             self.end_at_learner(id, true);
         } else {
             self.machines[machine as usize].link.lane(LinkDirection::Up).forget(id, true);
@@ -376,7 +376,7 @@ impl World {
         self.flushed(machine);
     }
 
-    /// Tells a leaving learner that its send queue is empty.
+    /// Notifies a leaving learner if its send queue is empty.
     pub(super) fn flushed(&mut self, index: u32) {
         let machine = &mut self.machines[index as usize];
         let Some(process) = machine.process.as_mut().filter(|process| process.leaving) else { return };
@@ -388,23 +388,23 @@ impl World {
 
     fn hold(&mut self, held: bool) {
         if self.host.is_some() {
-            self.tell_syncer(syncer::Input::Hold(held));
+            self.syncer_input(syncer::Input::Hold(held));
         }
     }
 
-    /// Gives the syncer an order about a machine's learner, if the syncer knows that learner.
-    fn rein(&mut self, machine: u32, order: impl Fn(LearnerId) -> Option<syncer::Input>) {
+    /// Sends the syncer an input about a machine's learner, if the syncer knows that learner.
+    fn restrict(&mut self, machine: u32, order: impl Fn(LearnerId) -> Option<syncer::Input>) {
         let identity = self.machines[machine as usize].identity;
         let learner = self.host.as_ref().and_then(|host| host.core.ledger().find(&identity));
         if let Some(order) = learner.and_then(order) {
-            self.tell_syncer(order);
+            self.syncer_input(order);
         }
     }
 
     fn finish(&mut self) {
         if self.host.is_some() {
             self.audit.on_finish();
-            self.tell_syncer(syncer::Input::Finish);
+            self.syncer_input(syncer::Input::Finish);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The syncer's process: the real syncer core, its shell and queue of inputs, its writes, its death and its recovery.
+//! Process of the syncer: the real syncer core with its input queue, writes, crashes and recovery.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,30 +17,31 @@ use super::tape::TapeEnd;
 use super::trace::ParcelContent;
 use super::{Fault, World};
 
-/// Size of a request for a fragment or a shard, in bytes.
+/// Size of an HTTP request or an error response, in bytes.
 pub(super) const REQUEST_BYTES: u64 = 200;
-/// Limit of queued short messages for one connection, as in the server's outbox.
+/// Maximum number of queued control messages for one connection, as in the server's outbox.
 const CONTROL_MAX: usize = 1_024;
-/// Limit of queued messages with parameters for one connection, in turns of all fragments, as in the server.
+/// Maximum number of queued messages with parameters for one connection, in multiples of the number of fragments, as in
+/// the server's outbox.
 const BULK_TURNS_MAX: usize = 2;
 
 impl Host for World {
     fn send(&mut self, conns: &[ConnId], message: Message) {
         for &conn in conns {
-            // The connection may already be gone without the core's knowledge.
+            // The core may not know yet that the connection is closed.
             self.audit.on_sent(conn, self.conns.get(&conn).map(|conn| conn.machine), &message);
         }
-        let said = DeferredOutput::Send(conns.to_vec(), message.clone());
-        if let Some(said) = self.record.gate.pass_message(conns, &message, said) {
-            self.say(said);
+        let output = DeferredOutput::Send(conns.to_vec(), message.clone());
+        if let Some(output) = self.record.gate.pass_message(conns, &message, output) {
+            self.send_output(output);
         }
     }
 
     fn close(&mut self, conn: ConnId, bye: Bye) {
         self.hung_up.push(conn);
         self.audit.on_gone(conn);
-        if let Some(said) = self.record.gate.pass(DeferredOutput::Close(conn, bye)) {
-            self.say(said);
+        if let Some(output) = self.record.gate.pass(DeferredOutput::Close(conn, bye)) {
+            self.send_output(output);
         }
     }
 
@@ -79,9 +80,9 @@ impl Host for World {
 }
 
 impl World {
-    /// Executes all pending effects of the syncer's core, then plans its next wake-up.
+    /// Executes all pending effects of the syncer's core, then schedules its next wake-up.
     pub(super) fn drive_host(&mut self) {
-        // The process is taken out of the world, so that the core can borrow the rest of it.
+        // The process is moved out of the world, so that the core can borrow the rest of it.
         let Some(mut process) = self.host.take() else { return };
         self.syncer_now = process.clock.read(self.now);
         process.core.drain(self);
@@ -105,7 +106,7 @@ impl World {
         let Some(host) = self.host.as_mut().filter(|host| host.wake == Some(at)) else { return };
         if generation == self.generation {
             host.wake = None;
-            self.tell_syncer(Input::Timeout);
+            self.syncer_input(Input::Timeout);
         }
     }
 
@@ -120,11 +121,11 @@ impl World {
         if let Ok(outcome) = &*result {
             self.audit.on_outcome(outcome);
         }
-        self.tell_syncer(Input::Merged(result));
+        self.syncer_input(Input::Merged(result));
         self.answer_waiting();
     }
 
-    /// Answers requests for fragments that were being merged, or whose version was not on the disk.
+    /// Answers waiting requests for fragments, whose version was not on the disk or which were being merged.
     pub(super) fn answer_waiting(&mut self) {
         let Some(host) = &mut self.host else { return };
         for (machine, life, downloads, fragment) in std::mem::take(&mut host.waiting) {
@@ -146,24 +147,24 @@ impl World {
                 self.slow.push(id);
                 continue;
             }
-            self.audit.on_told(id, message);
+            self.audit.on_delivered(id, message);
             self.ship_message(machine, LinkDirection::Down, id, message, payload.clone());
         }
     }
 
-    /// Closes connections whose outbox is full; such slow readers do better to reconnect.
+    /// Closes connections with a full send queue. Such a slow reader should reconnect.
     pub(super) fn close_slow(&mut self) {
         for conn in std::mem::take(&mut self.slow) {
             if self.conns.get(&conn).is_some_and(|conn| conn.syncer_open) {
                 self.slow_readers += 1;
-                self.part(conn, Bye::new(CloseCode::SlowReader, "its queue is full"));
-                self.tell_syncer(Input::Disconnected(conn));
+                self.close_with(conn, Bye::new(CloseCode::SlowReader, "its queue is full"));
+                self.syncer_input(Input::Disconnected(conn));
             }
         }
     }
 
-    /// Sends a goodbye ahead of all queued parameters and closes the syncer's end.
-    pub(super) fn part(&mut self, id: ConnId, bye: Bye) {
+    /// Sends a close message ahead of queued parameters, and closes the syncer's end of the connection.
+    pub(super) fn close_with(&mut self, id: ConnId, bye: Bye) {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.syncer_open) else { return };
         conn.syncer_open = false;
         let machine = conn.machine;
@@ -174,8 +175,8 @@ impl World {
         self.ship_sign(machine, LinkDirection::Down, id, WorldEvent::LostAtLearner { conn: id });
     }
 
-    /// Closes the syncer's end with its process and drops its queue. The learner's end finds out after the data already
-    /// sent.
+    /// Closes the syncer's end of a connection without a message, and drops its queue. The learner's end is notified
+    /// after the data that was already sent.
     pub(super) fn drop_at_syncer(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.syncer_open) else { return };
         conn.syncer_open = false;
@@ -184,12 +185,12 @@ impl World {
         self.ship_sign(machine, LinkDirection::Down, id, WorldEvent::LostAtLearner { conn: id });
     }
 
-    /// Starts a syncer process around `core`.
+    /// Starts a syncer process with `core`.
     pub(super) fn start_host(&mut self, core: Syncer) {
         self.host = Some(SyncerProcess::new(core, DriftingClock::new(self.now, self.spec.shell.clock_rate)));
     }
 
-    /// Answers a request for a fragment. The syncer has one version of each, and answers with that.
+    /// Answers a request for a fragment with its only version. If that is not available yet, the request waits.
     pub(super) fn answer_fragment(&mut self, machine: u32, life: u32, downloads: u32, fragment: FragmentId) {
         let fails = self.http_fails();
         let Some(host) = self.host.as_mut().filter(|_| !fails) else {
@@ -202,7 +203,7 @@ impl World {
         };
         let bytes = (halves::BYTES * hat.len()) as u64 * self.weight();
         let hat = Arc::clone(&hat);
-        self.audit.on_told_version(machine, fragment, version);
+        self.audit.on_version_delivered(machine, fragment, version);
         let came =
             WorldEvent::FragmentCame { machine, life, downloads, fragment, answer: Some((version, hat)) };
         self.ship_http(
@@ -229,20 +230,20 @@ impl World {
     }
 }
 
-/// A process of the syncer.
+/// Process of the syncer.
 pub(super) struct SyncerProcess {
     pub(super) core: Syncer,
     pub(super) clock: DriftingClock,
-    /// The wake-up planned for the core, on the world's clock.
+    /// Scheduled wake-up of the core, on the world's clock.
     pub(super) wake: Option<Millis>,
-    /// Requests for a fragment that was being merged on arrival.
+    /// Requests for fragments that wait for an available version.
     pub(super) waiting: Vec<(u32, u32, u32, FragmentId)>,
-    /// Connections that the syncer has closed. Their queued inputs are discarded.
+    /// Connections that the syncer has closed. Inputs from them are discarded.
     hung_up: BTreeSet<ConnId>,
     mailbox: VecDeque<Input>,
-    /// End of the actor's current work, in microseconds on the world's clock.
+    /// End of the actor's current work, in microseconds of the world's clock.
     busy_us: u64,
-    /// The planned time of the actor's next turn, if any.
+    /// Scheduled end of the wait for the actor, if one is scheduled.
     next: Option<Millis>,
 }
 
@@ -260,13 +261,13 @@ impl SyncerProcess {
         }
     }
 
-    /// Discards all queued and later inputs from `conn`.
+    /// Discards all queued and future inputs from `conn`.
     pub(super) fn hang_up(&mut self, conn: ConnId) {
         self.hung_up.insert(conn);
         self.mailbox.retain(|input| source(input) != Some(conn));
     }
 
-    /// Keeps the actor busy for another `us` microseconds.
+    /// Keeps the actor busy for `us` more microseconds.
     pub(super) fn work(&mut self, now: Millis, us: u64) {
         self.busy_us = self.busy_us.max(micros(now)).saturating_add(us);
     }
@@ -278,8 +279,8 @@ impl SyncerProcess {
 }
 
 impl World {
-    /// Puts `input` into the mailbox of the syncer's actor.
-    pub(super) fn tell_syncer(&mut self, input: Input) {
+    /// Queues `input` for the syncer's actor.
+    pub(super) fn syncer_input(&mut self, input: Input) {
         let Some(host) = &mut self.host else { return };
         if source(&input).is_some_and(|conn| host.hung_up.contains(&conn)) {
             return;
@@ -288,7 +289,7 @@ impl World {
         self.act();
     }
 
-    /// Continues with the mailbox if the turn planned for `at` is still current.
+    /// Processes queued inputs, unless the event is outdated.
     pub(super) fn actor_free(&mut self, generation: u32, at: Millis) {
         let Some(host) = self.host.as_mut().filter(|host| host.next == Some(at)) else { return };
         if generation == self.generation {
@@ -297,7 +298,7 @@ impl World {
         }
     }
 
-    /// Processes queued inputs while the actor is free.
+    /// Processes queued inputs until the queue is empty or the actor is busy.
     fn act(&mut self) {
         let (now, generation) = (self.now, self.generation);
         loop {
@@ -329,7 +330,7 @@ impl World {
     }
 }
 
-/// Returns the connection of an input that arrived over an open one.
+/// Returns the connection of an input that arrives over an open one.
 fn source(input: &Input) -> Option<ConnId> {
     match input {
         Input::Message(conn, _) | Input::Update(conn, _) | Input::Heard(conn) => Some(*conn),
@@ -341,11 +342,11 @@ fn micros(at: Millis) -> u64 {
     at.0.saturating_mul(1_000)
 }
 
-/// Wait before a failed start is retried, in milliseconds.
+/// Time before a failed start is retried, in milliseconds.
 const START_AGAIN_MS: u64 = 1_000;
 
 impl World {
-    /// Kills the syncer's process; with `loss`, the power fails too.
+    /// Kills the syncer's process. With `loss`, the power fails too.
     pub(super) fn crash_syncer(&mut self, loss: Option<Loss>) {
         let was_starting = std::mem::take(&mut self.starting);
         let was_up = self.host.take().is_some();
@@ -359,14 +360,14 @@ impl World {
         }
     }
 
-    /// Begins to start a syncer from the disk.
+    /// Begins to start a syncer from its disk.
     pub(super) fn restart_syncer(&mut self) {
         if self.host.is_some() || self.starting {
             return;
         }
         self.starting = true;
         match self.spec.shell.start_ms {
-            0 => self.go_on(self.generation),
+            0 => self.recover_and_serve(self.generation),
             start_ms => {
                 let generation = self.generation;
                 self.queue.plan(self.now.after(start_ms), WorldEvent::Started { generation });
@@ -374,25 +375,25 @@ impl World {
         }
     }
 
-    /// Recovers from the disk and serves. As the server, the syncer does not start if it cannot write, or if the disk's
-    /// content is damaged.
-    pub(super) fn go_on(&mut self, generation: u32) {
+    /// Recovers from the disk and serves. As in the server, the syncer does not start if it cannot write or if its data
+    /// is damaged; the start is then retried.
+    pub(super) fn recover_and_serve(&mut self, generation: u32) {
         if generation != self.generation || !std::mem::take(&mut self.starting) {
             return;
         }
         if self.disk.fails() {
-            return self.start_again();
+            return self.retry_start();
         }
         let (recovery, followed) = match self.recover() {
             Ok(recovered) => recovered,
             Err(why) => {
                 self.refusals.push(why);
-                return self.start_again();
+                return self.retry_start();
             }
         };
         self.recoveries += 1;
         self.audit.on_recovered(followed.last, &recovery);
-        // The world began one second after the Unix epoch.
+        // The world begins one second after the Unix epoch.
         let started_s = u32::try_from(1 + self.now.0 / 1_000).unwrap_or(u32::MAX);
         let core = Syncer::go_on(recovery, &self.layout, self.spec.syncer, started_s)
             .expect("it was followed to its end");
@@ -406,7 +407,7 @@ impl World {
         self.drive_host();
     }
 
-    /// Returns the run at the end of its tape, from the newest intact snapshot or from the beginning.
+    /// Replays the tape from the newest undamaged snapshot, or from the beginning. Returns the run at the tape's end.
     fn recover(&self) -> Result<(Recovery, TapeEnd), String> {
         let (record, states, seq) = match self.disk.latest() {
             Some(snapshot) => (snapshot.record.clone(), snapshot.states.clone(), snapshot.seq),
@@ -424,17 +425,17 @@ impl World {
         Ok((recovery, followed))
     }
 
-    fn start_again(&mut self) {
+    fn retry_start(&mut self) {
         self.queue.plan(self.now.after(START_AGAIN_MS), WorldEvent::Fault(Fault::RestartSyncer));
     }
 }
 
-/// Time between two attempts while the disk fails, in milliseconds, as in the server.
+/// Time before a failed write is retried, in milliseconds, as in the server.
 const RETRY_MS: u64 = 500;
-/// Chance that a write takes only some of the queued jobs: the server's writer takes the jobs that it finds.
+/// Probability that a write takes only some of the queued jobs. The server's writer takes the jobs that it finds.
 const SPLIT_SHARE: f64 = 0.25;
 
-/// An effect that waits until the decisions before it are on the disk.
+/// Message or close that waits until the decisions before it are on the disk.
 #[derive(Debug)]
 pub(super) enum DeferredOutput {
     Send(Vec<ConnId>, Message),
@@ -448,20 +449,20 @@ pub(super) struct TapeState {
     pub(super) taking: Option<Taking>,
     /// Whether a snapshot is being written.
     pub(super) saving: bool,
-    /// Fragments to roll back whose newest version is not on the disk yet.
+    /// Rollbacks of fragments that wait until the fragment's newest version is on the disk.
     pub(super) remakes: Vec<RemakeJob>,
     jobs: Vec<TapeJob>,
     held: Held,
     /// Whether rows are being written.
     writing: bool,
-    /// Whether the last write failed.
+    /// Whether the last write failed and was not retried yet.
     failing: bool,
-    /// Whether the core knows of the failure.
+    /// Whether the core was notified of the failure.
     stalled: bool,
 }
 
 impl TapeState {
-    /// Creates the state for a run of `fragments` fragments, on a tape that ends with row `seq`.
+    /// Creates the state for a run of `fragments` fragments, with a tape that ends with row `seq`.
     pub(super) fn new(seq: u64, fragments: u16) -> Self {
         Self {
             gate: Gate::new(seq, fragments),
@@ -493,23 +494,24 @@ impl World {
         self.record.jobs.push(TapeJob::Bodies(job.round, bodies));
     }
 
-    /// Writes the result of a fragment's rollback, before the row that refers to it.
-    pub(super) fn keep_remade(&mut self, outcome: &MergeOutcome) {
+    /// Queues the result of a fragment's rollback to be written before the row that refers to it.
+    pub(super) fn keep_rollback(&mut self, outcome: &MergeOutcome) {
         let bodies = vec![Arc::new(kept(&outcome.state))];
         self.record.jobs.push(TapeJob::Bodies(outcome.round, bodies));
     }
 
-    /// Releases effects that are safe, continues the tape, and tells the core about a failing disk.
+    /// Writes the tape, releases deferred output, continues snapshots and rollbacks, and notifies the core if the disk
+    /// begins or ceases to fail.
     pub(super) fn tend_tape(&mut self) {
         self.write_tape();
         self.release();
         self.step_snapshot();
-        self.remake_due();
-        self.judge_look();
+        self.run_due_rollbacks();
+        self.check_measurement();
         let is_stalled = self.record.failing;
         if is_stalled != self.record.stalled {
             self.record.stalled = is_stalled;
-            self.tell_syncer(Input::Stall(is_stalled));
+            self.syncer_input(Input::Stall(is_stalled));
         }
     }
 
@@ -540,7 +542,7 @@ impl World {
         let batch: Vec<TapeJob> = self.record.jobs.drain(..count).collect();
         if let Err(DiskError) = self.record.held.write(&batch, &mut self.disk.attempt()) {
             self.disk.failures += 1;
-            // The same jobs are retried, with those that arrive in the meantime.
+            // The same jobs are retried, before those that arrive in the meantime.
             self.record.jobs.splice(..0, batch);
             self.record.failing = true;
             return self.plan_retry();
@@ -549,7 +551,7 @@ impl World {
             batch.iter().filter_map(|job| if let TapeJob::Row(row) = job { Some(row.seq) } else { None });
         let Some(seq) = rows.max() else { return };
         if sync_ms == 0 {
-            return self.reach(seq);
+            return self.mark_on_disk(seq);
         }
         self.record.writing = true;
         let turns = 1 + u64::from(self.disk.tape.waits_for_bodies());
@@ -557,35 +559,35 @@ impl World {
         self.queue.plan(self.now.after(turns * sync_ms), WorldEvent::Taped { generation, seq });
     }
 
-    /// Marks everything up to row `seq` as on the disk.
+    /// Records that all rows up to `seq` are on the disk.
     pub(super) fn taped(&mut self, generation: u32, seq: u64) {
         if generation != self.generation {
             return;
         }
         self.record.writing = false;
-        self.reach(seq);
+        self.mark_on_disk(seq);
         self.tend_tape();
         self.answer_waiting();
     }
 
-    fn reach(&mut self, seq: u64) {
+    fn mark_on_disk(&mut self, seq: u64) {
         self.disk.tape.sync();
         self.record.gate.reach(seq);
         self.audit.on_safe(seq);
     }
 
-    /// Releases effects that are safe.
+    /// Releases output whose decisions are on the disk.
     fn release(&mut self) {
-        while let Some(said) = self.record.gate.release() {
-            self.say(said);
+        while let Some(output) = self.record.gate.release() {
+            self.send_output(output);
         }
         self.close_slow();
     }
 
-    pub(super) fn say(&mut self, said: DeferredOutput) {
-        match said {
+    pub(super) fn send_output(&mut self, output: DeferredOutput) {
+        match output {
             DeferredOutput::Send(conns, message) => self.send_down(&conns, &message),
-            DeferredOutput::Close(conn, bye) => self.part(conn, bye),
+            DeferredOutput::Close(conn, bye) => self.close_with(conn, bye),
         }
     }
 }

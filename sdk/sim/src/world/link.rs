@@ -1,4 +1,4 @@
-//! The link between one machine and the syncer: one rate each way, shared by all traffic.
+//! Link between a machine and the syncer: in each direction, all traffic shares one rate.
 
 use std::collections::VecDeque;
 
@@ -14,13 +14,13 @@ use archipelago_core::wire::{ConnId, Millis};
 pub struct LinkSpec {
     /// One-way latency, in milliseconds.
     pub latency_ms: u64,
-    /// Largest random addition to a message's latency, in milliseconds. Messages of one connection stay in order; those
+    /// Maximum random addition to a message's latency, in milliseconds. Messages of one connection stay in order; those
     /// of different connections may overtake each other.
     pub jitter_ms: u64,
-    /// Rate of each direction, shared by all traffic; `None` is unlimited.
+    /// Rate of each direction in bytes per second, shared by all traffic; `None` is unlimited.
     pub bytes_per_s: Option<u64>,
-    /// Share of transmissions that are lost, 0 to 1. The connection retransmits them, as TCP does: no data is missing,
-    /// but the message and all behind it are delayed.
+    /// Probability that a transmission is lost, 0 to 1. Lost data is retransmitted, as in TCP: it arrives later, and so
+    /// do all later messages of the connection.
     pub loss: f64,
 }
 
@@ -30,18 +30,18 @@ impl Default for LinkSpec {
     }
 }
 
-/// Shortest retransmission timeout, in milliseconds (RFC 6298 has 1 s, Linux 200 ms).
+/// Minimum retransmission timeout, in milliseconds. RFC 6298 has 1 s, Linux 200 ms.
 const RESEND_MS_MIN: u64 = 200;
-/// Most losses of one message in a row; more would break the connection.
+/// Maximum number of successive losses of one message. More would break a connection.
 const LOSSES_MAX: u32 = 6;
-/// Smallest piece of an HTTP response that shares the link with the socket, in bytes: a TCP segment.
+/// Minimum size of a piece of an HTTP response that shares the link with the socket, in bytes: a TCP segment.
 const PIECE_BYTES_MIN: u64 = 1_460;
-/// Duration of a piece on the link, in milliseconds, if that makes a piece larger than the smallest.
+/// Transmission time of a piece of an HTTP response, in milliseconds, if it is larger than the minimum size.
 const PIECE_MS: u64 = 20;
 
 impl LinkSpec {
-    /// Returns the latency of one transmitted message, in milliseconds. The timeout of a retransmission doubles with
-    /// each loss.
+    /// Draws the time from the end of a message's transmission to its arrival, in milliseconds. The timeout of a
+    /// retransmission doubles with each loss.
     fn travel_ms(&self, rng: &mut Rng) -> u64 {
         let travel_ms = self.latency_ms + rng.between(0, self.jitter_ms);
         if self.loss <= 0.0 {
@@ -51,7 +51,7 @@ impl LinkSpec {
         travel_ms + (2 * self.latency_ms).max(RESEND_MS_MIN) * ((1 << losses) - 1)
     }
 
-    /// Returns the transmission time of `bytes`, in microseconds.
+    /// Returns the transmission time of `bytes` bytes, in microseconds.
     fn send_us(&self, bytes: u64) -> u64 {
         self.bytes_per_s.map_or(0, |rate| bytes.saturating_mul(1_000_000) / rate.max(1))
     }
@@ -61,66 +61,67 @@ impl LinkSpec {
     }
 }
 
-/// A direction of a link.
+/// Direction of a link: up is from the machine to the syncer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkDirection {
     Up,
     Down,
 }
 
-/// The priority of an item and the capacity that it shares.
+/// Priority of a packet, and the connection type whose share of the link it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// A short message on the socket, ahead of all queued bulk.
+    /// Control message on the socket. It is sent before all queued bulk messages.
     Control,
-    /// A message with parameters on the socket.
+    /// Message with parameters on the socket.
     Bulk,
-    /// A transfer on a separate connection, which gets half of the link while the socket wants the other half.
+    /// HTTP request or response on a separate connection. While the socket has traffic, HTTP gets half of the link.
     Http,
 }
 
-/// An item to be sent, and the event at its arrival.
+/// Packet to be sent, with the event at its arrival.
 #[derive(Debug)]
 pub(super) struct Packet<T> {
     pub(super) class: Class,
-    /// The connection, if the item is a message on the socket.
+    /// Connection of a message on the socket.
     pub(super) conn: Option<ConnId>,
-    /// Size on the link.
+    /// Size on the link, in bytes.
     pub(super) bytes: u64,
     pub(super) carries: T,
-    /// The trace of the item, if tracing is on.
-    pub(super) sight: Option<Box<ParcelContent>>,
+    /// Content for traces, if tracing is on.
+    pub(super) content: Option<Box<ParcelContent>>,
 }
 
-/// An action of a lane.
+/// Result of a transmission.
 #[derive(Debug)]
 pub(super) enum Delivery<T> {
-    /// The transmission of an item began; it is to arrive at `until`.
-    Began { until: Millis, sight: Box<ParcelContent> },
-    /// An item was sent and arrives at that time.
+    /// The transmission of a packet began. It will arrive at `until`, unless the link is cut.
+    Began { until: Millis, content: Box<ParcelContent> },
+    /// A packet was sent and will arrive at `arrives`.
     Sent { arrives: Millis, carries: T },
 }
 
-/// One direction of a link: a sender of one item at a time, with its queues.
+/// One direction of a link: a sender of one packet at a time, with its queues.
 #[derive(Debug)]
 pub(super) struct LinkQueue<T> {
     spec: LinkSpec,
     control: VecDeque<Packet<T>>,
     bulk: VecDeque<Packet<T>>,
-    /// Queued responses and their bytes left; the first may be sent in part.
+    /// Queued HTTP packets with the number of bytes not yet sent. The first may be partly sent.
     http: VecDeque<(Packet<T>, u64)>,
     sending: Option<Transmission<T>>,
-    /// Bytes that the socket sent more than HTTP while both wanted the link.
-    owed: i64,
-    /// When the sender was last free, in microseconds.
+    /// Bytes that the socket has sent more than HTTP since both began to compete for the link.
+    lead_bytes: i64,
+    /// Time from which the sender has been free, in microseconds.
     free_us: u64,
-    /// Latest arrival of the socket's stream and of HTTP's; later items never arrive before it.
+    /// Latest arrival time of socket packets and of HTTP packets. Later packets of the same type do not arrive before
+    /// it.
     arrived: [Millis; 2],
 }
 
 #[derive(Debug)]
 struct Transmission<T> {
-    /// A whole message with its latency; `None` is a piece of the first HTTP response.
+    /// Whole message with its travel time in milliseconds; `None` for a piece of the first HTTP packet.
     message: Option<(Packet<T>, u64)>,
     done_us: u64,
 }
@@ -133,14 +134,14 @@ impl<T> LinkQueue<T> {
             bulk: VecDeque::new(),
             http: VecDeque::new(),
             sending: None,
-            owed: 0,
+            lead_bytes: 0,
             free_us: 0,
             arrived: [Millis(0); 2],
         }
     }
 
-    /// Queues an item; [`Self::pump`] sends it.
-    pub(super) fn take(&mut self, packet: Packet<T>) {
+    /// Queues a packet. [`Self::pump`] sends it.
+    pub(super) fn enqueue(&mut self, packet: Packet<T>) {
         match packet.class {
             Class::Control => self.control.push_back(packet),
             Class::Bulk => self.bulk.push_back(packet),
@@ -151,7 +152,8 @@ impl<T> LinkQueue<T> {
         }
     }
 
-    /// Sends the next items. The second value is the time of the next call, if a transmission is in progress.
+    /// Sends what is due by `now`. Returns the results and, if a transmission is in progress, the time of the next
+    /// call.
     pub(super) fn pump(&mut self, now: Millis, rng: &mut Rng) -> (Vec<Delivery<T>>, Option<Millis>) {
         let (now_us, mut deliveries) = (now.0.saturating_mul(1_000), Vec::new());
         loop {
@@ -172,24 +174,24 @@ impl<T> LinkQueue<T> {
         }
     }
 
-    /// Returns the bytes queued on the socket, without the transmission in progress.
+    /// Returns the number of bytes queued on the socket, without the transmission in progress.
     pub(super) fn waiting_bytes(&self) -> u64 {
         self.control.iter().chain(&self.bulk).map(|packet| packet.bytes).sum()
     }
 
-    /// Returns the queued short messages and messages with parameters, without the transmission in progress.
+    /// Returns the numbers of queued control and bulk messages, without the transmission in progress.
     pub(super) fn waiting(&self) -> (usize, usize) {
         (self.control.len(), self.bulk.len())
     }
 
-    /// Returns true if no message of `conn` is queued or being sent.
+    /// Returns true if no message of `conn` is queued or in transmission.
     pub(super) fn is_clear_of(&self, conn: ConnId) -> bool {
         let of = |packet: &Packet<T>| packet.conn == Some(conn);
         let sending = self.sending.as_ref().and_then(|sending| sending.message.as_ref());
         !self.control.iter().chain(&self.bulk).any(of) && !sending.is_some_and(|(packet, _)| of(packet))
     }
 
-    /// Drops the queued messages of `conn`: all of them, or only parameters.
+    /// Drops the queued messages of `conn`: all of them if `all`, otherwise only bulk messages.
     pub(super) fn forget(&mut self, conn: ConnId, all: bool) {
         let other = |packet: &Packet<T>| packet.conn != Some(conn);
         self.bulk.retain(other);
@@ -198,7 +200,7 @@ impl<T> LinkQueue<T> {
         }
     }
 
-    /// Lets the messages of a new connection arrive independently of the old one's.
+    /// Begins a new connection, whose messages need not wait for those of the previous one.
     pub(super) fn begin_stream(&mut self) {
         self.arrived[0] = Millis(0);
     }
@@ -208,28 +210,28 @@ impl<T> LinkQueue<T> {
         let socket = !self.control.is_empty() || !self.bulk.is_empty();
         let contended = socket && !self.http.is_empty();
         if !contended {
-            self.owed = 0;
+            self.lead_bytes = 0;
         }
-        // A queue holds only a few messages, so that casting keeps their bytes.
-        if socket && self.owed <= 0 {
+        // The difference of bytes is small, because queues are short, so the cast does not overflow.
+        if socket && self.lead_bytes <= 0 {
             let Some(mut packet) = self.control.pop_front().or_else(|| self.bulk.pop_front()) else {
                 return false;
             };
             if contended {
-                self.owed += packet.bytes as i64;
+                self.lead_bytes += packet.bytes as i64;
             }
             let done_us = self.free_us + self.spec.send_us(packet.bytes);
             let travel_ms = self.spec.travel_ms(rng);
-            self.see(&mut packet, done_us, travel_ms, deliveries);
+            self.trace_start(&mut packet, done_us, travel_ms, deliveries);
             self.sending = Some(Transmission { message: Some((packet, travel_ms)), done_us });
         } else if let Some((mut packet, left)) = self.http.pop_front() {
             let piece = left.min(self.spec.piece_bytes());
             if contended {
-                self.owed -= piece as i64;
+                self.lead_bytes -= piece as i64;
             }
             if left == packet.bytes {
                 let done_us = self.free_us + self.spec.send_us(packet.bytes);
-                self.see(&mut packet, done_us, self.spec.latency_ms, deliveries);
+                self.trace_start(&mut packet, done_us, self.spec.latency_ms, deliveries);
             }
             let done_us = self.free_us + self.spec.send_us(piece);
             self.http.push_front((packet, left - piece));
@@ -255,15 +257,21 @@ impl<T> LinkQueue<T> {
         deliveries.push(Delivery::Sent { arrives, carries: packet.carries });
     }
 
-    /// Notes the expected arrival of an item, for traces.
-    fn see(&self, packet: &mut Packet<T>, done_us: u64, travel_ms: u64, deliveries: &mut Vec<Delivery<T>>) {
+    /// Adds the start of a packet's transmission to the results, if the packet is traced.
+    fn trace_start(
+        &self,
+        packet: &mut Packet<T>,
+        done_us: u64,
+        travel_ms: u64,
+        deliveries: &mut Vec<Delivery<T>>,
+    ) {
         let arrived = self.arrived[usize::from(packet.class == Class::Http)];
         let until = Millis(done_us.div_ceil(1_000)).after(travel_ms).max(arrived);
-        deliveries.extend(packet.sight.take().map(|sight| Delivery::Began { until, sight }));
+        deliveries.extend(packet.content.take().map(|content| Delivery::Began { until, content }));
     }
 }
 
-/// A link with its traffic.
+/// Link with its traffic in both directions.
 #[derive(Debug)]
 pub(super) struct DuplexLink<T> {
     spec: LinkSpec,
@@ -287,14 +295,14 @@ impl<T> DuplexLink<T> {
         self.spec.latency_ms
     }
 
-    /// Sets the one-way latency of everything sent from now on. Traffic under way keeps its arrival, and is not
-    /// overtaken.
+    /// Sets the one-way latency of everything sent from now on. Traffic in transit arrives as planned, before later
+    /// traffic.
     pub(super) fn set_latency_ms(&mut self, latency_ms: u64) {
         self.set(LinkSpec { latency_ms, ..self.spec });
     }
 
-    /// Sets the link's properties for everything sent from now on. Traffic under way keeps its arrival, and is not
-    /// overtaken.
+    /// Sets the properties for everything sent from now on. Traffic in transit arrives as planned, before later
+    /// traffic.
     pub(super) fn set(&mut self, spec: LinkSpec) {
         (self.spec, self.up.spec, self.down.spec) = (spec, spec, spec);
     }
@@ -304,12 +312,12 @@ impl<T> DuplexLink<T> {
 mod tests {
     use super::*;
 
-    /// Returns an item with a number for identification.
+    /// Returns a packet with an identifying number.
     fn packet(class: Class, bytes: u64, number: u64) -> Packet<u64> {
-        Packet { class, bytes, conn: Some(ConnId(number)), carries: number, sight: None }
+        Packet { class, bytes, conn: Some(ConnId(number)), carries: number, content: None }
     }
 
-    /// Sends everything queued. Returns number and arrival time of each, in sending order.
+    /// Sends everything that is queued. Returns number and arrival time of each packet, in sending order.
     fn drain(lane: &mut LinkQueue<u64>, mut now: Millis, rng: &mut Rng) -> Vec<(u64, u64)> {
         let mut sent = Vec::new();
         loop {
@@ -329,51 +337,53 @@ mod tests {
         LinkQueue::new(LinkSpec { latency_ms: 10, jitter_ms, bytes_per_s, loss: 0.0 })
     }
 
-    /// Goal: all traffic shares one rate; items sent together take as long as their sum.
+    /// Goal: all traffic shares one rate, so packets sent together take as long as their sum.
     #[test]
     fn the_rate_is_shared() {
         let (mut lane, mut rng) = (lane(Some(1_000), 0), Rng::new(1));
         for (number, class) in [(1, Class::Bulk), (2, Class::Control), (3, Class::Http), (4, Class::Bulk)] {
-            lane.take(packet(class, 500, number));
+            lane.enqueue(packet(class, 500, number));
         }
         let last = drain(&mut lane, Millis(0), &mut rng).into_iter().map(|(_, at)| at).max();
         assert_eq!(last, Some(2_010));
     }
 
-    /// Goal: a short message overtakes all queued parameters, but not the transmission in progress.
+    /// Goal: a control message overtakes queued bulk messages, but not the transmission in progress.
     #[test]
-    fn control_goes_first_and_what_is_begun_is_finished() {
+    fn control_overtakes_queued_bulk() {
         let (mut lane, mut rng) = (lane(Some(1_000), 0), Rng::new(1));
-        lane.take(packet(Class::Bulk, 100, 1));
-        lane.take(packet(Class::Bulk, 100, 2));
+        lane.enqueue(packet(Class::Bulk, 100, 1));
+        lane.enqueue(packet(Class::Bulk, 100, 2));
         assert_eq!(lane.pump(Millis(0), &mut rng).1, Some(Millis(100)));
-        lane.take(packet(Class::Control, 10, 3));
+        lane.enqueue(packet(Class::Control, 10, 3));
         assert_eq!((lane.waiting(), lane.waiting_bytes()), ((1, 1), 110));
         assert_eq!(drain(&mut lane, Millis(100), &mut rng), [(1, 110), (3, 120), (2, 220)]);
     }
 
-    /// Goal: an HTTP response and the socket get half of the link each while both want it, in either order of arrival.
+    /// Goal: an HTTP response and the socket get half of the link each while both have traffic, in either order of
+    /// arrival.
     #[test]
     fn http_shares_with_the_socket() {
         let (mut lane, mut rng) = (lane(Some(10_000), 0), Rng::new(1));
-        lane.take(packet(Class::Http, 20_000, 0));
+        lane.enqueue(packet(Class::Http, 20_000, 0));
         for number in 1..=10 {
-            lane.take(packet(Class::Bulk, 1_000, number));
+            lane.enqueue(packet(Class::Bulk, 1_000, number));
         }
         let sent = drain(&mut lane, Millis(0), &mut rng);
         let socket = sent.iter().rfind(|(number, _)| *number > 0).expect("ten messages").1;
-        // 10 kB of its own, and as much of HTTP.
+        // The socket's own 10 kB and as much of HTTP.
         assert!((1_850..=2_150).contains(&socket), "{sent:?}");
         assert_eq!(sent.last(), Some(&(0, 3_010)));
     }
 
-    /// Goal: jitter never reorders the messages of one connection, and a new connection does not wait for the old.
+    /// Goal: jitter never reorders the messages of one connection, and a new connection does not wait for the previous
+    /// one.
     #[test]
     fn messages_of_one_connection_stay_in_order() {
         let (mut lane, mut rng) = (lane(None, 50), Rng::new(3));
         let mut last = Millis(0);
         for number in 0..100 {
-            lane.take(packet(if number % 2 == 0 { Class::Bulk } else { Class::Control }, 1, number));
+            lane.enqueue(packet(if number % 2 == 0 { Class::Bulk } else { Class::Control }, 1, number));
             let (deliveries, next) = lane.pump(Millis(number), &mut rng);
             let ([Delivery::Sent { arrives, .. }], None) = (&deliveries[..], next) else {
                 panic!("{deliveries:?}")
@@ -383,39 +393,39 @@ mod tests {
         }
         lane.arrived[0] = Millis(100_000);
         lane.begin_stream();
-        lane.take(packet(Class::Control, 1, 0));
+        lane.enqueue(packet(Class::Control, 1, 0));
         assert!(drain(&mut lane, Millis(100), &mut rng)[0].1 <= 160);
     }
 
-    /// Goal: traffic held up by a cut is sent after it, and arrives after it.
+    /// Goal: traffic that a cut link delays is sent after the cut.
     #[test]
     fn nothing_arrives_in_the_past() {
         let (mut lane, mut rng) = (lane(Some(1_000), 0), Rng::new(1));
-        lane.take(packet(Class::Bulk, 100, 1));
-        lane.take(packet(Class::Bulk, 100, 2));
+        lane.enqueue(packet(Class::Bulk, 100, 1));
+        lane.enqueue(packet(Class::Bulk, 100, 2));
         lane.pump(Millis(0), &mut rng);
         assert_eq!(drain(&mut lane, Millis(5_000), &mut rng), [(1, 5_010), (2, 5_110)]);
     }
 
     #[test]
-    fn what_waits_of_a_connection_is_forgotten() {
+    fn forget_drops_queued_messages_of_one_connection() {
         let mut rng = Rng::new(1);
         let mut lane = lane(Some(1_000), 0);
         for class in [Class::Bulk, Class::Bulk, Class::Control] {
-            lane.take(packet(class, 100, 1));
+            lane.enqueue(packet(class, 100, 1));
         }
-        lane.take(packet(Class::Bulk, 100, 2));
+        lane.enqueue(packet(Class::Bulk, 100, 2));
         lane.pump(Millis(0), &mut rng);
         lane.forget(ConnId(1), false);
         assert!(!lane.is_clear_of(ConnId(1)), "one is being sent");
         assert_eq!(drain(&mut lane, Millis(100), &mut rng), [(1, 110), (2, 210)]);
-        lane.take(packet(Class::Control, 100, 1));
+        lane.enqueue(packet(Class::Control, 100, 1));
         lane.forget(ConnId(1), true);
         assert!(lane.is_clear_of(ConnId(1)) && drain(&mut lane, Millis(200), &mut rng).is_empty());
     }
 
     #[test]
-    fn what_is_lost_comes_later() {
+    fn lost_transmission_arrives_after_retransmission() {
         let spec = LinkSpec { latency_ms: 10, jitter_ms: 0, bytes_per_s: None, loss: 0.5 };
         let mut rng = Rng::new(1);
         let mut travel = |loss| LinkSpec { loss, ..spec }.travel_ms(&mut rng);

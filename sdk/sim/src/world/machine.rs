@@ -1,4 +1,4 @@
-//! One machine: a learner's process and its link to the syncer, and their true state for tests and pictures.
+//! Machine of a world: a learner's process and its link to the syncer, and their true state for tests and displays.
 
 use archipelago_core::diloco::learner::LearnerConfig;
 use archipelago_core::diloco::syncer::LearnerStatus;
@@ -7,7 +7,7 @@ use archipelago_core::rng::key;
 use archipelago_core::wire::{Identity, LearnerId, Millis};
 use serde::Serialize;
 
-use super::attacks::Memory;
+use super::attacks::ForgerState;
 use super::clock::DriftingClock;
 use super::event::WorldEvent;
 use super::link::DuplexLink;
@@ -18,34 +18,34 @@ pub(super) struct Machine {
     pub(super) spec: MachineSpec,
     pub(super) identity: Identity,
     pub(super) link: DuplexLink<WorldEvent>,
-    /// The planned time of each direction's next transmission, if any.
+    /// Scheduled time of the next transmission in each direction.
     pub(super) pumps: [Option<Millis>; 2],
     pub(super) rng: Rng,
-    /// Seed of the machine's members; each derives its own from it.
+    /// Seed from which each process of the machine derives its own.
     seed: u64,
-    /// Number of the current process, so that no event for a dead one reaches the next.
+    /// Incarnation: number of the current process. Events for an earlier process do not reach it.
     pub(super) life: u32,
     pub(super) process: Option<Process>,
     pub(super) crawl: f64,
     pub(super) poison: Option<Poison>,
-    /// Whether the machine was ever poisoned; its token counts are not trusted.
+    /// Whether the machine was ever poisoned. Its token counts are then not checked.
     pub(super) forged: bool,
-    pub(super) memory: Memory,
-    /// Whether its owner paused it.
+    pub(super) forger_state: ForgerState,
+    /// Whether the learner's owner paused it.
     pub(super) paused: bool,
-    /// Longest allowed time between two merges of its updates, in milliseconds, if that is checked.
+    /// Maximum time between two merges of its updates in milliseconds, if that is checked.
     pub(super) merged_within_ms: Option<u64>,
-    /// Time of the last fault or order that affected it.
+    /// Time of the last fault or command that affected the machine.
     pub(super) well_since: Millis,
     /// Time of the last merge of one of its updates.
     pub(super) merged_at: Millis,
-    /// SIGSTOP: events for the process wait in `frozen_out`.
+    /// Whether the process is stopped (SIGSTOP). Events for it wait in `frozen_out`.
     pub(super) frozen: bool,
     pub(super) frozen_out: Vec<WorldEvent>,
-    /// Partitioned: traffic on the link waits in `cut_off`.
+    /// Whether the link is cut. Events on the link wait in `cut_off`.
     pub(super) cut: bool,
     pub(super) cut_off: Vec<WorldEvent>,
-    /// Steps and tokens of the dead processes.
+    /// Steps and tokens of earlier processes.
     pub(super) steps_before: u64,
     pub(super) tokens_before: u64,
 }
@@ -68,7 +68,7 @@ impl Machine {
             crawl: 1.0,
             poison: None,
             forged: false,
-            memory: Memory::new(Rng::stream(seed, 0x3_0000 + u64::from(index))),
+            forger_state: ForgerState::new(Rng::stream(seed, 0x3_0000 + u64::from(index))),
             paused: false,
             merged_within_ms: None,
             well_since: Millis(0),
@@ -87,7 +87,7 @@ impl Machine {
         format!("machine {index}")
     }
 
-    /// Starts a process unless one runs. Returns true if it did.
+    /// Starts a process and returns true, unless one runs.
     pub(super) fn start(&mut self, now: Millis, name: String, waits: Waits) -> bool {
         if self.process.is_some() {
             return false;
@@ -112,7 +112,7 @@ impl Machine {
         true
     }
 
-    /// Ends the running process, if any.
+    /// Ends the running process, if there is one.
     pub(super) fn kill(&mut self) -> Option<Process> {
         let process = self.process.take()?;
         self.steps_before += process.steps;
@@ -122,7 +122,7 @@ impl Machine {
         Some(process)
     }
 
-    /// Returns the process numbered `life`, unless it is dead.
+    /// Returns the process of incarnation `life`, if it still runs.
     pub(super) fn alive(&mut self, life: u32) -> Option<&mut Process> {
         self.process.as_mut().filter(|_| self.life == life)
     }
@@ -143,14 +143,15 @@ impl Machine {
 }
 
 impl World {
-    /// Returns the machine on which `learner` runs; `None` while the syncer is down or does not know the learner.
+    /// Returns the machine on which `learner` runs. Returns `None` while the syncer is down or if it does not know the
+    /// learner.
     #[must_use]
     pub fn machine_of(&self, learner: LearnerId) -> Option<u32> {
         let name = self.learner(|status| status.learner == learner, |status| status.name.to_owned())?;
         (0..self.machines.len() as u32).find(|machine| Machine::name(*machine) == name)
     }
 
-    /// Returns the merged tokens of a machine's learner by the syncer's count; 0 if the syncer has no count.
+    /// Returns the merged tokens of the machine's learner, as the syncer counts them; 0 if it has no count.
     #[must_use]
     pub fn tokens_merged(&self, machine: u32) -> u64 {
         let name = Machine::name(machine);
@@ -160,13 +161,13 @@ impl World {
     fn learner<T>(
         &self,
         is: impl Fn(&LearnerStatus<'_>) -> bool,
-        say: impl Fn(&LearnerStatus<'_>) -> T,
+        read: impl Fn(&LearnerStatus<'_>) -> T,
     ) -> Option<T> {
-        self.syncer()?.learners().find(|status| is(status)).map(|status| say(&status))
+        self.syncer()?.learners().find(|status| is(status)).map(|status| read(&status))
     }
 }
 
-/// The true state of one machine at one moment, independent of the syncer's knowledge.
+/// True state of one machine at one time, whatever the syncer knows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MachineStatus {
     /// Whether a learner's process runs.
@@ -175,21 +176,21 @@ pub struct MachineStatus {
     pub frozen: bool,
     /// Whether the link to the syncer is cut.
     pub partitioned: bool,
-    /// Whether it has a connection, as far as it knows.
+    /// Whether the learner has a connection, as far as it knows.
     pub connected: bool,
-    /// Connection attempts of its process.
+    /// Number of connection attempts of the current process.
     pub attempts: u32,
     /// Whether a step is being computed.
     pub training: bool,
-    /// Reason of its learner's permanent stop, if any.
+    /// Reason why the learner stopped for good, if it did.
     pub stopped: Option<String>,
-    /// Reason of its learner's last fresh start, if any.
+    /// Reason why the learner last discarded its state and joined again, if it did.
     pub afresh: Option<String>,
-    /// Steps of all its processes so far.
+    /// Number of steps of all processes so far.
     pub steps: u64,
-    /// Tokens of those steps.
+    /// Number of tokens in these steps.
     pub tokens: u64,
-    /// Training loss of the last step.
+    /// Training loss of the last step, in nats per token.
     pub loss: Option<f32>,
 }
 

@@ -1,9 +1,8 @@
-//! A seeded world in virtual time around the real syncer and learner cores.
+//! Simulation in virtual time of the real syncer and the real learners, with random numbers from a seed.
 //!
-//! A [`World`] contains only shells: machines, links and clocks that obey a seed instead of physics. It drives
-//! `diloco::Syncer` and `driver::LearnerDriver` exactly as the server and the native learner do, through encoded
-//! messages. Pace, backoff and patience are therefore those that ship. An outside checker verifies the invariants: see
-//! [`Violation`].
+//! A [`World`] adds only what surrounds the state machines: machines, links, clocks and disks. It drives
+//! `diloco::Syncer` and `driver::LearnerDriver` exactly as the server and the native learner do, with encoded messages.
+//! Duty cycles, backoff and timeouts are therefore the real ones. A checker verifies the invariants; see [`Violation`].
 //!
 //! ```
 //! use archipelago_sim::world::{MachineSpec, World};
@@ -75,59 +74,59 @@ pub use toy::Toy;
 pub use trace::{Cargo, Parcel, Trace};
 pub use violation::Violation;
 
-/// Events kept until they are taken; the oldest go first.
+/// Maximum number of events kept for [`World::take_events`]; older ones are discarded.
 const EVENTS_MAX: usize = 1 << 20;
 
-/// A seeded world in virtual time around the real syncer and learner cores.
+/// Simulation in virtual time of the real syncer and the real learners.
 ///
-/// One seed and one sequence of calls lead to one history, to the bit: see [`Self::digest`].
+/// A seed and a sequence of calls determine every bit of the run; see [`Self::digest`].
 pub struct World {
     now: Millis,
     spec: WorldSpec,
     layout: Layout,
     make: Box<MakeTrainer>,
     queue: Queue<WorldEvent>,
-    /// Random numbers of the network.
+    /// Random number generator of the network.
     rng: Rng,
     host: Option<SyncerProcess>,
     /// Number of the current syncer process.
     generation: u32,
     disk: Disk,
     record: TapeState,
-    /// Whether a syncer is reading its disk.
+    /// Whether a syncer is reading its disk to start.
     starting: bool,
-    /// Completed recoveries.
+    /// Number of completed recoveries.
     recoveries: u64,
-    /// Reasons of failed starts.
+    /// Reasons of failed starts, oldest first.
     refusals: Vec<String>,
-    /// Reading of the syncer's clock when its core was last driven.
+    /// Time of the syncer's clock when its core was last driven.
     syncer_now: Millis,
     /// Connections that the core has just closed.
     hung_up: Vec<ConnId>,
-    /// Connections whose outbox has just overflowed.
+    /// Connections whose send queue has just overflowed.
     slow: Vec<ConnId>,
-    /// Connections closed for that reason so far.
+    /// Number of connections closed because of a full send queue.
     slow_readers: u64,
     machines: Vec<Machine>,
     conns: BTreeMap<ConnId, Conn>,
     conns_made: u64,
     audit: Audit,
     events: VecDeque<(Millis, Event)>,
-    /// `None` unless traced.
+    /// Traces to take; `None` unless tracing is on.
     traces: Option<VecDeque<Trace>>,
-    /// `None` unless watched.
+    /// Merge jobs to take; `None` unless they are watched.
     merges: Option<VecDeque<MergeJob>>,
-    /// `None` unless watched.
+    /// Decisions to take; `None` unless they are watched.
     entries: Option<Vec<Entry>>,
-    /// The latest body of each fragment from an honest learner, if any machine lies.
+    /// Latest body of each fragment from any honest learner, if any machine was ever poisoned.
     overheard: BTreeMap<FragmentId, Vec<u8>>,
-    /// `None` unless the loss is monitored.
-    looking: Option<WorldMonitor>,
+    /// Loss monitor; `None` unless the loss is watched.
+    monitor: Option<WorldMonitor>,
     finished: bool,
 }
 
 impl World {
-    /// Creates a world that begins at 0 ms. `make` makes the trainer of each process, given its machine.
+    /// Creates a world at 0 ms. `make` creates the trainer of each process, given the machine's index.
     ///
     /// # Errors
     /// Those of [`Syncer::new`].
@@ -170,7 +169,7 @@ impl World {
             merges: None,
             entries: None,
             overheard: BTreeMap::new(),
-            looking: None,
+            monitor: None,
             finished: false,
             spec,
         };
@@ -183,29 +182,29 @@ impl World {
         Ok(world)
     }
 
-    /// Returns the time, in milliseconds from the beginning.
+    /// Returns the time since the beginning.
     #[must_use]
     pub fn now(&self) -> Millis {
         self.now
     }
 
-    /// Plans `fault` for `at`, or for now if that has passed.
+    /// Schedules `fault` for `at`; a time in the past means now.
     pub fn plan(&mut self, at: Millis, fault: Fault) {
         self.queue.plan(at.max(self.now), WorldEvent::Fault(fault));
     }
 
-    /// Lets `ms` milliseconds pass.
+    /// Processes all events of the next `ms` milliseconds.
     pub fn run_for(&mut self, ms: u64) {
         let until = self.now.after(ms);
         while let Some((at, event)) = self.queue.next_until(until) {
             self.now = at;
-            self.happen(event);
+            self.process_event(event);
         }
         self.now = until;
     }
 
-    /// Lets time pass until `done` returns true, checked every `every_ms`, or until `ms_max` have passed. Returns true
-    /// if `done` did.
+    /// Advances the time until `done` returns true, or by `ms_max` milliseconds at most. Calls `done` every `every_ms`
+    /// milliseconds. Returns true if `done` did.
     pub fn run_until(&mut self, ms_max: u64, every_ms: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
         let end = self.now.after(ms_max);
         while !done(self) {
@@ -217,75 +216,75 @@ impl World {
         true
     }
 
-    /// Returns the syncer's status; `None` while it is down.
+    /// Returns the syncer's status, or `None` while it is down.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         self.host.as_ref().map(|host| host.core.status())
     }
 
-    /// Returns the syncer's core; `None` while it is down.
+    /// Returns the syncer's core, or `None` while it is down.
     #[must_use]
     pub fn syncer(&self) -> Option<&Syncer> {
         self.host.as_ref().map(|host| &host.core)
     }
 
-    /// Returns the true state of each machine, independent of the syncer's knowledge.
+    /// Returns the true state of each machine, whatever the syncer knows.
     #[must_use]
     pub fn machines(&self) -> Vec<MachineStatus> {
         self.machines.iter().map(MachineStatus::of).collect()
     }
 
-    /// Returns θ of a machine's learner, `[layout.len()]`, if it has one.
+    /// Returns θ of a machine's learner, `[layout.len()]`, if it has joined a run.
     #[must_use]
     pub fn params(&self, machine: u32) -> Option<&[f32]> {
         self.machines.get(machine as usize)?.process.as_ref()?.params()
     }
 
-    /// Returns the number of connections closed so far because their reader was too slow.
+    /// Returns the number of connections that the syncer closed because the reader was too slow.
     #[must_use]
     pub fn slow_readers(&self) -> u64 {
         self.slow_readers
     }
 
-    /// Returns the number of recoveries from the disk so far.
+    /// Returns the number of recoveries from the disk.
     #[must_use]
     pub fn recoveries(&self) -> u64 {
         self.recoveries
     }
 
-    /// Returns the number of failures of the syncer's disk so far.
+    /// Returns the number of failed operations of the syncer's disk.
     #[must_use]
     pub fn disk_failures(&self) -> u64 {
         self.disk.failures
     }
 
-    /// Returns the reasons of failed starts, oldest first; each names the damage.
+    /// Returns the reasons of failed starts, oldest first. Each names the damage.
     #[must_use]
     pub fn refusals(&self) -> &[String] {
         &self.refusals
     }
 
-    /// Returns the number of merged updates whose learners know that they were merged.
+    /// Returns the number of merged updates whose learners were notified.
     #[must_use]
     pub fn merges_told(&self) -> u64 {
-        self.audit.told_merges()
+        self.audit.notified_merges()
     }
 
-    /// Returns true if the run has ended and every learner was told.
+    /// Returns true if the run has ended and every learner was notified.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// Takes the events since the last call, oldest first; at most about a million are kept.
+    /// Removes and returns the events since the last call, oldest first, at most about a million.
     pub fn take_events(&mut self) -> Vec<(Millis, Event)> {
         self.events.drain(..).collect()
     }
 
-    /// Checks all invariants and reports the first violation.
+    /// Checks all invariants.
     ///
     /// # Errors
-    /// Each variant of [`Violation`].
+    /// The first [`Violation`].
     pub fn check(&self) -> Result<(), Violation> {
         self.audit.verdict()?;
         self.check_starving()?;
@@ -307,7 +306,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the SHA-256 of all decisions and merges so far: every fate, and Θ and Θ̂ after every merge.
+    /// Returns the SHA-256 of all fates and merges so far, with Θ, Θ̂ and momentum after each merge.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         self.audit.digest()
@@ -329,16 +328,16 @@ impl World {
 }
 
 impl World {
-    /// Sets the quorum policy and the merge rule of the syncer and its successors.
+    /// Sets the quorum policy and the merge rule of the syncer, for this process and later ones.
     pub fn retune_syncer(&mut self, quorum: QuorumPolicy, merge: MergeRule) {
         (self.spec.syncer.quorum, self.spec.syncer.merge) = (quorum, merge);
         let Some(host) = &mut self.host else { return };
         host.core.retune(quorum, merge);
-        self.tell_syncer(Input::Timeout);
+        self.syncer_input(Input::Timeout);
     }
 
-    /// Sets the step time, `jitter` and `link` of machine `index`. The step and the messages under way are unaffected.
-    /// An unknown machine changes nothing.
+    /// Sets step time, jitter and link of machine `index`. The current step and messages in transit are unaffected.
+    /// Does nothing if there is no such machine.
     pub fn retune_machine(&mut self, index: u32, step_ms: u64, jitter: f64, link: LinkSpec) {
         let Some(machine) = self.machines.get_mut(index as usize) else { return };
         (machine.spec.step_ms, machine.spec.jitter, machine.spec.link) = (step_ms, jitter, link);
@@ -346,18 +345,18 @@ impl World {
     }
 }
 
-/// Sizes of a world's collections at one moment.
+/// Sizes of a world's collections at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Planned events.
+    /// Number of scheduled events.
     pub planned: usize,
-    /// Connections with at least one open end.
+    /// Number of connections with at least one open end.
     pub connections: usize,
-    /// Messages queued on links.
+    /// Number of messages queued on links.
     pub messages: usize,
-    /// Decisions that are not yet on the syncer's disk.
+    /// Number of decisions that are not yet on the syncer's disk.
     pub unsaved: u64,
-    /// Identities known to the syncer.
+    /// Number of learner keys known to the syncer.
     pub identities: usize,
 }
 
@@ -376,7 +375,7 @@ impl Held {
 }
 
 impl World {
-    /// Returns the current sizes.
+    /// Returns the current sizes of the world's collections.
     pub fn held(&mut self) -> Held {
         let mut messages = 0;
         for machine in &mut self.machines {
@@ -395,33 +394,33 @@ impl World {
     }
 }
 
-/// Merges kept until they are taken; the oldest go first.
+/// Maximum number of merge jobs kept for [`World::take_merges`]; older ones are discarded.
 const MERGES_MAX: usize = 1_024;
 
 impl World {
-    /// Begins to keep merge jobs, which costs memory until [`Self::take_merges`] is called.
+    /// Begins to keep merge jobs for [`Self::take_merges`], which costs memory.
     pub fn watch_merges(&mut self) {
         self.merges.get_or_insert_default();
     }
 
-    /// Takes the merge jobs since the last call, oldest first; at most 1,024 are kept.
+    /// Removes and returns the merge jobs since the last call, oldest first, at most 1,024.
     pub fn take_merges(&mut self) -> Vec<MergeJob> {
         self.merges.as_mut().map(|merges| merges.drain(..).collect()).unwrap_or_default()
     }
 
-    /// Begins to keep the syncer's decisions, which costs memory until [`Self::take_entries`] is called.
+    /// Begins to keep the syncer's decisions for [`Self::take_entries`], which costs memory.
     pub fn watch_entries(&mut self) {
         self.entries.get_or_insert_default();
     }
 
-    /// Takes the syncer's decisions since the last call, oldest first.
+    /// Removes and returns the syncer's decisions since the last call, oldest first.
     pub fn take_entries(&mut self) -> Vec<Entry> {
         self.entries.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Tells the syncer whether the updates of `learner` show real training.
+    /// Passes to the syncer the verdict whether the updates of `learner` show real training.
     pub fn judge(&mut self, learner: LearnerId, verdict: ContributionVerdict) {
-        self.tell_syncer(Input::ContributionVerdict { learner, verdict });
+        self.syncer_input(Input::ContributionVerdict { learner, verdict });
     }
 
     fn note_entry(&mut self, entry: &Entry) {

@@ -1,7 +1,7 @@
 //! Periodic loss measurements in a world, and rollback of harmful updates.
 //!
 //! The core's [`LossMonitor`] and [`Attribution`] decide, as in the server. A measurement takes no virtual time. An
-//! attribution takes [`MonitorSpec::trial_ms`] for each trial.
+//! attribution takes [`MonitorSpec::trial_ms`] per trial.
 
 use std::collections::BTreeSet;
 
@@ -14,109 +14,109 @@ use archipelago_core::diloco::syncer::{Input, LossMonitor, Remake, RemakeJob, Sy
 use archipelago_core::diloco::trust::{Attribution, Culprits};
 use archipelago_core::wire::{LearnerId, Millis, Version};
 
-/// Wait before the next look at a syncer whose fragments are not at rest, in milliseconds.
+/// Time before a measurement is retried that found a pending merge or rollback, in milliseconds.
 const AGAIN_MS: u64 = 1;
 
-/// Settings of the loss monitor of a world.
+/// Settings of a world's loss monitor.
 #[derive(Clone, Copy, Debug)]
 pub struct MonitorSpec {
     /// Time between two measurements, in milliseconds, at least 1.
     pub every_ms: u64,
-    /// Time of one attribution trial, in milliseconds.
+    /// Duration of an attribution trial, in milliseconds.
     pub trial_ms: u64,
 }
 
-/// Function from Θ, `[layout.len()]`, to a loss.
+/// Function that returns the loss of Θ, `[layout.len()]`.
 pub type LossOf = dyn FnMut(&[f32]) -> f64;
 
-/// A harmful learner or group, and the effect on the loss.
+/// Harm to the loss, and the learners that caused it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Harm {
-    /// Time of the measurement that showed the harm.
+    /// Time at which the harm was attributed.
     pub at: Millis,
-    /// The last good loss, the bad loss, and the loss without the culprits; the last is `None` if none were found.
+    /// The last normal loss, the bad loss, and the loss without the culprits, which is `None` if none were found.
     pub losses: (f64, f64, Option<f64>),
-    /// The learners that did the harm.
+    /// Learners that caused the harm; empty if none were found.
     pub culprits: Vec<LearnerId>,
 }
 
-/// The fragments at a measurement, and the newest row of the tape at that time.
+/// Fragments at the time of a measurement, and the newest row of the tape at that time.
 #[derive(Clone, Debug)]
 struct Moment {
     seq: u64,
     states: Vec<FragmentState>,
 }
 
-/// The loss monitor of a world.
+/// State of a world's loss monitor.
 pub(super) struct WorldMonitor {
     spec: MonitorSpec,
     loss: Box<LossOf>,
-    lookout: LossMonitor<Moment>,
-    /// A measurement of this process that waits until the tape has every row before it.
+    loss_monitor: LossMonitor<Moment>,
+    /// Loss and time of a measurement that waits until all rows before it are on the disk.
     measured: Option<(f64, Moment)>,
     found: Vec<Harm>,
 }
 
 impl World {
-    /// Begins to monitor `loss`; harm is rolled back from now on.
+    /// Begins to measure the loss with `loss`. From now on, harm is rolled back.
     pub fn watch_loss(&mut self, spec: MonitorSpec, loss: Box<LossOf>) {
         let spec = MonitorSpec { every_ms: spec.every_ms.max(1), ..spec };
-        self.looking = Some(WorldMonitor {
+        self.monitor = Some(WorldMonitor {
             spec,
             loss,
-            lookout: LossMonitor::default(),
+            loss_monitor: LossMonitor::default(),
             measured: None,
             found: Vec::new(),
         });
-        self.queue.plan(self.now.after(spec.every_ms), WorldEvent::Look);
+        self.queue.plan(self.now.after(spec.every_ms), WorldEvent::MeasureLoss);
     }
 
-    /// Takes the harm found since the last call.
+    /// Removes and returns the harm found since the last call.
     pub fn take_harms(&mut self) -> Vec<Harm> {
-        self.looking.as_mut().map(|looking| std::mem::take(&mut looking.found)).unwrap_or_default()
+        self.monitor.as_mut().map(|monitor| std::mem::take(&mut monitor.found)).unwrap_or_default()
     }
 
-    /// Forgets all measurements, which belong to the syncer's previous process.
+    /// Discards all measurements, because they belong to the syncer's previous process.
     pub(super) fn forget_moments(&mut self) {
-        if let Some(looking) = &mut self.looking {
-            (looking.lookout, looking.measured) = (LossMonitor::default(), None);
+        if let Some(monitor) = &mut self.monitor {
+            (monitor.loss_monitor, monitor.measured) = (LossMonitor::default(), None);
         }
     }
 
-    /// Measures the loss if the fragments are at rest, and plans the next measurement.
-    pub(super) fn look(&mut self) {
-        let Some(mut looking) = self.looking.take() else { return };
+    /// Measures the loss unless a merge or rollback is pending, and schedules the next measurement.
+    pub(super) fn measure_loss(&mut self) {
+        let Some(mut monitor) = self.monitor.take() else { return };
         let syncer = self.host.as_ref().map(|host| &host.core);
         let wait_ms = match syncer {
-            Some(syncer) if looking.measured.is_none() && !syncer.is_over() => match at_rest(syncer) {
+            Some(syncer) if monitor.measured.is_none() && !syncer.is_over() => match at_rest(syncer) {
                 Some((theta, states)) => {
                     let seq = self.record.gate.decided();
-                    looking.measured = Some(((looking.loss)(&theta), Moment { seq, states }));
-                    looking.spec.every_ms
+                    monitor.measured = Some(((monitor.loss)(&theta), Moment { seq, states }));
+                    monitor.spec.every_ms
                 }
                 None => AGAIN_MS,
             },
-            _ => looking.spec.every_ms,
+            _ => monitor.spec.every_ms,
         };
-        self.looking = Some(looking);
-        self.queue.plan(self.now.after(wait_ms), WorldEvent::Look);
-        self.judge_look();
+        self.monitor = Some(monitor);
+        self.queue.plan(self.now.after(wait_ms), WorldEvent::MeasureLoss);
+        self.check_measurement();
     }
 
-    /// Judges the pending measurement once the tape has every row before it.
-    pub(super) fn judge_look(&mut self) {
-        let Some(mut looking) = self.looking.take() else { return };
+    /// Checks the pending measurement for harm once all rows before it are on the disk.
+    pub(super) fn check_measurement(&mut self) {
+        let Some(mut monitor) = self.monitor.take() else { return };
         if let Some((loss, moment)) =
-            looking.measured.take_if(|(_, moment)| self.record.gate.is_safe(moment.seq))
+            monitor.measured.take_if(|(_, moment)| self.record.gate.is_safe(moment.seq))
         {
-            self.attribute(&mut looking, loss, moment);
+            self.attribute(&mut monitor, loss, moment);
         }
-        self.looking = Some(looking);
+        self.monitor = Some(monitor);
     }
 
-    fn attribute(&mut self, looking: &mut WorldMonitor, bad: f64, moment: Moment) {
-        let WorldMonitor { lookout, spec, loss, .. } = looking;
-        let Some((good, from)) = lookout.look(bad, moment.clone()) else { return };
+    fn attribute(&mut self, monitor: &mut WorldMonitor, bad: f64, moment: Moment) {
+        let WorldMonitor { loss_monitor, spec, loss, .. } = monitor;
+        let Some((good, from)) = loss_monitor.look(bad, moment.clone()) else { return };
         let from = from.clone();
         let mut trials = 0;
         let mut attribution = Attribution::new(good, bad, self.disk.tape.senders(from.seq, moment.seq));
@@ -130,16 +130,17 @@ impl World {
             Some(Culprits { learners: culprits, loss }) => (culprits, Some(loss)),
             None => (Vec::new(), None),
         };
-        looking.found.push(Harm { at: self.now, losses: (good, bad, better), culprits: culprits.clone() });
+        monitor.found.push(Harm { at: self.now, losses: (good, bad, better), culprits: culprits.clone() });
         if culprits.is_empty() {
-            return looking.lookout.begin_anew(bad, moment);
+            return monitor.loss_monitor.begin_anew(bad, moment);
         }
         let input = Input::Undo(Box::new(Undo { from: from.states, after: from.seq, culprits }));
         let (generation, input) = (self.generation, Box::new(input));
         self.queue.plan(self.now.after(trials * spec.trial_ms), WorldEvent::Read { generation, input });
     }
 
-    /// Returns Θ at `until` as it would be if the learners in `without` had sent nothing since `from`.
+    /// Returns Θ at `until` as it would be without the updates of the learners in `without` since `from`. Returns
+    /// `None` if it cannot be recomputed.
     fn without(&self, from: &Moment, until: &Moment, without: &BTreeSet<LearnerId>) -> Option<Vec<f32>> {
         let syncer = &self.host.as_ref()?.core;
         let versions: Vec<Version> = until.states.iter().map(|state| state.version).collect();
@@ -157,17 +158,17 @@ impl World {
         Some(flat)
     }
 
-    /// Recomputes the fragments to roll back whose newest version is on the tape.
-    pub(super) fn remake_due(&mut self) {
+    /// Recomputes the fragments that are to be rolled back and whose newest version is on the disk.
+    pub(super) fn run_due_rollbacks(&mut self) {
         let gate = &self.record.gate;
         let is_due = |job: &mut RemakeJob| gate.is_version_safe(job.fragment());
         let due: Vec<RemakeJob> = self.record.remakes.extract_if(.., is_due).collect();
         for mut job in due {
-            // An unreadable tape leaves the job incomplete, and `run` reports that.
+            // If the tape is unreadable, the job is incomplete, and `run` reports that.
             let _ = self.disk.tape.remake(std::slice::from_mut(&mut job.remake), job.after);
             let result = job.run();
             if let Ok(outcome) = &result {
-                self.keep_remade(outcome);
+                self.keep_rollback(outcome);
             }
             let event = WorldEvent::MergeDone { generation: self.generation, result: Box::new(result) };
             self.queue.plan(self.now.after(self.spec.shell.merge_ms), event);
@@ -175,7 +176,7 @@ impl World {
     }
 }
 
-/// Returns Θ and the fragments, unless a merge or a rollback is pending.
+/// Returns Θ and the fragments, or `None` while a merge or a rollback is pending.
 fn at_rest(syncer: &Syncer) -> Option<(Vec<f32>, Vec<FragmentState>)> {
     let theta = syncer.theta().filter(|_| !syncer.is_undoing())?;
     Some((theta, syncer.states().map(FragmentState::without_hat).collect()))

@@ -1,4 +1,4 @@
-//! Connections, and the messages in transit on the links of a world.
+//! Connections, and messages in transit on the links of a world.
 
 use std::sync::Arc;
 
@@ -13,21 +13,21 @@ use super::link::{Class, Delivery, LinkDirection, Packet};
 use super::trace::ParcelContent;
 use super::{Parcel, Trace, World};
 
-/// One connection, with an end at the syncer and one at the learner. A closed end accepts nothing.
+/// Connection with an end at the syncer and an end at the learner. A closed end accepts nothing.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) machine: u32,
     pub(super) life: u32,
     pub(super) syncer_open: bool,
     pub(super) learner_open: bool,
-    /// Whether all traffic is lost without the ends' knowledge.
+    /// Whether all traffic is lost without notice to either end.
     pub(super) swallowed: bool,
-    /// End of the current check by its reader at the syncer, in microseconds; updates are checked one after the other.
+    /// End of the current verification by the connection's reader at the syncer, in microseconds.
     read_until_us: u64,
 }
 
 impl World {
-    /// Begins to connect.
+    /// Sends a connection request.
     pub(super) fn dial(&mut self, machine: u32, attempt: u32) {
         let (life, latency) =
             (self.machines[machine as usize].life, self.machines[machine as usize].link.latency_ms());
@@ -52,7 +52,7 @@ impl World {
     pub(super) fn dialled(&mut self, machine: u32, life: u32, attempt: u32, conn: Option<ConnId>) {
         let process = self.machines[machine as usize].alive(life);
         let Some(process) = process.filter(|process| process.dialling == Some(attempt)) else {
-            // The process has died since, or has given this attempt up: its kernel refuses the connection.
+            // The process has ended or has abandoned the attempt, so its machine refuses the connection.
             if let Some(conn) = conn {
                 self.end_at_learner(conn, true);
             }
@@ -67,7 +67,7 @@ impl World {
         process.conn = Some(conn);
         self.queue.plan(self.now.after(self.spec.shell.ping_ms), WorldEvent::PingDue { conn });
         self.learner_input(machine, Input::Opened);
-        // The syncer's first message comes with the acceptance of the connection.
+        // The syncer's first message arrives together with the connection.
         let run = self.spec.run;
         let challenge = Challenge { run, nonce: [0; 32] };
         self.learner_input(machine, Input::Message(Message::Challenge(challenge)));
@@ -78,7 +78,7 @@ impl World {
             return;
         }
         match payload.open() {
-            // Verified here, as in the server's readers.
+            // Updates are verified here, as in the server's readers.
             Ok(Message::Update(update)) => {
                 let syncer = &self.host.as_ref().expect("checked above").core;
                 let bytes = update.body.len() as u64 * self.weight();
@@ -87,13 +87,14 @@ impl World {
             }
             Ok(message) => self.read(conn, 0, syncer::Input::Message(conn, message)),
             Err(error) => {
-                self.part(conn, Bye::new(error.close_code(), error.to_string()));
+                self.close_with(conn, Bye::new(error.close_code(), error.to_string()));
                 self.read(conn, 0, syncer::Input::Disconnected(conn));
             }
         }
     }
 
-    /// Lets the reader of `conn` check an input with `bytes` of parameters, then hands it to the actor.
+    /// Lets the reader of connection `id` verify an input with `bytes` bytes of parameters, and then queues it for the
+    /// actor.
     fn read(&mut self, id: ConnId, bytes: u64, input: syncer::Input) {
         let (now_us, look_us) =
             (1_000 * self.now.0, bytes * self.spec.shell.pace.verify_ps_per_byte / 1_000_000);
@@ -105,7 +106,7 @@ impl World {
             None => now_us,
         };
         if until_us < now_us + 1_000 {
-            return self.tell_syncer(input);
+            return self.syncer_input(input);
         }
         let (generation, input) = (self.generation, Box::new(input));
         self.queue.plan(Millis(until_us / 1_000), WorldEvent::Read { generation, input });
@@ -141,7 +142,7 @@ impl World {
         self.forget(id);
     }
 
-    /// Tells a process that its connection is gone.
+    /// Notifies a process that its connection is closed.
     fn disconnect_process(&mut self, machine: u32, life: u32, id: ConnId) {
         let Some(process) = self.machines[machine as usize].alive(life) else { return };
         if process.conn == Some(id) {
@@ -151,8 +152,8 @@ impl World {
         }
     }
 
-    /// Closes the learner's end. The syncer's end finds out after the data already sent. Queued messages are dropped:
-    /// all of them if the process died, otherwise only parameters.
+    /// Closes the learner's end. The syncer's end is notified after the data that was already sent. If the process
+    /// died, all queued messages are dropped; otherwise only bulk messages are.
     pub(super) fn end_at_learner(&mut self, id: ConnId, died: bool) {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.learner_open) else { return };
         conn.learner_open = false;
@@ -161,7 +162,7 @@ impl World {
         self.ship_sign(machine, LinkDirection::Up, id, WorldEvent::LostAtSyncer { conn: id });
     }
 
-    /// Closes both ends and loses all data in flight.
+    /// Closes both ends of the connection. All data in flight is lost.
     pub(super) fn break_connection(&mut self, machine: u32) {
         let Some(id) = self.machines[machine as usize].process.as_ref().and_then(|process| process.conn)
         else {
@@ -171,7 +172,7 @@ impl World {
         self.lost_at_learner(id);
     }
 
-    /// Loses all traffic of the connection from now on.
+    /// Makes the connection lose all traffic from now on.
     pub(super) fn swallow(&mut self, machine: u32) {
         let process = self.machines[machine as usize].process.as_ref();
         if let Some(conn) = process.and_then(|process| self.conns.get_mut(&process.conn?)) {
@@ -196,7 +197,7 @@ impl World {
         self.learner_input(machine, Input::Heard);
     }
 
-    /// Sends a ping from the syncer's end and plans the next one.
+    /// Sends a ping from the syncer's end, and schedules the next one.
     pub(super) fn ping_due(&mut self, id: ConnId) {
         let Some(&Conn { machine, .. }) = self.conns.get(&id).filter(|conn| conn.syncer_open) else { return };
         self.ship_sign(machine, LinkDirection::Down, id, WorldEvent::Ping { conn: id });
@@ -210,7 +211,7 @@ impl World {
     }
 }
 
-/// Size of a ping, a pong or a close, in bytes.
+/// Size of a ping, a pong, or the end of a connection, in bytes.
 const SIGN_BYTES: u64 = 2;
 
 impl World {
@@ -225,18 +226,19 @@ impl World {
     ) {
         let class = if message.is_bulk() { Class::Bulk } else { Class::Control };
         let bytes = payload.bytes() + (self.weight() - 1) * body_bytes(message);
-        let sight = self.traces.is_some().then(|| ParcelContent::of(message, bytes)).flatten().map(Box::new);
+        let content =
+            self.traces.is_some().then(|| ParcelContent::of(message, bytes)).flatten().map(Box::new);
         let carries = match way {
             LinkDirection::Up => WorldEvent::ToSyncer { conn, payload },
             LinkDirection::Down => WorldEvent::ToLearner { conn, payload },
         };
-        self.ship(machine, way, Packet { class, bytes, conn: Some(conn), carries, sight });
+        self.ship(machine, way, Packet { class, bytes, conn: Some(conn), carries, content });
     }
 
-    /// Queues a signal without content for `conn` on the link of `machine`, ahead of parameters.
+    /// Queues a ping, a pong, or the end of `conn` on the link of `machine`, ahead of bulk messages.
     pub(super) fn ship_sign(&mut self, machine: u32, way: LinkDirection, conn: ConnId, carries: WorldEvent) {
         let packet =
-            Packet { class: Class::Control, bytes: SIGN_BYTES, conn: Some(conn), carries, sight: None };
+            Packet { class: Class::Control, bytes: SIGN_BYTES, conn: Some(conn), carries, content: None };
         self.ship(machine, way, packet);
     }
 
@@ -247,23 +249,23 @@ impl World {
         way: LinkDirection,
         bytes: u64,
         carries: WorldEvent,
-        sight: Option<ParcelContent>,
+        content: Option<ParcelContent>,
     ) {
-        let sight = sight.filter(|_| self.traces.is_some()).map(Box::new);
-        self.ship(machine, way, Packet { class: Class::Http, bytes, conn: None, carries, sight });
+        let content = content.filter(|_| self.traces.is_some()).map(Box::new);
+        self.ship(machine, way, Packet { class: Class::Http, bytes, conn: None, carries, content });
     }
 
-    /// Returns the bytes that one byte of parameters counts for on a link.
+    /// Returns the factor on the size of parameters on a link.
     pub(super) fn weight(&self) -> u64 {
         u64::from(self.spec.shell.weight.max(1))
     }
 
     fn ship(&mut self, machine: u32, way: LinkDirection, packet: Packet<WorldEvent>) {
-        self.machines[machine as usize].link.lane(way).take(packet);
+        self.machines[machine as usize].link.lane(way).enqueue(packet);
         self.pump(machine, way);
     }
 
-    /// Lets a link send its next items, unless the link is cut.
+    /// Lets a link send what is due, unless the link is cut, and schedules the arrivals.
     pub(super) fn pump(&mut self, machine: u32, way: LinkDirection) {
         let there = &mut self.machines[machine as usize];
         if there.cut {
@@ -279,8 +281,8 @@ impl World {
         for delivery in deliveries {
             match delivery {
                 Delivery::Sent { arrives, carries } => self.queue.plan(arrives, carries),
-                Delivery::Began { until, sight } => {
-                    let ParcelContent { what, round, fragment, bytes, body } = *sight;
+                Delivery::Began { until, content } => {
+                    let ParcelContent { what, round, fragment, bytes, body } = *content;
                     let from = self.now;
                     let parcel = Parcel { machine, what, round, fragment, bytes, from, until, body };
                     self.note_trace(|| Some(Trace::Parcel(parcel)));
@@ -301,15 +303,15 @@ impl World {
     }
 }
 
-/// Size of a message without its body when it is not encoded, in bytes.
+/// Assumed size of a message without its body, in bytes, if messages are not encoded.
 const ENVELOPE_BYTES: u64 = 64;
 
-/// A message in transit.
+/// Message in transit.
 #[derive(Clone, Debug)]
 pub(super) enum Payload {
     /// Encoded frames, as on the wire.
     Frames(Arc<Vec<Vec<u8>>>),
-    /// The decoded message.
+    /// Message that is not encoded, for speed.
     Whole(Arc<Message>),
 }
 
@@ -344,7 +346,7 @@ impl Payload {
     }
 }
 
-/// Returns the bytes of parameters in `message`.
+/// Returns the size of the parameters in `message`, in bytes.
 pub(super) fn body_bytes(message: &Message) -> u64 {
     match message {
         Message::Update(update) => update.body.len() as u64,

@@ -1,4 +1,4 @@
-//! A learner's process: the real member, its state, and the shell that executes its effects.
+//! Process of a learner: the real learner driver, the trainer's state, and the code that executes the driver's effects.
 
 use std::collections::VecDeque;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -19,22 +19,22 @@ use super::net::Payload;
 use super::step_lineage::StepLineage;
 use super::{Poison, Trace, World};
 
-/// A process's request to the world.
+/// Request of a process to the world.
 #[derive(Debug)]
 pub(super) enum Effect {
-    /// Connect; the number is that of the attempt.
+    /// Connect to the syncer, as attempt number `.0`.
     Connect(u32),
     Send(Box<Message>),
-    /// Fetch a fragment. A syncer has one version of each, and answers with that.
+    /// Fetch a fragment. The syncer answers with its only version.
     Fetch(FragmentId),
     FetchShard(u32),
-    /// Report that a merged fragment was applied; no action is needed.
+    /// A merged fragment was applied, which only traces use.
     Applied(FragmentId),
-    /// Close this end of the connection, if there is one.
+    /// Close the learner's end of the connection, if there is one.
     Close,
 }
 
-/// The engine's side of a process, present after joining a run.
+/// Trainer and replica of a process that has joined a run.
 struct TrainerState {
     trainer: Box<dyn Trainer>,
     fragments: Arc<Fragments>,
@@ -42,41 +42,41 @@ struct TrainerState {
 }
 
 pub(super) struct Process {
-    member: LearnerDriver,
-    /// Windows in each of its steps; `None` follows the run.
+    driver: LearnerDriver,
+    /// Number of windows in the learner's own batch; `None` for the run's batch size.
     own_batch: Option<NonZeroU32>,
-    workshop: Option<TrainerState>,
-    /// The batch of the current step.
+    trainer_state: Option<TrainerState>,
+    /// Batch of the current step.
     batch: Option<Batch>,
-    /// Inputs that arrived during the step; processed at its end.
+    /// Inputs that arrived during the current step; they are processed at its end.
     inbox: VecDeque<Input>,
     clock: DriftingClock,
-    /// Beginning of the idle time on the world's clock; valid between steps.
+    /// Start of the current idle time, on the world's clock; valid between steps.
     idle_since: Millis,
     pub(super) conn: Option<ConnId>,
-    /// Attempts to connect so far.
+    /// Number of connection attempts so far.
     pub(super) attempts: u32,
-    /// Number of times that all fragment downloads were abandoned; late answers to them are ignored.
+    /// Number of times that all downloads of fragments were abandoned. Late responses to such downloads are ignored.
     pub(super) downloads: u32,
-    /// Whether it was asked to leave politely. It exits once its queue is empty and it has said goodbye.
+    /// Whether the learner was asked to leave. It exits after its last messages are sent.
     pub(super) leaving: bool,
-    /// The attempt under way, so that an answer to an abandoned one is ignored.
+    /// Number of the current connection attempt. Responses to other attempts are ignored.
     pub(super) dialling: Option<u32>,
-    /// The wake-up planned for its member, on the world's clock.
+    /// Scheduled wake-up of the driver, on the world's clock.
     pub(super) wake: Option<Millis>,
-    /// Reason of its permanent stop.
+    /// Reason why the learner stopped for good.
     pub(super) stopped: Option<Bye>,
-    /// Reason of its last fresh start, if any.
+    /// Reason why the learner last discarded its state and joined again.
     pub(super) afresh: Option<String>,
     pub(super) poison: Option<Poison>,
-    /// Location of its training progress, after joining a run.
+    /// Steps of its training progress and where they are, after joining a run.
     pub(super) lineage: Option<StepLineage>,
     pub(super) steps: u64,
     pub(super) tokens: u64,
     pub(super) loss: f32,
 }
 
-/// Function that makes the trainer of a machine, given its index; the layout must be the run's.
+/// Function that creates the trainer of a machine, given its index. The trainer's layout must be the run's.
 pub type MakeTrainer = dyn FnMut(u32) -> Box<dyn Trainer>;
 
 impl Process {
@@ -88,9 +88,9 @@ impl Process {
         poison: Option<Poison>,
     ) -> Self {
         Self {
-            member: LearnerDriver::new(config),
+            driver: LearnerDriver::new(config),
             own_batch: batch,
-            workshop: None,
+            trainer_state: None,
             batch: None,
             inbox: VecDeque::new(),
             clock,
@@ -111,7 +111,7 @@ impl Process {
         }
     }
 
-    /// Processes `input` at once or, during a step, at its end.
+    /// Processes `input` now or, during a step, at the end of the step.
     pub(super) fn take(&mut self, now: Millis, input: Input) {
         if self.batch.is_some() {
             self.inbox.push_back(input);
@@ -120,27 +120,27 @@ impl Process {
         }
     }
 
-    /// Processes `input` even during a step.
+    /// Processes `input` now, even during a step.
     pub(super) fn take_now(&mut self, now: Millis, input: Input) {
         let clock_us = self.clock_us(now);
         if self.batch.is_none() {
             let us = self.clock.span_us(now.since(self.idle_since));
             self.idle_since = now;
-            self.member.handle(clock_us, Input::Waited { us });
+            self.driver.handle(clock_us, Input::Waited { us });
         }
-        self.member.handle(clock_us, input);
+        self.driver.handle(clock_us, input);
     }
 
-    /// Returns the next effect for the world; effects inside the process are executed on the way.
+    /// Returns the next request to the world. Effects inside the process are executed on the way.
     pub(super) fn poll(&mut self, now: Millis, make: &mut dyn FnMut() -> Box<dyn Trainer>) -> Option<Effect> {
-        while let Some(output) = self.member.poll() {
+        while let Some(output) = self.driver.poll() {
             match output {
                 Output::Connect => {
                     self.attempts += 1;
                     self.dialling = Some(self.attempts);
                     return Some(Effect::Connect(self.attempts));
                 }
-                // There are no impostors here, so no signature is needed.
+                // No simulated learner uses the key of another, so no signature is needed.
                 Output::Greet { hello, .. } => return Some(Effect::Send(Box::new(Message::Hello(*hello)))),
                 Output::Send(message) => return Some(Effect::Send(Box::new(message))),
                 Output::Fetch { fragment, .. } => return Some(Effect::Fetch(fragment)),
@@ -154,8 +154,8 @@ impl Process {
                 }
                 Output::Build { welcome, anew } => self.build(now, &welcome.spec, anew, make),
                 Output::Afresh { reason } => {
-                    self.workshop = None;
-                    self.lineage.iter_mut().for_each(StepLineage::begin_anew);
+                    self.trainer_state = None;
+                    self.lineage.iter_mut().for_each(StepLineage::discard_progress);
                     self.afresh = Some(reason);
                 }
                 Output::Apply { fragment, .. } => {
@@ -165,7 +165,7 @@ impl Process {
                 Output::Encode { .. } | Output::Include { .. } | Output::Load { .. } => {
                     self.work(now, output)
                 }
-                // The syncer here assigns no learner to measure the held-out loss.
+                // The syncer here never asks a learner to measure the held-out loss.
                 Output::FetchHeldOut { .. } | Output::Measure { .. } | Output::Trouble { .. } => {}
                 Output::End(end) => {
                     self.stopped.get_or_insert_with(|| goodbye(end));
@@ -176,26 +176,26 @@ impl Process {
         None
     }
 
-    /// Begins a step if there is a batch. Returns true if it did.
+    /// Begins a step and returns true, if there is a batch and no step is in progress.
     pub(super) fn begin_step(&mut self, now: Millis) -> bool {
         if self.batch.is_none() {
-            self.batch = self.member.next_batch(self.clock_us(now));
+            self.batch = self.driver.next_batch(self.clock_us(now));
             return self.batch.is_some();
         }
         false
     }
 
-    /// Ends the current step, which took `step_ms`. The caller drains [`Self::poll`], then processes the inputs that
-    /// arrived meanwhile one by one with [`Self::next_input`].
+    /// Ends the current step, which took `step_ms` milliseconds. The caller then drains [`Self::poll`] and processes
+    /// the inputs that arrived during the step with [`Self::next_input`].
     pub(super) fn end_step(&mut self, now: Millis, step_ms: u64) {
         let Some(batch) = self.batch.take() else { return };
         self.idle_since = now;
-        let Some(workshop) = &mut self.workshop else { return };
-        let stats = match workshop.trainer.step(&batch.tokens, batch.learning_rate) {
+        let Some(trainer_state) = &mut self.trainer_state else { return };
+        let stats = match trainer_state.trainer.step(&batch.tokens, batch.learning_rate) {
             Ok(stats) => stats,
             Err(error) => return self.fail(now, &error),
         };
-        let seen = workshop.trainer.take_seen();
+        let seen = trainer_state.trainer.take_seen();
         self.steps += 1;
         self.tokens += stats.tokens;
         self.lineage.iter_mut().for_each(|lineage| lineage.step(stats.tokens));
@@ -212,7 +212,7 @@ impl Process {
         self.take_now(now, Input::Stepped(step));
     }
 
-    /// Processes the next input that arrived during a step. Returns false if there was no such input.
+    /// Processes the next input that arrived during a step. Returns false if there is none.
     pub(super) fn next_input(&mut self, now: Millis) -> bool {
         let Some(input) = self.inbox.pop_front().filter(|_| self.batch.is_none()) else { return false };
         self.take_now(now, input);
@@ -223,32 +223,33 @@ impl Process {
         self.batch.is_some()
     }
 
-    /// Returns the time of the member's next [`Input::Timeout`], on the world's clock.
+    /// Returns the time of the driver's next [`Input::Timeout`], on the world's clock.
     pub(super) fn deadline(&self, now: Millis) -> Option<Millis> {
-        Some(self.clock.when_us(self.member.deadline(self.clock_us(now))?))
+        Some(self.clock.when_us(self.driver.deadline(self.clock_us(now))?))
     }
 
-    /// Returns Θ̂ of each fragment with a known version.
+    /// Returns Θ̂ of each fragment whose version the learner knows.
     pub(super) fn hats(&self) -> Vec<(FragmentId, Version, Vec<f32>)> {
-        let Some(workshop) = &self.workshop else { return Vec::new() };
-        let held = workshop.fragments.ids().zip(self.member.versions());
+        let Some(trainer_state) = &self.trainer_state else { return Vec::new() };
+        let held = trainer_state.fragments.ids().zip(self.driver.versions());
         let known = held.filter_map(|(p, version)| {
-            version.map(|version| (p, version, workshop.fragments.gather(p, workshop.replica.hat())))
+            version
+                .map(|version| (p, version, trainer_state.fragments.gather(p, trainer_state.replica.hat())))
         });
         known.collect()
     }
 
-    /// Returns the fragments of its run, after joining.
+    /// Returns the fragments of the run, if the learner has joined one.
     pub(super) fn fragments(&self) -> Option<&Fragments> {
-        self.workshop.as_ref().map(|workshop| &*workshop.fragments)
+        self.trainer_state.as_ref().map(|trainer_state| &*trainer_state.fragments)
     }
 
-    /// Returns θ, `[layout.len()]`, once it exists.
+    /// Returns θ, `[layout.len()]`, if the learner has joined a run.
     pub(super) fn params(&self) -> Option<&[f32]> {
-        self.workshop.as_ref().map(|workshop| workshop.trainer.params())
+        self.trainer_state.as_ref().map(|trainer_state| trainer_state.trainer.params())
     }
 
-    /// Handles an engine failure: the member starts from scratch or, if that cannot help, the process stops training.
+    /// Handles an engine failure. The driver joins again with new state or, if that cannot help, leaves.
     fn fail(&mut self, now: Millis, error: &EngineError) {
         let device_lost = matches!(error, EngineError::Lost { .. });
         if device_lost || matches!(error, EngineError::NotFinite { .. } | EngineError::Exchange(_)) {
@@ -271,18 +272,18 @@ impl Process {
             let replica = Replica::new(Arc::clone(&fragments), codec, spec.exchange.apply);
             self.lineage
                 .get_or_insert_with(|| StepLineage::new(spec.exchange.fragments, spec.exchange.apply));
-            self.workshop = Some(TrainerState { trainer, fragments, replica });
+            self.trainer_state = Some(TrainerState { trainer, fragments, replica });
         }
-        let Some(workshop) = &self.workshop else { return };
-        let fragments = Arc::clone(&workshop.fragments);
+        let Some(trainer_state) = &self.trainer_state else { return };
+        let fragments = Arc::clone(&trainer_state.fragments);
         let of_run = NonZeroU32::new(spec.inner.batch).expect("a run trains on something");
         let batch = self.own_batch.unwrap_or(of_run);
         self.take_now(now, Input::Built { fragments, batch });
     }
 
-    /// Executes an effect that concerns only parameters.
+    /// Executes an effect on the parameters.
     fn work(&mut self, now: Millis, output: Output) {
-        let Some(TrainerState { trainer, fragments, replica }) = &mut self.workshop else { return };
+        let Some(TrainerState { trainer, fragments, replica }) = &mut self.trainer_state else { return };
         let ranges = |fragment| -> Vec<Range<usize>> {
             fragments.segments(fragment).unwrap_or_default().iter().map(Segment::range).collect()
         };
@@ -294,7 +295,7 @@ impl Process {
                         self.lineage.iter_mut().for_each(|lineage| lineage.encode(fragment, serial));
                         self.take_now(now, Input::Encoded { serial, fragment, body, digest });
                     }
-                    // A step may overflow the parameters.
+                    // Encoding fails if a step has made parameters overflow.
                     Err(error) => self.fail(now, &error.into()),
                 }
             }
@@ -321,7 +322,7 @@ impl Process {
     }
 }
 
-/// Returns true if `input` arrived over the connection.
+/// Returns true if `input` came over the connection.
 fn of_connection(input: &Input) -> bool {
     matches!(
         input,
@@ -339,7 +340,7 @@ fn goodbye(end: End) -> Bye {
 }
 
 impl World {
-    /// Executes all pending effects of a learner's member, then continues its training.
+    /// Executes all pending effects of a learner's driver, then continues its training.
     pub(super) fn drive_learner(&mut self, machine: u32) {
         self.drain_learner(machine);
         self.begin_step(machine);
@@ -373,13 +374,16 @@ impl World {
     fn send_up(&mut self, machine: u32, message: Message) {
         let is_overheard = self.machines.iter().any(|machine| machine.forged);
         let there = &mut self.machines[machine as usize];
-        let (life, memory) = (there.life, &mut there.memory);
+        let (life, forger_state) = (there.life, &mut there.forger_state);
         let Some(process) = &mut there.process else { return };
         let Some(id) = process.conn else { return };
         let messages = match process.poison {
             Some(poison) => {
                 let (run, overheard) = (&self.spec.run_spec, &self.overheard);
-                poison.forge(message, Forger { run, fragments: process.fragments(), overheard, memory })
+                poison.forge(
+                    message,
+                    Forger { run, fragments: process.fragments(), overheard, state: forger_state },
+                )
             }
             None => {
                 if let (Message::Update(update), Some(lineage)) = (&message, &process.lineage) {

@@ -1,4 +1,4 @@
-//! Receipts that learners really received: no crash may revoke them, and each settled update has exactly one.
+//! Checks of receipts: no crash may revoke what a learner received, and each fate is reported in exactly one receipt.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,26 +8,26 @@ use archipelago_core::wire::{ConnId, Fate, FragmentId, LearnerId, LeaseId, Messa
 use super::Violation;
 use super::shadow_ledger::ShadowLedger;
 
-/// Messages that have left the syncer.
+/// Log of messages that were really sent to learners.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReceiptLog {
-    /// Learner of each connection that was ever welcomed.
+    /// Learner of each connection that was ever admitted.
     learners: BTreeMap<ConnId, LearnerId>,
     welcomed: BTreeSet<LearnerId>,
     merged: BTreeSet<(LearnerId, FragmentId, Serial)>,
     leases: BTreeMap<LeaseId, LearnerId>,
-    /// The newest version of each fragment that any learner knows, and that learner.
+    /// Newest version of each fragment that was sent to any learner, and that learner.
     versions: BTreeMap<FragmentId, (Version, LearnerId)>,
 }
 
 impl ReceiptLog {
-    /// Notes the learner of a connection; the learner is welcomed once the message leaves.
-    pub(super) fn greet(&mut self, conn: ConnId, learner: LearnerId) {
+    /// Records the learner of a connection before its [`Message::Welcome`] is sent.
+    pub(super) fn record_learner(&mut self, conn: ConnId, learner: LearnerId) {
         self.learners.insert(conn, learner);
     }
 
-    /// Notes a message that leaves the syncer.
-    pub(super) fn tell(&mut self, conn: ConnId, message: &Message) {
+    /// Records a message that is sent to the learner on `conn`.
+    pub(super) fn record_message(&mut self, conn: ConnId, message: &Message) {
         let Some(&learner) = self.learners.get(&conn) else { return };
         match message {
             Message::Welcome(_) => {
@@ -39,36 +39,37 @@ impl ReceiptLog {
             Message::Lease { grant, .. } => {
                 self.leases.insert(grant.lease, learner);
             }
-            Message::Merged(merged) => self.version(learner, merged.fragment, merged.version),
+            Message::Merged(merged) => self.record_version(learner, merged.fragment, merged.version),
             _ => {}
         }
     }
 
-    /// Notes a whole version that a learner gets.
-    pub(super) fn version(&mut self, learner: LearnerId, fragment: FragmentId, version: Version) {
+    /// Records that a learner receives a version of a fragment.
+    pub(super) fn record_version(&mut self, learner: LearnerId, fragment: FragmentId, version: Version) {
         let newest = self.versions.entry(fragment).or_insert((version, learner));
         *newest = (*newest).max((version, learner));
     }
 
-    /// Forgets a learner that had come to nothing, which the syncer removed to make room.
+    /// Removes a learner whose account the syncer deleted to make room.
     pub(super) fn forget(&mut self, learner: LearnerId) {
         self.welcomed.remove(&learner);
     }
 
-    /// Returns the number of merged updates whose learners know that they were merged.
+    /// Returns the number of merged updates whose learners were notified.
     pub(super) fn merges(&self) -> u64 {
         self.merged.len() as u64
     }
 
-    /// Drops information newer than the backup that the owner restored; `shadow` is the ledger of the backup.
-    pub(super) fn take_back(&mut self, shadow: &ShadowLedger) {
+    /// Removes what is newer than the backup that the owner restored. `shadow` is the ledger at the time of the backup.
+    pub(super) fn restore_backup(&mut self, shadow: &ShadowLedger) {
         self.merged.retain(|update| shadow.has_update(update));
         self.leases.retain(|lease, _| shadow.has_lease(*lease));
         self.welcomed.clear();
         self.versions.clear();
     }
 
-    /// Checks that the recovered syncer, with the ledger `shadow`, knows everything that learners were told.
+    /// Checks that the recovered syncer, whose ledger should be `shadow`, knows everything that learners were notified
+    /// of.
     ///
     /// # Errors
     /// [`Violation::AckedLost`].
@@ -101,23 +102,23 @@ impl ReceiptLog {
     }
 }
 
-/// Receipts that the syncer sent before the event that ledger the fate.
+/// Receipts that the syncer has sent and whose fate it has not reported as an event yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Receipts {
-    said: BTreeMap<(LearnerId, FragmentId, Serial), Fate>,
+    sent: BTreeMap<(LearnerId, FragmentId, Serial), Fate>,
 }
 
 impl Receipts {
-    /// Notes a receipt that the syncer sends.
-    pub(super) fn say(&mut self, learner: LearnerId, fragment: FragmentId, serial: Serial, fate: Fate) {
-        self.said.insert((learner, fragment, serial), fate);
+    /// Records a receipt that the syncer sends.
+    pub(super) fn record(&mut self, learner: LearnerId, fragment: FragmentId, serial: Serial, fate: Fate) {
+        self.sent.insert((learner, fragment, serial), fate);
     }
 
-    /// Checks the receipt of a booked fate; a learner that `is_here` must have one.
+    /// Checks that a receipt for the reported fate was sent if the learner `is_here`, and none otherwise.
     ///
     /// # Errors
     /// [`Violation::Receipt`].
-    pub(super) fn settle(
+    pub(super) fn check_fate(
         &mut self,
         learner: LearnerId,
         fragment: FragmentId,
@@ -125,7 +126,7 @@ impl Receipts {
         fate: Fate,
         is_here: bool,
     ) -> Result<(), Violation> {
-        let told = self.said.remove(&(learner, fragment, serial));
+        let told = self.sent.remove(&(learner, fragment, serial));
         let expected = is_here.then_some(fate);
         if told == expected {
             Ok(())
@@ -134,12 +135,12 @@ impl Receipts {
         }
     }
 
-    /// Checks that no receipt is left without a booked fate.
+    /// Checks that each receipt's fate was reported.
     ///
     /// # Errors
     /// [`Violation::Receipt`].
     pub(super) fn check(&self) -> Result<(), Violation> {
-        match self.said.first_key_value() {
+        match self.sent.first_key_value() {
             None => Ok(()),
             Some((&(learner, _, serial), &told)) => {
                 Err(Violation::Receipt { learner, serial, fate: None, told: Some(told) })
@@ -155,17 +156,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_here_is_told_what_happened() {
+    fn connected_learner_gets_exactly_one_receipt() {
         let merged = Fate::Merged { version: Version(2), weight: 1.0, tokens: 8 };
         let late = Fate::Late(LateReason::StaleBase);
-        let check = |said: Option<Fate>, done: Fate, is_here: bool, expected: bool| {
+        let check = |sent: Option<Fate>, done: Fate, is_here: bool, expected: bool| {
             let (learner, fragment, serial) = (LearnerId(1), FragmentId(0), Serial(3));
             let mut receipts = Receipts::default();
-            if let Some(said) = said {
-                receipts.say(learner, fragment, serial, said);
+            if let Some(sent) = sent {
+                receipts.record(learner, fragment, serial, sent);
                 assert!(receipts.check().is_err(), "nothing was done yet");
             }
-            assert_eq!(receipts.settle(learner, fragment, serial, done, is_here).is_ok(), expected);
+            assert_eq!(receipts.check_fate(learner, fragment, serial, done, is_here).is_ok(), expected);
             assert!(receipts.check().is_ok());
         };
         check(Some(merged), merged, true, true);

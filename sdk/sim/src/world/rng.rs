@@ -1,8 +1,9 @@
-//! Seeded random numbers without the platform's maths library, so that one seed means one world on every target.
+//! Seeded random numbers that do not use the platform's maths library, so that a seed gives the same world on every
+//! target.
 
 use archipelago_core::rng;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): 64 bits of state; every seed is a good one.
+/// SplitMix64 generator (Steele, Lea and Flood, 2014) with 64 bits of state. Every seed is suitable.
 #[derive(Clone, Debug)]
 pub struct Rng(rng::Rng);
 
@@ -13,7 +14,7 @@ impl Rng {
         Self(rng::Rng::new(seed))
     }
 
-    /// Creates an independent generator for the part of a world called `stream`.
+    /// Creates a generator for the part of a world with number `stream`, independent of other parts.
     #[must_use]
     pub fn stream(seed: u64, stream: u64) -> Self {
         Self::new(rng::key(&[seed, stream]))
@@ -24,13 +25,13 @@ impl Rng {
         self.0.next_u64()
     }
 
-    /// Returns a uniform number in `0..bound`; 0 if `bound` is 0. The bias is below `bound / 2⁶⁴`.
+    /// Returns a uniform number in `0..bound`, or 0 if `bound` is 0. The bias is below `bound / 2⁶⁴`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        // The high half of the product; casting keeps its 64 bits.
+        // The result is the high half of the 128-bit product.
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Returns a uniform number in `low..=high`; `low` if the range is empty.
+    /// Returns a uniform number in `low..=high`, or `low` if the range is empty.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
@@ -45,7 +46,7 @@ impl Rng {
         self.unit() < share
     }
 
-    /// Returns an exponentially distributed number of mean 1, by von Neumann's comparisons (1951).
+    /// Returns an exponentially distributed number with mean 1, by von Neumann's comparison method (1951).
     pub fn exponential(&mut self) -> f64 {
         let mut whole = 0.0;
         loop {
@@ -65,11 +66,11 @@ impl Rng {
         }
     }
 
-    /// Returns a bell-shaped number of mean 0 and variance 1: the scaled sum of four uniform ones.
+    /// Returns a roughly normal number with mean 0 and variance 1: the scaled sum of four uniform numbers.
     pub fn bell(&mut self) -> f32 {
         let bits = self.bits();
         let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
-        // The variance of one is 1/12, of four 1/3; √3 brings it to 1.
+        // A uniform number has variance 1/12, and the sum of four has 1/3. The factor √3 makes that 1.
         (sum as f32 / 65_536.0 - 2.0) * 1.732_050_8
     }
 }

@@ -1,4 +1,4 @@
-//! The checker's own ledger of leases and merges, and the owner's orders on the tape, which no crash may revoke.
+//! Ledger of the checker, with leases and merges; and commands of the run's owner, which no crash may revoke.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,30 +8,30 @@ use archipelago_core::wire::{FragmentId, LearnerId, LeaseGrant, LeaseId, Serial,
 
 use super::Violation;
 
-/// Leases and merged tokens, derived from the observed traffic.
+/// Leases and merged tokens, derived from the observed traffic and decisions.
 #[derive(Clone, Debug)]
 pub(super) struct ShadowLedger {
-    /// Tokens in a window.
+    /// Number of tokens in a window.
     context: u32,
     grants: BTreeMap<LeaseId, LeaseGrant>,
-    /// Windows that are leased or trained: (epoch, shard, first) to (end, lease).
+    /// Windows that are leased or were trained, as a map from (epoch, shard, first window) to (end, lease).
     used: BTreeMap<(u32, u32, u32), (u32, LeaseId)>,
     leased: BTreeMap<LearnerId, u64>,
-    /// Every lease ever granted.
+    /// Every lease that was ever granted.
     granted: BTreeSet<LeaseId>,
     merged: BTreeMap<(LearnerId, FragmentId), u64>,
-    /// Every update ever merged.
+    /// Every update that was ever merged.
     updates: BTreeSet<(LearnerId, FragmentId, Serial)>,
     /// Merged steps of each process on each fragment.
     steps: BTreeMap<(ProcessKey, FragmentId), Spans>,
 }
 
-/// A decision of the syncer, as a book entry.
+/// Decision of the syncer that changes the ledger.
 #[derive(Clone, Debug)]
 pub(super) enum ShadowEntry {
     Granted(LearnerId, LeaseGrant),
-    TakenBack(LeaseId, u32),
-    /// A merged update and its tokens; `steps` are the steps in it, if its machine is honest.
+    Returned(LeaseId, u32),
+    /// Merge of an update with its credited tokens, and with its steps if the machine is honest.
     Merged {
         learner: LearnerId,
         fragment: FragmentId,
@@ -41,7 +41,7 @@ pub(super) enum ShadowEntry {
     },
 }
 
-/// A machine and the number of its process.
+/// Machine, and number of its process.
 pub(super) type ProcessKey = (u32, u32);
 
 impl ShadowLedger {
@@ -58,14 +58,14 @@ impl ShadowLedger {
         }
     }
 
-    /// Records a decision.
+    /// Applies a decision to the ledger.
     ///
     /// # Errors
     /// [`Violation::LeaseOverlap`], [`Violation::LeaseReturn`], [`Violation::UpdateTwice`], [`Violation::MergedTwice`].
-    pub(super) fn book(&mut self, booked: &ShadowEntry) -> Result<(), Violation> {
-        match booked {
+    pub(super) fn apply(&mut self, entry: &ShadowEntry) -> Result<(), Violation> {
+        match entry {
             ShadowEntry::Granted(learner, grant) => self.grant(*learner, *grant),
-            ShadowEntry::TakenBack(lease, windows) => self.take_back(*lease, *windows),
+            ShadowEntry::Returned(lease, windows) => self.return_windows(*lease, *windows),
             ShadowEntry::Merged { learner, fragment, serial, tokens, steps } => {
                 let (learner, fragment, serial) = (*learner, *fragment, *serial);
                 *self.merged.entry((learner, fragment)).or_default() += tokens;
@@ -80,16 +80,18 @@ impl ShadowLedger {
         }
     }
 
-    /// Returns true if this update was merged.
+    /// Returns true if `update` was merged.
     pub(super) fn has_update(&self, update: &(LearnerId, FragmentId, Serial)) -> bool {
         self.updates.contains(update)
     }
 
-    /// Returns true if this lease was ever granted.
+    /// Returns true if `lease` was ever granted.
     pub(super) fn has_lease(&self, lease: LeaseId) -> bool {
         self.granted.contains(&lease)
     }
 
+    /// Records a granted lease.
+    ///
     /// # Errors
     /// [`Violation::LeaseOverlap`].
     fn grant(&mut self, learner: LearnerId, grant: LeaseGrant) -> Result<(), Violation> {
@@ -105,11 +107,11 @@ impl ShadowLedger {
         overlap.map_or(Ok(()), Err)
     }
 
-    /// Returns the last `windows` of `lease` to the pool.
+    /// Returns the last `windows` windows of `lease` to the pool.
     ///
     /// # Errors
     /// [`Violation::LeaseReturn`].
-    fn take_back(&mut self, lease: LeaseId, windows: u32) -> Result<(), Violation> {
+    fn return_windows(&mut self, lease: LeaseId, windows: u32) -> Result<(), Violation> {
         let wrong = Violation::LeaseReturn { lease, windows };
         let Some(LeaseGrant { epoch, shard, start, windows: all, .. }) = self.grants.remove(&lease) else {
             return Err(wrong);
@@ -127,7 +129,7 @@ impl ShadowLedger {
         Ok(())
     }
 
-    /// Records the steps of an update as merged into a fragment.
+    /// Records the steps of an update as merged on a fragment.
     ///
     /// # Errors
     /// [`Violation::MergedTwice`].
@@ -144,16 +146,19 @@ impl ShadowLedger {
         twice.map_or(Ok(()), |step| Err(Violation::MergedTwice { machine, life, fragment, step }))
     }
 
-    /// Returns the steps of a process that are merged into a fragment.
+    /// Returns the steps of a process that were merged on a fragment.
     pub(super) fn steps(&self, life: ProcessKey, fragment: FragmentId) -> Spans {
         self.steps.get(&(life, fragment)).cloned().unwrap_or_default()
     }
 
-    /// Returns all merged steps.
+    /// Returns the merged steps of all processes and fragments.
     pub(super) fn all_steps(&self) -> impl Iterator<Item = (&(ProcessKey, FragmentId), &Spans)> {
         self.steps.iter()
     }
 
+    /// Compares `ledger`, the syncer's, with this ledger. `trained` returns an honest learner's trained tokens by its
+    /// name.
+    ///
     /// # Errors
     /// [`Violation::Unleased`], [`Violation::Untrained`], [`Violation::Ledger`].
     pub(super) fn check(
@@ -180,7 +185,7 @@ impl ShadowLedger {
     }
 }
 
-/// Half-open, ascending, disjoint spans of numbers.
+/// Set of numbers, as ascending, disjoint, half-open spans.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spans(Vec<(u32, u32)>);
 
@@ -190,12 +195,12 @@ impl Spans {
         Self(if start < end { vec![(start, end)] } else { Vec::new() })
     }
 
-    /// Adds all of `other`.
+    /// Adds all numbers in `other`.
     pub(super) fn add(&mut self, other: &Self) {
         *self = self.combine(other, |ours, theirs| ours || theirs);
     }
 
-    /// Removes all of `other`.
+    /// Removes all numbers in `other`.
     pub(super) fn remove(&mut self, other: &Self) {
         *self = self.combine(other, |ours, theirs| ours && !theirs);
     }
@@ -205,12 +210,12 @@ impl Spans {
         self.combine(other, |ours, theirs| ours && theirs)
     }
 
-    /// Returns the lowest number.
+    /// Returns the lowest number, if there is one.
     pub(super) fn first(&self) -> Option<u32> {
         self.0.first().map(|(start, _)| *start)
     }
 
-    /// Returns the spans, ascending.
+    /// Returns the spans in ascending order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
         self.0.iter().copied()
     }
@@ -221,7 +226,7 @@ impl Spans {
         let mut all: Vec<u32> = ours.iter().chain(&theirs).copied().collect();
         all.sort_unstable();
         all.dedup();
-        // After an odd number of bounds, a position is inside a span.
+        // A position is inside a span if the number of bounds up to it is odd.
         let inside = |bounds: &[u32], at: u32| bounds.partition_point(|bound| *bound <= at) % 2 == 1;
         let mut spans: Vec<(u32, u32)> = Vec::new();
         for pair in all.windows(2) {
@@ -236,13 +241,13 @@ impl Spans {
     }
 }
 
-/// The owner's orders, each with its row.
+/// Commands of the run's owner, each with the number of its row on the tape.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnerCommands(VecDeque<(u64, Entry)>);
 
 impl OwnerCommands {
-    /// Notes the syncer's decision in row `seq`.
-    pub(super) fn note(&mut self, seq: u64, entry: &Entry) {
+    /// Records the decision in row `seq` if it is a command of the owner.
+    pub(super) fn record(&mut self, seq: u64, entry: &Entry) {
         let is_order = matches!(
             entry,
             Entry::Held { .. } | Entry::Paced { .. } | Entry::Dropped { .. } | Entry::Finishing
@@ -252,17 +257,17 @@ impl OwnerCommands {
         }
     }
 
-    /// Drops the orders after row `last`, which were never on the disk.
-    pub(super) fn cut(&mut self, last: u64) {
+    /// Removes the commands after row `last`, which never reached the disk.
+    pub(super) fn discard_after(&mut self, last: u64) {
         self.0.retain(|(seq, _)| *seq <= last);
     }
 
-    /// Returns true if the last collection has begun.
+    /// Returns true if the owner has ended the run.
     pub(super) fn is_finishing(&self) -> bool {
         self.0.iter().any(|(_, entry)| *entry == Entry::Finishing)
     }
 
-    /// Checks that a syncer that restarts from `record` obeys all orders.
+    /// Checks that a syncer that restarts from `record` follows all commands.
     ///
     /// # Errors
     /// [`Violation::OwnerUndone`].

@@ -1,4 +1,4 @@
-//! Specification of a world, as plain data.
+//! Specification of a world as plain data.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -8,39 +8,40 @@ use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::driver::Waits;
 use archipelago_core::wire::{BODY_BYTES_MAX, RunId, RunSpec};
 
-/// A syncer, its run, and the machines that join it.
+/// A syncer with its run, and the machines that join it.
 #[derive(Clone, Debug)]
 pub struct WorldSpec {
-    /// The run's id.
+    /// Id of the run.
     pub run: RunId,
-    /// The run's specification.
+    /// Specification of the run.
     pub run_spec: RunSpec,
-    /// The syncer's settings.
+    /// Settings of the syncer.
     pub syncer: SyncerConfig,
     /// Initial Θ, `[layout.len()]`.
     pub theta: Vec<f32>,
-    /// Bytes of the shards that `run_spec.data` names, in order.
+    /// Content of the shards in `run_spec.data`, in order.
     pub shards: Vec<Arc<[u8]>>,
-    /// The machines; their names are their indices here.
+    /// Machines. Their index here identifies them.
     pub machines: Vec<MachineSpec>,
-    /// Behaviour of the shells around the cores.
+    /// Behaviour of the programs and systems around the state machines.
     pub shell: ShellSpec,
 }
 
-/// One machine with one learner on it.
+/// Machine with one learner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MachineSpec {
-    /// Time of an inner step, in milliseconds, at least 1.
+    /// Mean time of an inner step, in milliseconds, at least 1.
     pub step_ms: u64,
-    /// Random variation of a step's duration, as a share of it, 0 to 1.
+    /// Random variation of a step's duration, as a fraction of it, 0 to 1.
     pub jitter: f64,
-    /// The link to the syncer.
+    /// Link to the syncer.
     pub link: LinkSpec,
-    /// Start time of its learner, in milliseconds from the beginning.
+    /// Start time of the learner, in milliseconds since the beginning.
     pub starts_ms: u64,
-    /// Seconds of its clock per second of the world; near 1.
+    /// Seconds of the machine's clock per second of the world's clock; near 1.
     pub clock_rate: f64,
-    /// Windows in each step of its learner; `None` follows the run. Its trainer must be made for the same number.
+    /// Number of windows in the learner's batch; `None` for the run's batch size. The learner's trainer must have the
+    /// same batch size.
     pub batch: Option<NonZeroU32>,
 }
 
@@ -51,43 +52,43 @@ impl Default for MachineSpec {
     }
 }
 
-/// Behaviour of the shells, as far as it affects the world.
+/// Behaviour of the programs and systems around the state machines.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShellSpec {
-    /// Fixed duration of a merge, in milliseconds; its values add to it.
+    /// Fixed part of a merge's duration, in milliseconds. [`SyncerPace::merge_ps_per_value`] adds to it.
     pub merge_ms: u64,
-    /// Speed of the syncer's work.
+    /// Duration of the syncer's work by amount.
     pub pace: SyncerPace,
-    /// Seconds of the syncer's clock per second of the world; near 1.
+    /// Seconds of the syncer's clock per second of the world's clock; near 1.
     pub clock_rate: f64,
-    /// Bytes that one byte of parameters counts for on links and in the syncer's work, at least 1. It gives a toy the
-    /// weight of a model.
+    /// Factor on the size of parameters, at least 1, on links and in the syncer's work. With it, a toy model causes the
+    /// load of a larger one.
     pub weight: u32,
-    /// Bytes for one connection that the syncer's system buffers before its outbox fills.
+    /// Number of bytes per connection that the syncer's operating system buffers before the outbox fills.
     pub socket_bytes: u64,
-    /// Lower bound of the limit on queued messages with parameters for one connection, which otherwise is two turns of
-    /// all fragments.
+    /// Minimum of the limit on queued bulk messages per connection. Otherwise the limit is twice the number of
+    /// fragments.
     pub bulk_messages_min: usize,
-    /// Largest send queue of a learner, in bytes; with more it drops the connection.
+    /// Maximum size of a learner's send queue, in bytes. A learner with a larger one drops the connection.
     pub queue_bytes_max: u64,
-    /// Share of HTTP responses that are errors, 0 to 1.
+    /// Probability that an HTTP response is an error, 0 to 1.
     pub http_failures: f64,
     /// Time between two pings of a connection, in milliseconds.
     pub ping_ms: u64,
-    /// The learners' waits before a reconnection, and the longest silence that they accept.
+    /// Waits of learners before a reconnection, and the longest silence of the syncer that they accept.
     pub waits: Waits,
     /// Time between two snapshots of the syncer, in milliseconds.
     pub snapshot_ms: u64,
-    /// Time to write a snapshot to the disk, in milliseconds.
+    /// Time to write a snapshot, in milliseconds.
     pub save_ms: u64,
-    /// Time to sync the tape, in milliseconds; twice that if bodies are written before the rows. With 0 a sync is
-    /// instantaneous.
+    /// Time to sync the tape, in milliseconds; twice that if bodies must be synced before rows. With 0, a sync takes no
+    /// time.
     pub sync_ms: u64,
-    /// Time that a starting syncer needs to read its disk, in milliseconds.
+    /// Time that a starting syncer takes to read its disk, in milliseconds.
     pub start_ms: u64,
-    /// Whether messages are really encoded and decoded. Otherwise they only have a size.
+    /// Whether messages are encoded and decoded. Otherwise only their size is computed.
     pub encode: bool,
-    /// Whether every machine already has the data. Otherwise each fetches its shards from the syncer over its link.
+    /// Whether every machine already has the data. Otherwise each fetches shards from the syncer over its link.
     pub shards_at_hand: bool,
 }
 
@@ -114,26 +115,26 @@ impl Default for ShellSpec {
     }
 }
 
-/// Cost of the syncer's work, by amount. One picosecond per byte is one microsecond for a million bytes.
+/// Duration of the syncer's work by amount. A picosecond per byte is a microsecond per million bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncerPace {
-    /// Time of the actor for each input, in microseconds.
+    /// Time of the actor per input, in microseconds.
     pub input_us: u64,
-    /// Time of a reader for each byte of an update, in picoseconds.
+    /// Time of a reader per byte of an update, in picoseconds.
     pub verify_ps_per_byte: u64,
-    /// Time of a merge for each value of each update, in picoseconds.
+    /// Time of a merge per value of each update, in picoseconds.
     pub merge_ps_per_value: u64,
-    /// Time of the actor for each byte copied for a snapshot, in picoseconds.
+    /// Time of the actor per byte that it copies for a snapshot, in picoseconds.
     pub copy_ps_per_byte: u64,
 }
 
 impl SyncerPace {
-    /// Work that takes no time.
+    /// Durations of zero.
     pub const NONE: Self =
         Self { input_us: 0, verify_ps_per_byte: 0, merge_ps_per_value: 0, copy_ps_per_byte: 0 };
 }
 
-/// Approximately one core of a small server.
+/// Approximate speed of one core of a small server.
 impl Default for SyncerPace {
     fn default() -> Self {
         Self { input_us: 10, verify_ps_per_byte: 3_000, merge_ps_per_value: 2_000, copy_ps_per_byte: 200 }

@@ -1,4 +1,5 @@
-//! Location of each training step of a process: every step has a number, which travels with its progress.
+//! Location of each training step's progress. Steps of a process are numbered, and their numbers are followed from θ
+//! through updates to Θ̂.
 
 use std::collections::BTreeMap;
 
@@ -6,20 +7,22 @@ use archipelago_core::wire::{ApplyPolicy, FragmentId, Serial};
 
 use super::shadow_ledger::Spans;
 
-/// Updates of a fragment that are remembered until they are sent.
+/// Maximum number of coded updates of a fragment whose steps are remembered.
 const CODED_MAX: usize = 8;
 
-/// The steps of one process, traced through the real replica and not through the core's counters.
+/// Location of the progress of each step of one process. It follows the real replica's operations, not the core's
+/// counters.
 #[derive(Debug)]
 pub(super) struct StepLineage {
     policy: ApplyPolicy,
-    /// Cumulative tokens before each step.
+    /// Number of tokens before each step.
     tokens: Vec<u64>,
-    /// Steps of each fragment's progress that are in θ and not in Θ̂.
+    /// For each fragment, the steps whose progress is in θ but not yet in Θ̂, `[P]`.
     held: Vec<Spans>,
-    /// Steps in the latest coded update, until a change includes it or it becomes invalid.
+    /// For each fragment, the steps in the latest coded update, until a change includes it or it becomes invalid.
     reported: Vec<Option<Spans>>,
-    /// Steps discarded by the apply policy or by a fresh start.
+    /// For each fragment, the steps whose progress was discarded by the apply policy or because the learner joined
+    /// again.
     dropped: Vec<Spans>,
     coded: BTreeMap<(FragmentId, Serial), Spans>,
 }
@@ -37,8 +40,8 @@ impl StepLineage {
         }
     }
 
-    /// Discards all progress in θ.
-    pub(super) fn begin_anew(&mut self) {
+    /// Discards all progress in θ, because the learner joins again with new state.
+    pub(super) fn discard_progress(&mut self) {
         for (held, dropped) in self.held.iter_mut().zip(&mut self.dropped) {
             dropped.add(held);
             *held = Spans::default();
@@ -55,7 +58,7 @@ impl StepLineage {
 
     pub(super) fn encode(&mut self, fragment: FragmentId, serial: Serial) {
         let held = self.held[usize::from(fragment.0)].clone();
-        // A policy that keeps no progress needs no subtraction later.
+        // Without kept progress, nothing is subtracted when the update is merged.
         let is_kept = self.policy != ApplyPolicy::Overwrite;
         self.reported[usize::from(fragment.0)] = is_kept.then(|| held.clone());
         self.coded.insert((fragment, serial), held);
@@ -66,7 +69,7 @@ impl StepLineage {
         }
     }
 
-    /// Removes the steps of the latest coded update: they are part of Θ̂, or of the next one.
+    /// Removes the steps of the latest coded update from θ's progress, because a change includes them.
     pub(super) fn include(&mut self, fragment: FragmentId) {
         let p = usize::from(fragment.0);
         if let Some(reported) = self.reported[p].take() {
@@ -74,30 +77,30 @@ impl StepLineage {
         }
     }
 
-    /// Applies a new Θ̂; `keep` is false if no progress may be kept.
+    /// Applies a new Θ̂. If not `keep`, all unmerged progress is discarded.
     pub(super) fn apply(&mut self, fragment: FragmentId, keep: bool) {
         let p = usize::from(fragment.0);
         match self.policy {
             ApplyPolicy::Keep { .. } if keep => {}
-            // A part of the progress stays; it counts as partly lost.
+            // A part of the progress is kept; all of its steps are treated as possibly lost.
             ApplyPolicy::Blend { .. } if keep => self.dropped[p].add(&self.held[p]),
             _ => {
                 self.dropped[p].add(&self.held[p]);
                 self.held[p] = Spans::default();
             }
         }
-        // With a residue, coded progress is valid from any later Θ̂ and waits for its inclusion.
+        // If the rounding error is kept, coded progress stays valid with any later Θ̂ until it is included.
         if !keep || self.policy != (ApplyPolicy::Keep { residue: true }) {
             self.reported[p] = None;
         }
     }
 
-    /// Returns the steps in the update numbered `serial`.
+    /// Returns the steps in update `serial` of `fragment`.
     pub(super) fn coded(&self, fragment: FragmentId, serial: Serial) -> Option<&Spans> {
         self.coded.get(&(fragment, serial))
     }
 
-    /// Returns the steps and tokens of `spans`.
+    /// Returns the numbers of steps and tokens in `spans`.
     pub(super) fn amount(&self, spans: &Spans) -> (u64, u64) {
         let tokens = |step: u32| self.tokens[step as usize];
         spans.iter().fold((0, 0), |(steps, sum), (start, end)| {
@@ -105,13 +108,12 @@ impl StepLineage {
         })
     }
 
-    /// Returns true if the core's counts must equal those of the steps; a blend rounds them.
+    /// Returns true if the learner's step and token counts must equal those of the steps. A blend rounds them.
     pub(super) fn is_exact(&self) -> bool {
         !matches!(self.policy, ApplyPolicy::Blend { .. })
     }
 
-    /// Returns the first step whose progress on a fragment is neither in θ, nor in `elsewhere` (given the fragment),
-    /// nor dropped.
+    /// Returns the first step whose progress on a fragment is neither in θ, nor discarded, nor in `elsewhere`.
     pub(super) fn missing(&self, elsewhere: impl Fn(FragmentId) -> Spans) -> Option<(FragmentId, u32)> {
         (0..).zip(self.held.iter().zip(&self.dropped)).find_map(|(p, (held, dropped))| {
             let mut left = Spans::of(0, self.steps());
@@ -123,7 +125,7 @@ impl StepLineage {
     }
 
     fn steps(&self) -> u32 {
-        // The count fits: a step takes at least a millisecond.
+        // The number fits in 32 bits, because a step takes at least a millisecond.
         self.tokens.len() as u32 - 1
     }
 }

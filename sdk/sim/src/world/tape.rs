@@ -1,9 +1,8 @@
-//! The run's tape on the simulated disk: transactions of rows in one file, bodies in others.
+//! The run's tape on the simulated disk: one file with transactions of rows, and segments of bodies.
 //!
-//! A transaction is its length (32 bits), the checksum of its rows (64 bits), and its rows. If the last transaction is
-//! unreadable, it was never finished, and its decisions were never announced: it is cut off. If an unreadable
-//! transaction is followed by a readable one, it had been synced before: the tape is damaged, and the run does not
-//! continue.
+//! A transaction consists of its length (32 bits), the checksum of its rows (64 bits), and its rows. If only the last
+//! transaction is unreadable, its write was interrupted, and no message about its decisions was sent; it is cut off. If
+//! a readable transaction follows an unreadable one, synced data is damaged, and the run is not continued.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,29 +16,30 @@ use serde::{Deserialize, Serialize};
 use super::Rng;
 use super::disk::{File, Loss};
 
-/// Length and checksum of a transaction, in bytes.
+/// Size of a transaction's length and checksum, in bytes.
 const HEAD_BYTES: usize = 12;
 
-/// A kind of damage to synced data.
+/// Kind of damage to synced data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Damage {
-    /// A bit of the rows. The last transaction is exempt: damage to it looks like an unfinished write.
+    /// A bit of the rows is flipped. The last transaction is spared, because damage to it looks like an interrupted
+    /// write.
     RowBit,
-    /// A page of the rows, with the same exemption: it becomes zeros, or a copy of the preceding page.
+    /// A page of the rows, without the last transaction, becomes zeros or a copy of the preceding page.
     RowPage,
-    /// A bit of the bodies.
+    /// A bit of the bodies is flipped.
     BodyBit,
-    /// A page of the bodies.
+    /// A page of the bodies becomes zeros or a copy of the preceding page.
     BodyPage,
 }
 
 impl Damage {
-    /// All variants.
+    /// All kinds of damage.
     pub const ALL: [Self; 4] = [Self::RowBit, Self::RowPage, Self::BodyBit, Self::BodyPage];
 }
 
-/// A row in its stored form.
+/// Row as it is stored.
 #[derive(Serialize, Deserialize)]
 struct TapeRow {
     seq: u64,
@@ -49,21 +49,21 @@ struct TapeRow {
     chain: Chain,
 }
 
-/// The files of the tape.
+/// Files of the tape.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TapeFiles {
     rows: File,
-    /// Segments of bodies; each writing process begins a new one.
+    /// Segments of bodies. Each process begins a new one.
     bodies: Vec<File>,
     last: u64,
     chain: Chain,
-    /// Damaged files, oldest first: the rows or a segment of bodies, with their original prefix.
+    /// Original content of damaged files, oldest first: `None` is the rows, `Some` the index of a segment.
     wounds: Vec<(Option<usize>, Vec<u8>)>,
-    /// Whether the rows being written refer to bodies, which must be synced first.
+    /// Whether the unsynced rows refer to bodies, which must be synced first.
     waits_for_bodies: bool,
 }
 
-/// End of the readable tape.
+/// End of the readable rows.
 pub(super) struct TapeEnd {
     pub(super) last: u64,
     chain: Chain,
@@ -71,12 +71,12 @@ pub(super) struct TapeEnd {
 }
 
 impl TapeFiles {
-    /// Returns the newest row written.
+    /// Returns the number of the newest row.
     pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    /// Appends `bodies` one after another. Returns their place.
+    /// Appends `bodies` one after another. Returns their location.
     pub(super) fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Place {
         let segment = self.open_bodies();
         let file = &mut self.bodies[segment];
@@ -85,14 +85,14 @@ impl TapeFiles {
         place
     }
 
-    /// Writes a random part of `bodies` without appending it, as a failed write does.
+    /// Writes a random part of `bodies` without appending it, as a failed write may.
     pub(super) fn try_bodies(&mut self, bodies: &[Arc<Vec<u8>>], rng: &mut Rng) {
         let segment = self.open_bodies();
         let bytes = framed(bodies);
         self.bodies[segment].attempt(&bytes[..rng.below(bytes.len() as u64) as usize]);
     }
 
-    /// Returns the segment that bodies are appended to.
+    /// Returns the index of the segment to which bodies are appended.
     fn open_bodies(&mut self) -> usize {
         if self.bodies.is_empty() {
             self.bodies.push(File::default());
@@ -100,12 +100,12 @@ impl TapeFiles {
         self.bodies.len() - 1
     }
 
-    /// Closes the current segment of bodies, whose content on the disk is unknown.
+    /// Closes the current segment of bodies after a failed sync, because its content on the disk is unknown.
     pub(super) fn abandon_bodies(&mut self) {
         self.bodies.push(File::default());
     }
 
-    /// Notes that the next rows refer to bodies, which must be synced first.
+    /// Records that the next rows refer to bodies, which must be synced first.
     pub(super) fn await_bodies(&mut self) {
         self.waits_for_bodies = true;
     }
@@ -116,7 +116,7 @@ impl TapeFiles {
         (self.chain, self.last) = (chain, rows.last().map_or(self.last, |row| row.seq));
     }
 
-    /// Writes `rows`, or with `part` a random part of them, without appending them, as a failed write does. No other
+    /// Writes `rows` without appending them, as a failed write may. With `part`, writes only a random part. No other
     /// write may be in progress.
     pub(super) fn try_rows(&mut self, rows: &[Row], part: Option<&mut Rng>) {
         let (bytes, _) = self.transaction_of(rows);
@@ -127,7 +127,7 @@ impl TapeFiles {
         }
     }
 
-    /// Returns `rows` as a transaction, and the new end of the hash chain.
+    /// Returns `rows` as a transaction, and the hash chain's value after it.
     fn transaction_of(&self, rows: &[Row]) -> (Vec<u8>, Chain) {
         let mut chain = self.chain;
         let mut stored = Vec::with_capacity(rows.len());
@@ -142,12 +142,12 @@ impl TapeFiles {
         ([&head[..], &checksum(&payload).to_le_bytes(), &payload].concat(), chain)
     }
 
-    /// Syncs the current segment of bodies; abandoned segments are never synced.
+    /// Syncs the current segment of bodies. Abandoned segments are never synced.
     fn sync_bodies(&mut self) {
         self.bodies.last_mut().into_iter().for_each(File::sync);
     }
 
-    /// Syncs the tape. Returns true if this took two syncs, one of them for bodies.
+    /// Syncs the tape. Returns true if bodies were synced too.
     pub(super) fn sync(&mut self) -> bool {
         let had_bodies = std::mem::take(&mut self.waits_for_bodies);
         if had_bodies {
@@ -157,12 +157,12 @@ impl TapeFiles {
         had_bodies
     }
 
-    /// Returns true if bodies must be synced before the rows being written.
+    /// Returns true if bodies must be synced before the unsynced rows.
     pub(super) fn waits_for_bodies(&self) -> bool {
         self.waits_for_bodies
     }
 
-    /// Applies the death of the process and, with `loss`, of the power. The progress of the current write is random.
+    /// Applies a crash of the process and, with `loss`, a power failure. How far the current write came is random.
     pub(super) fn crash(&mut self, loss: Option<Loss>, rng: &mut Rng) {
         if std::mem::take(&mut self.waits_for_bodies) {
             if rng.chance(0.5) {
@@ -171,13 +171,13 @@ impl TapeFiles {
                 self.sync_bodies();
             }
         }
-        // Data handed to the operating system survives the death of the process, as far as the write came.
+        // Without a power failure, data that was handed to the operating system is kept.
         let loss = loss.unwrap_or(if rng.chance(0.5) { Loss::Torn } else { Loss::Kept });
         self.bodies.iter_mut().for_each(|file| file.crash(loss, rng));
         self.rows.crash(loss, rng);
     }
 
-    /// Damages synced data, if there is any of the kind. The original is kept for [`Self::mend`].
+    /// Damages synced data, if there is any of this kind. [`Self::mend`] repairs it.
     pub(super) fn damage(&mut self, damage: Damage, rng: &mut Rng) {
         let segment = match damage {
             Damage::RowBit | Damage::RowPage => None,
@@ -196,7 +196,7 @@ impl TapeFiles {
             Damage::RowBit | Damage::BodyBit => file.flip(at, rng),
             Damage::RowPage | Damage::BodyPage => file.overwrite(at, rng),
         }
-        // A page may extend into the last transaction.
+        // A page may extend into the last transaction, which is restored.
         file.restore(len, &before[len..]);
         self.wounds.push((segment, before[..len].to_vec()));
     }
@@ -209,17 +209,17 @@ impl TapeFiles {
         }
     }
 
-    /// Advances `recovery` from row `seq` to the end of the tape.
+    /// Replays the rows after `seq` in `recovery`, to the end of the tape.
     ///
     /// # Errors
-    /// A sentence with the damage and its place.
+    /// A sentence with the damage and its location.
     pub(super) fn follow(&self, recovery: &mut Recovery, seq: u64) -> Result<TapeEnd, String> {
         self.read(seq, |entry, place| {
             recovery.follow(entry, self.bodies_at(place)).map(drop).map_err(|error| error.to_string())
         })
     }
 
-    /// Advances `remakes` through the rows after `seq`.
+    /// Replays the rows after `seq` in `remakes`.
     ///
     /// # Errors
     /// Those of [`Self::follow`].
@@ -232,10 +232,10 @@ impl TapeFiles {
         followed.map(drop)
     }
 
-    /// Returns the learners with an update in the merges after row `seq`, up to row `until`.
+    /// Returns the learners whose updates were merged after row `seq`, up to row `until`.
     pub(super) fn senders(&self, seq: u64, until: u64) -> BTreeSet<LearnerId> {
         let (mut found, mut row) = (BTreeSet::new(), seq);
-        // An unreadable row is reported when the tape is followed.
+        // An unreadable row is reported when the tape is replayed.
         let _ = self.read(seq, |entry, _| {
             row += 1;
             found.extend(senders(entry).filter(|_| row <= until));
@@ -244,7 +244,7 @@ impl TapeFiles {
         found
     }
 
-    /// Passes the entries of the rows after `seq` to `take`, in order, with the place of their bodies.
+    /// Calls `take` with the entry of each row after `seq`, in order, and the location of its bodies.
     fn read(
         &self,
         seq: u64,
@@ -282,21 +282,21 @@ impl TapeFiles {
         Ok(followed)
     }
 
-    /// Continues the tape where `followed` ends, with a new segment of bodies.
+    /// Reopens the tape for writing after `followed`, the end of the readable rows, with a new segment of bodies.
     pub(super) fn reopen(&mut self, followed: &TapeEnd) {
         self.rows.cut(followed.end);
         (self.last, self.chain) = (followed.last, followed.chain);
         self.bodies.push(File::default());
     }
 
-    /// Returns the tape as a stop at this moment would leave it, without unsynced data.
+    /// Returns a copy of the tape without unsynced data.
     pub(super) fn copy(&self) -> Self {
         let mut copy = self.clone();
         copy.rows.forget_unsynced();
         copy
     }
 
-    /// Returns a reader of the bodies at `place`, one after the other.
+    /// Returns a function that reads the bodies at `place`, one after the other, given their lengths.
     fn bodies_at(&self, place: Option<Place>) -> impl FnMut(usize) -> Result<Vec<u8>, String> + '_ {
         let mut place = place;
         move |len| {
@@ -316,7 +316,7 @@ impl TapeFiles {
     }
 }
 
-/// Returns bodies in their stored form, each after its length.
+/// Returns bodies as they are stored, each after its length.
 fn framed(bodies: &[Arc<Vec<u8>>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(bodies.iter().map(|body| 4 + body.len()).sum());
     for body in bodies {
@@ -335,7 +335,7 @@ fn last_begins(bytes: &[u8]) -> usize {
     last
 }
 
-/// Returns the transaction at byte `at` and its end; `None` if it is not intact.
+/// Returns the transaction at offset `at` and its end, or `None` if it is not intact.
 fn transaction(bytes: &[u8], at: usize) -> Option<(Vec<TapeRow>, usize)> {
     let head = bytes.get(at..at + HEAD_BYTES)?;
     let len = u32::from_le_bytes(head[..4].try_into().ok()?) as usize;

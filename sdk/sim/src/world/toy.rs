@@ -1,4 +1,4 @@
-//! A task so small that thousands of worlds fit in a second.
+//! Training task so small that thousands of worlds run in a second.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use archipelago_core::wire::{
 };
 use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
 
-/// Noise of a toy gradient, per parameter.
+/// Standard deviation of a toy gradient's noise, per parameter.
 const NOISE: f32 = 0.3;
-/// Tokens of a run: few, so that its outer momentum has risen after some seconds.
+/// Number of tokens of a run, so small that outer momentum has warmed up after some seconds.
 const TOTAL_TOKENS: u64 = 20_000;
 
-/// A quadratic bowl: `loss = ½ mean((θ − target)²)`, with gradient noise that only the batch determines.
+/// Trainer of a quadratic function, `loss = ½ mean((θ − target)²)`, with gradient noise that depends only on the batch.
 ///
-/// Plain gradient descent. 220 parameters in five tensors, one of them merged like an embedding.
+/// It uses plain gradient descent. It has 220 parameters in five tensors, one of them with an embedding's merge class.
 #[derive(Clone, Debug)]
 pub struct Toy {
     layout: Layout,
@@ -33,7 +33,7 @@ impl Toy {
         Self { params: vec![0.0; layout.len()], layout }
     }
 
-    /// Returns its tensors.
+    /// Returns the layout of a toy's parameters.
     #[must_use]
     pub fn layout() -> Layout {
         let tensor = |name: &str, rows, cols, merge| Tensor { name: name.into(), rows, cols, merge };
@@ -47,10 +47,10 @@ impl Toy {
         Layout::new(tensors).expect("five tensors with names of their own")
     }
 
-    /// Returns the target of parameter `i`, within −1…1.
+    /// Returns the target of parameter `i`, between −1 and 1.
     #[must_use]
     pub fn target(i: usize) -> f32 {
-        // Casting keeps the low bits, which are sufficient here.
+        // The cast keeps the low bits, which suffices for a pseudorandom number.
         (i as u32).wrapping_mul(2_654_435_761) as f32 / (1_u64 << 31) as f32 - 1.0
     }
 
@@ -61,8 +61,8 @@ impl Toy {
         (0.5 * squares.sum::<f64>() / params.len().max(1) as f64) as f32
     }
 
-    /// Returns a run of this toy: batches of 4 windows of 8 tokens, 5 fragments, H = 10; and its `shards` shards with
-    /// `windows` windows each.
+    /// Returns the spec of a run of toys and its shards. A batch has 4 windows of 8 tokens; there are 5 fragments, and
+    /// H is 10. Each of `shards` shards has `windows` windows.
     #[must_use]
     pub fn run(seed: u64, shards: u32, windows: u32) -> (RunSpec, Vec<Arc<[u8]>>) {
         let (vocab, context) = (256, 8);
@@ -99,7 +99,7 @@ impl Toy {
 }
 
 impl World {
-    /// Creates a world in which `machines` train toys under a syncer with default settings.
+    /// Creates a world in which `machines` train toys, with a syncer with default settings.
     #[must_use]
     pub fn of_toys(seed: u64, machines: Vec<MachineSpec>) -> Self {
         let (run_spec, shards) = Toy::run(seed, 4, 4_000);
@@ -141,7 +141,7 @@ impl Trainer for Toy {
             square += f64::from(gradient * gradient);
             *param -= lr * gradient;
         }
-        // The last token of each window of 9 is only a target.
+        // The last token of each window of 9 is only predicted.
         let windows = tokens.len() / 9;
         Ok(StepStats { loss, grad_norm: square.sqrt() as f32, tokens: 8 * windows as u64 })
     }

@@ -1,77 +1,77 @@
-//! Visible activity of a running world: steps, messages in transit, applied fragments.
+//! Visible activity of a world: steps, messages in transit, and applied changes.
 
 use super::World;
 use archipelago_core::wire::{FragmentId, Message, Millis, Round};
 
-/// Traces kept until they are taken; the oldest go first.
+/// Maximum number of traces kept for [`World::take_traces`]; older ones are discarded.
 const TRACES_MAX: usize = 1 << 16;
 
-/// One visible activity.
+/// Visible activity.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Trace {
-    /// A machine computes a step; if the machine dies or freezes meanwhile, the step ends later or never.
+    /// A machine computes a step. If the process freezes or dies meanwhile, the step ends later or never.
     Step {
-        /// The machine.
+        /// Index of the machine.
         machine: u32,
-        /// Beginning of the step.
+        /// Start of the step.
         from: Millis,
-        /// Expected end of the step.
+        /// Scheduled end of the step.
         until: Millis,
     },
     /// A message about a fragment is in transit between a machine and the syncer.
     Parcel(Parcel),
-    /// A machine's learner has applied a merged fragment.
+    /// A machine's learner has applied a merged change.
     Applied {
-        /// The machine.
+        /// Index of the machine.
         machine: u32,
-        /// The fragment.
+        /// Fragment of the change.
         fragment: FragmentId,
         /// Time of the application.
         at: Millis,
     },
 }
 
-/// A message about a fragment in transit.
+/// Message about a fragment in transit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parcel {
-    /// The machine at the other end.
+    /// Index of the machine that sends or receives it; the syncer is at the other end.
     pub machine: u32,
-    /// The kind of message, which determines the direction too.
+    /// Kind of message, which implies the direction.
     pub what: Cargo,
     /// The round of the message, if it has one.
     pub round: Option<Round>,
-    /// The fragment.
+    /// Fragment of the message.
     pub fragment: FragmentId,
-    /// Bytes on the link.
+    /// Size on the link, in bytes.
     pub bytes: u64,
-    /// Beginning of the transmission.
+    /// Start of the transmission.
     pub from: Millis,
     /// Time of arrival, unless the link is cut.
     pub until: Millis,
-    /// The body of an update or a merged change; otherwise empty.
+    /// Body of an update or a merged change; otherwise empty.
     pub body: Vec<u8>,
 }
 
-/// The kind of a parcel.
+/// Kind of message about a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cargo {
-    /// Syncer → learner: request for progress.
+    /// Request for progress, from the syncer.
     Collect,
-    /// Learner → syncer: progress.
+    /// Update, from a learner.
     Update,
-    /// Syncer → learner: merged change.
+    /// Merged change, from the syncer.
     Merged,
-    /// Syncer → learner: a fragment's whole Θ̂, for a joiner.
+    /// Whole Θ̂ of a fragment, from the syncer, for a learner that joins.
     Whole,
 }
 
 impl World {
-    /// Begins to record traces, which costs memory until [`Self::take_traces`] is called.
+    /// Begins to keep traces for [`Self::take_traces`], which costs memory.
     pub fn trace(&mut self) {
         self.traces.get_or_insert_default();
     }
 
-    /// Takes the traces since the last call, oldest first; at most 65,536 are kept.
+    /// Removes and returns the traces since the last call, oldest first, at most 65,536.
     pub fn take_traces(&mut self) -> Vec<Trace> {
         self.traces.as_mut().map(|traces| traces.drain(..).collect()).unwrap_or_default()
     }
@@ -86,7 +86,7 @@ impl World {
     }
 }
 
-/// A [`Parcel`] without place and time.
+/// Content of a [`Parcel`], without machine and times.
 #[derive(Debug)]
 pub(super) struct ParcelContent {
     pub(super) what: Cargo,
@@ -97,13 +97,13 @@ pub(super) struct ParcelContent {
 }
 
 impl ParcelContent {
-    /// Returns the trace of `message`, if it is about a fragment.
+    /// Returns the content of `message` for traces, or `None` if it is not about a fragment.
     pub(super) fn of(message: &Message, bytes: u64) -> Option<Self> {
         let (what, round, fragment, body) = match message {
             Message::Collect { fragment, .. } => (Cargo::Collect, None, *fragment, &[][..]),
             Message::Update(update) => (Cargo::Update, None, update.fragment, &*update.body),
             Message::Merged(merged) => {
-                // A round has the number of the version that it leads to.
+                // A round has the number of the version to which it leads.
                 (Cargo::Merged, Some(Round(merged.version.0)), merged.fragment, &*merged.body)
             }
             _ => return None,
@@ -111,7 +111,7 @@ impl ParcelContent {
         Some(Self { what, round, fragment, bytes, body: body.to_vec() })
     }
 
-    /// Returns the trace of a whole fragment.
+    /// Returns the content of a whole fragment for traces.
     pub(super) fn whole(fragment: FragmentId, bytes: u64) -> Self {
         Self { what: Cargo::Whole, round: None, fragment, bytes, body: Vec::new() }
     }

@@ -2,254 +2,254 @@
 
 use archipelago_core::wire::{ConnId, Fate, FragmentId, LearnerId, LeaseId, Round, Serial, Version};
 
-/// A broken invariant.
+/// Broken invariant.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Violation {
-    /// A second fate for an update, or a fate for an update that never arrived.
+    /// An update has a second fate, or a fate although it never arrived.
     #[error("update {serial} of learner {learner} on fragment {fragment} has more than one fate")]
     FateTwice {
-        /// The sender.
+        /// Learner that sent the update.
         learner: LearnerId,
-        /// The fragment.
+        /// Fragment of the update.
         fragment: FragmentId,
-        /// The sender's serial number of the update.
+        /// Serial number of the update.
         serial: Serial,
     },
-    /// An update without a fate that the syncer no longer holds.
+    /// An update has no fate, and the syncer no longer has it.
     #[error("update {serial} of learner {learner} on fragment {fragment} disappeared without a fate")]
     NoFate {
-        /// The sender.
+        /// Learner that sent the update.
         learner: LearnerId,
-        /// The fragment.
+        /// Fragment of the update.
         fragment: FragmentId,
-        /// The sender's serial number of the update.
+        /// Serial number of the update.
         serial: Serial,
     },
-    /// More merged tokens than leased tokens.
+    /// A learner has more merged tokens on a fragment than leased tokens.
     #[error(
         "learner {learner} has {merged} tokens merged on fragment {fragment}, but {leased} were leased to it"
     )]
     Unleased {
-        /// The learner.
+        /// Number of the learner.
         learner: LearnerId,
-        /// The fragment.
+        /// Fragment of the merges.
         fragment: FragmentId,
-        /// Tokens merged.
+        /// Number of merged tokens.
         merged: u64,
-        /// Tokens ever leased to it.
+        /// Number of tokens ever leased to the learner.
         leased: u64,
     },
-    /// More merged tokens than trained tokens.
+    /// A learner has more merged tokens on a fragment than trained tokens.
     #[error(
         "learner {learner} has {merged} tokens merged on fragment {fragment}, but it trained on {trained}"
     )]
     Untrained {
-        /// The learner.
+        /// Number of the learner.
         learner: LearnerId,
-        /// The fragment.
+        /// Fragment of the merges.
         fragment: FragmentId,
-        /// Tokens merged.
+        /// Number of merged tokens.
         merged: u64,
-        /// Tokens that the learner trained on.
+        /// Number of trained tokens.
         trained: u64,
     },
-    /// A difference between the ledger and the events.
+    /// The ledger and the events have different merged tokens.
     #[error(
         "the ledger has {ledger} tokens of learner {learner} on fragment {fragment}, the events have {events}"
     )]
     Ledger {
-        /// The learner.
+        /// Number of the learner.
         learner: LearnerId,
-        /// The fragment.
+        /// Fragment of the merges.
         fragment: FragmentId,
-        /// Tokens in the ledger.
+        /// Number of tokens in the ledger.
         ledger: u64,
-        /// Tokens in the events.
+        /// Number of tokens in the events.
         events: u64,
     },
-    /// A version that does not follow its predecessor.
+    /// A change does not lead from the previous version to a newer one.
     #[error("fragment {fragment} went from version {from} to {to} by a change relative to {base}")]
     Chain {
-        /// The fragment.
+        /// Fragment of the change.
         fragment: FragmentId,
-        /// The version before.
+        /// Version before the change.
         from: Version,
-        /// The base of the change.
+        /// Base version of the change.
         base: Version,
-        /// The version after.
+        /// Version after the change.
         to: Version,
     },
-    /// One version with two contents.
+    /// A version has two different contents.
     #[error("version {version} of fragment {fragment} has two contents")]
     TwoContents {
-        /// The fragment.
+        /// Number of the fragment.
         fragment: FragmentId,
-        /// The version.
+        /// Number of the version.
         version: Version,
     },
-    /// A learner's fragment that differs from the syncer's.
+    /// A learner's Θ̂ of a version differs from the syncer's.
     #[error(
         "machine {machine} holds a version {version} of fragment {fragment} that differs from the syncer's"
     )]
     Drift {
-        /// The machine.
+        /// Index of the machine.
         machine: u32,
-        /// The fragment.
+        /// Number of the fragment.
         fragment: FragmentId,
-        /// The version.
+        /// Number of the version.
         version: Version,
     },
-    /// A window leased twice without having been returned.
+    /// A window was leased again without having been returned.
     #[error("lease {lease} holds windows that are on lease {other} or were trained under it")]
     LeaseOverlap {
         /// The later lease.
         lease: LeaseId,
-        /// The earlier one.
+        /// The earlier lease.
         other: LeaseId,
     },
-    /// A returned lease that was not granted, or that has too many windows.
+    /// A returned lease was not granted, or has too many windows.
     #[error("lease {lease} came back with {windows} windows, more than it had outstanding")]
     LeaseReturn {
-        /// The lease.
+        /// Id of the lease.
         lease: LeaseId,
-        /// Windows reported as returned.
+        /// Number of returned windows.
         windows: u32,
     },
-    /// Two rounds on one fragment, or more than τ rounds in flight.
+    /// A round was launched on a fragment that has one in flight, or with τ rounds in flight.
     #[error(
         "round {round} on fragment {fragment} began with {in_flight} others in flight, or next to another round on it"
     )]
     InFlight {
-        /// The round.
+        /// Number of the round.
         round: Round,
-        /// Its fragment.
+        /// Fragment of the round.
         fragment: FragmentId,
-        /// Rounds in flight before it.
+        /// Number of rounds in flight before the launch.
         in_flight: u32,
     },
-    /// Two launches too close to each other.
+    /// A round was launched too soon after the previous one.
     #[error("round {round} began {gap_ms} ms after the one before, the floor is {floor_ms} ms")]
     Floor {
-        /// The round.
+        /// Number of the round.
         round: Round,
-        /// Time since the last launch, in milliseconds.
+        /// Time since the previous launch, in milliseconds.
         gap_ms: u64,
-        /// Shortest time allowed, in milliseconds.
+        /// Minimum time between launches, in milliseconds.
         floor_ms: u64,
     },
-    /// A value of Θ, Θ̂ or the momentum that is not finite.
+    /// A value of Θ, Θ̂ or the momentum is not finite.
     #[error("fragment {fragment} is not finite after round {round}")]
     NotFinite {
-        /// The fragment.
+        /// Fragment of the value.
         fragment: FragmentId,
-        /// The round.
+        /// Round after which the value was found.
         round: Round,
     },
-    /// A step whose progress on a fragment is lost: no learner holds it, it is not merged, and no event that may cost
-    /// progress explains it.
+    /// The progress of a step on a fragment is lost: no learner has it, it was not merged, and no event explains the
+    /// loss.
     #[error("step {step} of life {life} of machine {machine} is lost on fragment {fragment}")]
     WindowLost {
-        /// The machine.
+        /// Index of the machine.
         machine: u32,
-        /// The number of the machine's process.
+        /// Number of the machine's process.
         life: u32,
-        /// The fragment.
+        /// Fragment of the progress.
         fragment: FragmentId,
-        /// The step, from 0.
+        /// Number of the step, from 0.
         step: u32,
     },
-    /// A step whose progress on a fragment is merged twice.
+    /// The progress of a step on a fragment was merged twice.
     #[error("step {step} of life {life} of machine {machine} is merged twice on fragment {fragment}")]
     MergedTwice {
-        /// The machine.
+        /// Index of the machine.
         machine: u32,
-        /// The number of the machine's process.
+        /// Number of the machine's process.
         life: u32,
-        /// The fragment.
+        /// Fragment of the progress.
         fragment: FragmentId,
-        /// The step, from 0.
+        /// Number of the step, from 0.
         step: u32,
     },
-    /// An update whose counts differ from those of its steps.
+    /// The step and token counts of an update differ from those of the steps in it.
     #[error(
         "machine {machine} reports {said:?} steps and tokens of fragment {fragment}, but its update has {held:?}"
     )]
     Account {
-        /// The machine.
+        /// Index of the machine.
         machine: u32,
-        /// The fragment.
+        /// Fragment of the update.
         fragment: FragmentId,
-        /// Steps and tokens that the update reports.
+        /// Steps and tokens that the update claims.
         said: (u64, u64),
-        /// Steps and tokens of its real progress.
+        /// Steps and tokens in the update.
         held: (u64, u64),
     },
-    /// An eligible learner whose updates are not merged.
+    /// The updates of a healthy machine are not merged.
     #[error("machine {machine} is healthy, but was not merged for {waited_ms} ms")]
     Starved {
-        /// The machine.
+        /// Index of the machine.
         machine: u32,
-        /// Time since its last merge, or since the last fault or order that affected it or the syncer.
+        /// Time since the machine's last merge, or since the last fault or command that affected it or the syncer.
         waited_ms: u64,
     },
-    /// A receipt that is missing, wrong, or for an update without a fate.
+    /// A receipt is missing, wrong, or for an update without a fate.
     #[error("learner {learner} was told {told:?} of its update {serial}, whose fate is {fate:?}")]
     Receipt {
-        /// The learner.
+        /// Number of the learner.
         learner: LearnerId,
-        /// The learner's serial number of the update.
+        /// Serial number of the update.
         serial: Serial,
-        /// The fate, if the learner must be told.
+        /// Fate that the receipt must have; `None` if there must be no receipt.
         fate: Option<Fate>,
-        /// The fate in the receipt.
+        /// Fate in the receipt; `None` if there was none.
         told: Option<Fate>,
     },
-    /// An update that is merged twice.
+    /// An update was merged twice.
     #[error("update {serial} of learner {learner} on fragment {fragment} is merged twice")]
     UpdateTwice {
-        /// The sender.
+        /// Learner that sent the update.
         learner: LearnerId,
-        /// The fragment.
+        /// Fragment of the update.
         fragment: FragmentId,
-        /// The sender's serial number of the update.
+        /// Serial number of the update.
         serial: Serial,
     },
-    /// A message about a decision that is on no tape.
+    /// A message was sent about a decision that was not recorded on the tape.
     #[error("learner {learner} was notified of {what}, which was not recorded")]
     Unrecorded {
-        /// The learner.
+        /// Receiver of the message.
         learner: LearnerId,
-        /// The decision.
+        /// Description of the decision.
         what: String,
     },
-    /// Information that a learner received and the syncer lost in a crash.
+    /// The syncer lost, in a crash, what a learner was notified of.
     #[error("learner {learner} was notified of {what}, which is lost")]
     AckedLost {
-        /// The learner.
+        /// Number of the learner.
         learner: LearnerId,
-        /// The information.
+        /// Description of what was lost.
         what: String,
     },
-    /// An order confirmed to the owner and lost in a crash.
+    /// The syncer lost, in a crash, a command that it had confirmed to the owner.
     #[error("the owner was notified of {what}, which was rolled back")]
     OwnerUndone {
-        /// The order.
+        /// Description of the command.
         what: String,
     },
-    /// Synced rows that are missing after a crash.
+    /// Synced rows are missing after a crash.
     #[error("the tape had row {safe}, but ends with row {last}")]
     RowsLost {
-        /// The newest synced row.
+        /// Number of the newest synced row.
         safe: u64,
-        /// The last row found.
+        /// Number of the last row found.
         last: u64,
     },
-    /// A message to a connection that has not introduced itself.
+    /// A message was sent on a connection before its `Welcome`.
     #[error("connection {conn} was sent {what} before its `Welcome`")]
     Stranger {
-        /// The connection.
+        /// Number of the connection.
         conn: ConnId,
-        /// The kind of message.
+        /// Kind of message.
         what: &'static str,
     },
 }

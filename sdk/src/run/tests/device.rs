@@ -1,4 +1,4 @@
-//! The loop with an engine on a device: late bodies and losses.
+//! Tests of the learner's loop with an engine on a device: late update bodies, and losses of the device.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use archipelago_core::driver::{Doubling, Waits};
 use archipelago_runtime::engine::EngineError;
 
-use super::super::fake::{Device, DeviceEngine, EngineBehaviour, SETTLE_MS, STEP_MS};
+use super::super::fake::{DEVICE_MS, Device, DeviceEngine, EngineBehaviour, STEP_MS};
 use super::super::session::LearnerSession;
 use super::*;
 
@@ -16,14 +16,14 @@ fn alive(late_steps: Option<u64>, life_steps: Option<u64>) -> EngineBehaviour {
     EngineBehaviour::Alive { late_steps, life_steps }
 }
 
-/// Outcome of a run on a device with these plans.
+/// Outcome of a run on a device.
 struct DeviceOutcome {
     result: Result<Report, RunError>,
     events: Vec<Event>,
     device: Device,
 }
 
-/// Runs until `enough` returns true; after a loss it reconnects at once.
+/// Runs a learner until `enough` returns true. After a loss of the device it reconnects at once.
 fn learn_on(
     plans: &[EngineBehaviour],
     fake: &FakeSyncer,
@@ -68,7 +68,7 @@ fn bodies_that_come_two_steps_late_are_merged() {
 }
 
 #[test]
-fn while_it_rests_the_device_is_waited_for() {
+fn device_is_waited_for_during_rest() {
     let fake = FakeSyncer::start(FaultScript::default());
     let control = Control::new();
     control.set_duty_cycle(0.5).unwrap();
@@ -76,15 +76,15 @@ fn while_it_rests_the_device_is_waited_for() {
     let outcome = steer(&device, &control, &fake, |events| merged(events) >= 6);
     let report = outcome.result.unwrap();
     assert!(report.updates_merged >= 6, "{report:?}");
-    // The device's time counts as training, although the calls of the steps returned earlier. The time after the last
-    // step counts for no step.
+    // The device's time is part of the training time, although the calls of the steps returned earlier. The time
+    // after the last step belongs to no step.
     let settled = outcome.device.settled;
-    let worked_ms = STEP_MS * report.steps + SETTLE_MS * (settled - 1);
+    let worked_ms = STEP_MS * report.steps + DEVICE_MS * (settled - 1);
     assert!(settled > 1 && report.train_ms >= worked_ms, "{worked_ms} ms: {report:?}");
 }
 
 #[test]
-fn leaving_takes_along_what_is_being_coded() {
+fn bodies_in_progress_are_sent_before_leaving() {
     let fake = FakeSyncer::start(FaultScript::default());
     let control = Control::new();
     let device = Device::new(&[alive(None, None)]);
@@ -122,9 +122,9 @@ fn a_lost_device_is_replaced_and_the_moments_go_on() {
 }
 
 #[test]
-fn what_was_trained_on_a_lost_device_is_not_claimed() {
+fn progress_on_a_lost_device_is_not_claimed() {
     let fake = FakeSyncer::start(FaultScript::default());
-    // The first engine delivers no body: it runs without a stop until its first leases end.
+    // The first engine delivers no body: it trains without interruption until its first leases end.
     let plans = [alive(None, Some(60)), alive(Some(0), None)];
     let outcome = learn_on(&plans, &fake, |events| merged(events) >= 4);
     assert!(outcome.result.is_ok(), "{:?}", outcome.result);
@@ -140,10 +140,10 @@ fn what_was_trained_on_a_lost_device_is_not_claimed() {
 }
 
 #[test]
-fn losses_with_merges_in_between_are_borne() {
+fn losses_with_merges_in_between_do_not_end_the_run() {
     let fake = FakeSyncer::start(FaultScript::default());
     let device = Device::new(&[alive(Some(0), Some(30))]);
-    // Steps that take time leave the syncer's thread room to merge an update of each engine, even on a busy machine.
+    // Steps that take time allow the syncer's thread to merge an update of each engine, even on a busy machine.
     device.borrow_mut().window_ms = 2;
     let outcome = steer(&device, &Control::new(), &fake, |events| afresh(events) > 8);
     assert!(outcome.result.is_ok(), "{:?}", outcome.result);
@@ -152,7 +152,7 @@ fn losses_with_merges_in_between_are_borne() {
 #[test]
 fn losses_without_end_end_the_run() {
     let fake = FakeSyncer::start(FaultScript::default());
-    let plans = [alive(None, Some(1)), EngineBehaviour::Stillborn, alive(None, Some(0))];
+    let plans = [alive(None, Some(1)), EngineBehaviour::LostAtStart, alive(None, Some(0))];
     let outcome = learn_on(&plans, &fake, |_| false);
     let lost = matches!(&outcome.result, Err(RunError::Engine(EngineError::Lost { .. })));
     assert!(lost, "{:?}", outcome.result);

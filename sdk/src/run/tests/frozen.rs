@@ -1,11 +1,11 @@
-//! The loop in a run with frozen weights: they are fetched once, and kept.
+//! Tests of the learner's loop in a run with frozen weights: they are fetched once and cached.
 
 use archipelago_core::model::{FrozenForm, FrozenWeights, init};
 
 use super::super::fake::adapters;
 use super::*;
 
-/// Frozen weights of the run.
+/// Returns the frozen weights of the run.
 fn weights() -> FrozenWeights {
     let base = init(&adapters().base(), 3).unwrap();
     FrozenWeights::quantised(&adapters(), &base, FrozenForm::F16).unwrap()
@@ -15,12 +15,12 @@ fn syncer(script: FaultScript) -> FakeSyncer {
     FakeSyncer::start(FaultScript { frozen: Some(weights().bytes().to_vec()), ..script })
 }
 
-/// Number of parts.
+/// Returns the number of parts of the frozen weights.
 fn parts() -> usize {
     weights().bytes().len().div_ceil(1_000)
 }
 
-/// Takes part until two updates are merged, with a cache of earlier weights if `cache` is given.
+/// Runs a learner until two updates are merged, with a cache of frozen weights if `cache` is given.
 fn take_part(fake: &FakeSyncer, cache: Option<Folder>) -> (Report, Vec<Event>) {
     let shelf = cache.map(|folder| Rc::new(folder) as Rc<dyn WeightCache>);
     let config = RunConfig { shelf, ..config(&fake.address) };
@@ -40,7 +40,7 @@ fn take_part(fake: &FakeSyncer, cache: Option<Folder>) -> (Report, Vec<Event>) {
     (report, events.into_inner())
 }
 
-/// Requests for parts so far.
+/// Returns the number of requests for parts so far.
 fn requests(fake: &FakeSyncer) -> usize {
     fake.script(|script| script.requests.iter().filter(|head| head.contains("/frozen/")).count())
 }
@@ -100,8 +100,8 @@ fn parts_that_break_off_are_resumed_and_wrong_ones_fetched_again() {
 }
 
 #[test]
-fn who_waits_for_them_is_told_and_can_stop() {
-    // No part ever arrives undamaged.
+fn download_of_frozen_weights_is_reported_and_can_be_stopped() {
+    // All parts arrive damaged.
     let fake =
         syncer(FaultScript { broken_parts: u32::MAX, wrong_parts: u32::MAX, ..FaultScript::default() });
     let (result, events) = learn(config(&fake.address), |events| {
@@ -123,7 +123,7 @@ fn who_waits_for_them_is_told_and_can_stop() {
 }
 
 #[test]
-fn weights_that_nobody_could_hold_are_no_reason_to_fall() {
+fn invalid_frozen_weights_end_the_run_without_a_download() {
     let fake = FakeSyncer::start(FaultScript { frozen: Some(vec![0; 10]), ..FaultScript::default() });
     let build = async |_: &RunSpec, _: Basis| -> Result<HostEngine<QuadraticTrainer>, _> {
         unreachable!("there is no basis")
@@ -136,7 +136,7 @@ fn weights_that_nobody_could_hold_are_no_reason_to_fall() {
 }
 
 #[test]
-fn who_knows_no_adapters_leaves_before_anything_is_fetched() {
+fn learner_without_adapter_support_leaves_before_any_download() {
     let fake = syncer(FaultScript::default());
     let config = RunConfig { takes_adapters: false, ..config(&fake.address) };
     let (result, _) = learn(config, |_| false);

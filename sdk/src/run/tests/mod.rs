@@ -1,4 +1,4 @@
-//! The loop against a syncer in this process, over real sockets.
+//! Tests of the learner's loop with a syncer in this process, over real sockets.
 
 mod device;
 mod frozen;
@@ -23,7 +23,7 @@ use super::{
     WeightCache, run,
 };
 
-/// Longer than any test needs on a busy machine; reached only if a test hangs.
+/// Time limit in milliseconds that only a hanging test reaches, even on a busy machine.
 const HANG_MS: u64 = 60_000;
 
 fn config(address: &Address) -> RunConfig {
@@ -41,7 +41,7 @@ fn config(address: &Address) -> RunConfig {
     }
 }
 
-/// Runs until `enough` returns true for the events so far.
+/// Runs a learner until `enough` returns true for the events so far.
 fn learn(config: RunConfig, enough: impl Fn(&[Event]) -> bool) -> (Result<Report, RunError>, Vec<Event>) {
     steer(config, |events, control| {
         if enough(events) {
@@ -50,7 +50,7 @@ fn learn(config: RunConfig, enough: impl Fn(&[Event]) -> bool) -> (Result<Report
     })
 }
 
-/// Runs with an owner that calls `owner` after each event.
+/// Runs a learner, and calls `owner` after each event.
 fn steer(config: RunConfig, owner: impl Fn(&[Event], &Control)) -> (Result<Report, RunError>, Vec<Event>) {
     let control = Control::new();
     let events = RefCell::new(Vec::new());
@@ -110,7 +110,7 @@ fn an_invite_is_shown_to_the_syncer_and_nowhere_else() {
 }
 
 #[test]
-fn a_new_process_is_told_what_the_ones_before_did() {
+fn new_process_gets_the_account_of_earlier_ones() {
     let fake = FakeSyncer::start(FaultScript::default());
     let told = |events: &[Event]| {
         events.iter().find_map(|event| match event {
@@ -156,7 +156,7 @@ fn final_goodbyes_end_the_run() {
 #[test]
 fn signs_the_challenge_of_each_connection() {
     let fake = FakeSyncer::start(FaultScript { cut_after_receipts: Some(2), ..FaultScript::default() });
-    // A run is welcomed once; reconnections show in the greetings.
+    // Only the first admission is an event; reconnections are visible in the `Hello`s.
     let (result, _) = learn(config(&fake.address), |_| fake.script(|script| script.hellos.len()) >= 3);
     assert!(result.is_ok(), "{result:?}");
     let challenge = Challenge { run: RunId(7), nonce: [3; 32] };
@@ -167,9 +167,9 @@ fn signs_the_challenge_of_each_connection() {
     assert!(hellos[1..].iter().all(|hello| hello.run.is_some()));
 }
 
-/// Goal: a key that fails to sign causes a retry and a message to the owner, not a panic.
+/// Goal: a key that fails to sign causes retries and a message to the owner, and no panic.
 #[test]
-fn a_key_that_does_not_sign_is_told_of() {
+fn failure_to_sign_is_reported() {
     #[derive(Debug)]
     struct SilentEngine;
     impl Signer for SilentEngine {
@@ -199,7 +199,7 @@ fn the_end_of_the_run_is_no_error() {
 }
 
 #[test]
-fn a_goodbye_is_read_though_the_connection_ended_before_something_was_sent() {
+fn goodbye_is_delivered_after_sending_on_a_closed_connection() {
     let fake =
         FakeSyncer::start(FaultScript { goodbyes: vec![bye(CloseCode::Done)], ..FaultScript::default() });
     let mut link = SyncerLink::new(fake.address.clone());
@@ -219,8 +219,8 @@ fn a_goodbye_is_read_though_the_connection_ended_before_something_was_sent() {
         invite: None,
     };
     link.send(&Message::Hello(hello)).unwrap();
-    // Nothing is read until the socket's thread has surely noticed the end, as with a learner in the middle of a long
-    // step. On a busy machine it notices later.
+    // Nothing is read until the socket's thread has certainly noticed the end, as if the learner were in a long step.
+    // On a busy machine that takes longer.
     let mut heard = Vec::new();
     for sent in 1..=HANG_MS / 5 {
         link.send(&Message::Bye(bye(CloseCode::Done))).expect("what cannot be sent is dropped");
@@ -239,7 +239,7 @@ fn a_goodbye_is_read_though_the_connection_ended_before_something_was_sent() {
 }
 
 #[test]
-fn other_goodbyes_bring_it_back_and_another_run_makes_it_new() {
+fn close_codes_reconnect_or_restart_the_learner() {
     let goodbyes = [CloseCode::Full, CloseCode::Restart, CloseCode::WrongRun].map(bye).to_vec();
     let fake = FakeSyncer::start(FaultScript { goodbyes, ..FaultScript::default() });
     let (result, events) = learn(config(&fake.address), |events| merged(events) >= 1);
@@ -275,13 +275,13 @@ fn fragments_that_broke_off_are_resumed() {
         .map(|head| head.to_ascii_lowercase())
         .filter(|head| head.contains("range: bytes="))
         .collect();
-    // Two resumed fragments, or one resumed twice.
+    // Either two fragments were resumed, or one twice.
     assert_eq!(resumed.len(), 2, "{requests:?}");
     assert!(resumed.iter().all(|head| head.contains("if-range: \"0000000000000007-")), "{resumed:?}");
 }
 
 #[test]
-fn a_peer_that_speaks_otherwise_is_left() {
+fn peer_with_invalid_bytes_is_left() {
     let mut other_version = archipelago_core::wire::encode(&Message::Bye(bye(CloseCode::Done)));
     other_version[4] = 9;
     let fake = FakeSyncer::start(FaultScript { garbage: Some(other_version), ..FaultScript::default() });
@@ -321,14 +321,14 @@ fn nobody_at_the_address_is_an_error_after_a_while() {
     drop(listener);
     let (result, events) = learn(RunConfig { contact_ms_max: 3_000, ..config(&address) }, |_| false);
     assert!(matches!(&result, Err(RunError::Unreachable { .. })), "{result:?}");
-    // After at most 0.25, 0.5, 1 and 2 s, and at least half of each.
+    // The waits are at most 0.25, 0.5, 1 and 2 s, and at least half of that.
     let attempts = count(&events, |event| matches!(event, Event::Connecting { .. }));
     assert!((2..=6).contains(&attempts), "{attempts} attempts in 3 s");
 }
 
-/// Maximum step time that counts as fitting, in microseconds.
+/// Maximum step time for the choice of a batch, in microseconds.
 const STEP_US_MAX: u64 = 45_000;
-/// Time of a slow device for one window, in milliseconds. Two windows exceed the maximum.
+/// Time of a slow device for one window, in milliseconds. Two windows exceed [`STEP_US_MAX`].
 const WINDOW_MS: u64 = 30;
 
 const ALIVE: EngineBehaviour = EngineBehaviour::Alive { late_steps: Some(0), life_steps: None };
@@ -338,11 +338,11 @@ struct BatchOutcome {
     result: Result<Report, RunError>,
     events: Vec<Event>,
     device: Device,
-    /// Batches reported to the syncer.
+    /// Batches that the learner reported to the syncer.
     told: Vec<u32>,
 }
 
-/// Runs until some updates are merged and `enough` returns true.
+/// Runs a learner until some updates are merged and `enough` returns true.
 fn learn_in_batches(
     batch: BatchChoice,
     plans: &[EngineBehaviour],
@@ -370,14 +370,14 @@ fn learn_in_batches(
     BatchOutcome { result, events, device: device.take(), told }
 }
 
-/// Batches reported to the owner.
+/// Returns the batches reported to the observer.
 fn shown(events: &[Event]) -> Vec<u32> {
     let batch =
         |event: &Event| if let Event::Welcomed { batch, .. } = event { Some(batch.get()) } else { None };
     events.iter().filter_map(batch).collect()
 }
 
-/// Merged tokens by receipt, of the fragment with the most.
+/// Returns the merged tokens by receipt, for the fragment with the most.
 fn tokens_merged(events: &[Event]) -> u64 {
     let tokens = |p| {
         events.iter().map(move |event| match event {
@@ -430,7 +430,7 @@ fn too_little_memory_halves_the_batch() {
     assert!(refused && outcome.device.batches == [2, 1], "{:?}", outcome.result);
 }
 
-/// Goal: the batch found for a device is not searched again after a loss, and the moments are kept.
+/// Goal: the batch chosen for a device is kept after a loss of the device, and so is the optimiser state.
 #[test]
 fn the_next_engine_begins_with_the_batch_that_fitted() {
     let dies = EngineBehaviour::Alive { late_steps: Some(0), life_steps: Some(5) };
@@ -453,13 +453,13 @@ fn reports(events: &[Event]) -> impl Iterator<Item = &Report> {
 }
 
 #[test]
-fn rests_as_the_owner_of_the_run_has_it() {
+fn share_set_by_the_runs_owner_is_reported() {
     let fake = FakeSyncer::start(FaultScript::default());
     let share = Share::new(0.25).unwrap();
     let asked = Cell::new(false);
     let (result, events) = learn(config(&fake.address), |events| {
         if merged(events) >= 1 && !asked.replace(true) {
-            fake.order(syncer::Input::Pace { learner: LEARNER, share });
+            fake.command(syncer::Input::Pace { learner: LEARNER, share });
         }
         reports(events).any(|report| report.share < 1.0) && merged(events) >= 6
     });
@@ -479,7 +479,7 @@ fn computes_for_a_quarter_of_the_time_if_that_is_its_share() {
     };
     let (result, events) = learn(config(&fake.address), |events| {
         if merged(events) >= 1 && !asked.replace(true) {
-            fake.order(syncer::Input::Pace { learner: LEARNER, share: Share::new(0.25).unwrap() });
+            fake.command(syncer::Input::Pace { learner: LEARNER, share: Share::new(0.25).unwrap() });
         }
         slowed(events).len() > 7
     });
@@ -506,8 +506,8 @@ fn trains_again_after(relieve: impl Fn(&FakeSyncer, &Control)) -> bool {
         }
         steps.set(report.steps);
         match stage.replace(stage.get() + 1) {
-            0 => fake.order(syncer::Input::Pace { learner: LEARNER, share: Share::new(0.01).unwrap() }),
-            // From here on each step is followed by minutes of rest.
+            0 => fake.command(syncer::Input::Pace { learner: LEARNER, share: Share::new(0.01).unwrap() }),
+            // From here on, minutes of rest follow each step.
             1 => control.set_duty_cycle(0.001).unwrap(),
             2 => relieve(&fake, control),
             _ => control.stop(),
@@ -525,18 +525,18 @@ fn a_raised_duty_cycle_ends_the_rest_owed_before() {
 #[test]
 fn a_pace_raised_while_it_was_away_ends_the_rest_owed_before() {
     assert!(trains_again_after(|fake, _| {
-        fake.order(syncer::Input::Drop { learner: LEARNER, wait_ms: 300 });
-        fake.order(syncer::Input::Pace { learner: LEARNER, share: Share::FULL });
+        fake.command(syncer::Input::Drop { learner: LEARNER, wait_ms: 300 });
+        fake.command(syncer::Input::Pace { learner: LEARNER, share: Share::FULL });
     }));
 }
 
 #[test]
-fn stays_away_for_as_long_as_it_is_told_and_no_longer() {
+fn dropped_learner_stays_away_as_long_as_requested() {
     let fake = FakeSyncer::start(FaultScript::default());
     let (asked, before) = (Cell::new(false), Cell::new(0));
     let (result, events) = learn(config(&fake.address), |events| {
         if merged(events) >= 1 && !asked.replace(true) {
-            fake.order(syncer::Input::Drop { learner: LEARNER, wait_ms: 1_500 });
+            fake.command(syncer::Input::Drop { learner: LEARNER, wait_ms: 1_500 });
             before.set(merged(events));
         }
         merged(events) > before.get() + 3
@@ -553,13 +553,13 @@ fn stays_away_for_as_long_as_it_is_told_and_no_longer() {
     assert_eq!(gone, [("the owner of the run dropped this learner for a while", 1_500)]);
     let away: Vec<_> = reports(&events).filter_map(|report| report.offline.as_ref()?.code).collect();
     assert!(!away.is_empty() && away.iter().all(|&code| code == 4014), "{away:?}");
-    // It reconnects once, at the permitted time.
+    // The learner reconnects once, at the permitted time.
     assert_eq!(fake.script(|script| script.hellos.len()), 2);
 }
 
-/// Goal: a page that is opened again during the wait of its learner is not treated as unreachable.
+/// Goal: a page that is reloaded while its learner must wait does not end as unreachable.
 #[test]
-fn a_newcomer_that_is_told_to_wait_is_not_without_contact() {
+fn requested_wait_before_admission_is_not_unreachable() {
     let goodbye = Bye { wait_ms: 1_000, ..bye(CloseCode::Dropped) };
     let fake = FakeSyncer::start(FaultScript { goodbyes: vec![goodbye], ..FaultScript::default() });
     let patience = RunConfig { contact_ms_max: 300, ..config(&fake.address) };
@@ -568,7 +568,7 @@ fn a_newcomer_that_is_told_to_wait_is_not_without_contact() {
     assert_eq!(fake.script(|script| script.hellos.len()), 2);
 }
 
-/// Runs a learner with a patience of `first_ms` whose syncer falls silent once, and returns its events.
+/// Runs a learner with a silence limit of `first_ms` whose syncer falls silent once, and returns the events.
 fn with_patience(first_ms: u64, hurries: bool) -> Vec<Event> {
     let fake = FakeSyncer::start(FaultScript { mute_after_receipts: Some(3), ..FaultScript::default() });
     let (control, events) = (Control::new(), RefCell::new(Vec::new()));
@@ -611,7 +611,7 @@ fn comes_back_after_a_silence() {
 }
 
 #[test]
-fn comes_back_sooner_in_a_hurry() {
+fn reconnect_request_shortens_the_silence_limit() {
     let events = with_patience(9_000, true);
     assert_eq!(why_disconnected(&events), ["nothing was heard for a while"]);
 }

@@ -23,7 +23,7 @@ const SPEAKERS: [(&str, &str); 11] = [
 pub struct Conversation {
     /// Messages in order: objects with a "role", and mostly with a "content", which is a string or a list of parts.
     pub messages: Vec<Value>,
-    /// One flag per message: true if the message is learnt, provided that it is the assistant's.
+    /// One flag per message. A message is trained on if it is the assistant's and its flag is true.
     pub is_learnt: Vec<bool>,
     /// Other keys of the record, which a chat template may read.
     pub others: Map,
@@ -74,7 +74,7 @@ pub fn of(object: &Map) -> Result<Option<(Form, Conversation)>, String> {
     }
 }
 
-/// Returns `messages` as a checked conversation. The first `given` messages are not learnt.
+/// Returns `messages` as a checked conversation. The first `given` messages are not trained on.
 fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<Conversation, String> {
     let mut is_learnt = Vec::with_capacity(messages.len());
     for (message, index) in messages.iter_mut().zip(0_usize..) {
@@ -109,8 +109,8 @@ fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<
     })
 }
 
-/// Checks that a message has a speaker and a content, and returns whether it is to be learnt. Removes its nulls and its
-/// weight.
+/// Checks that a message has a role and a content, and removes its nulls and its weight. Returns true if the message
+/// may be trained on.
 fn check(message: &mut Value) -> Result<bool, String> {
     let object = message.as_object_mut().ok_or("it is not a JSON object")?;
     text(object, "role")?;
@@ -128,7 +128,7 @@ fn check(message: &mut Value) -> Result<bool, String> {
     weight(object)
 }
 
-/// Checks a part of a message's content. Only text is learnt.
+/// Checks a part of a message's content, which must be text.
 fn check_part(part: &Value) -> Result<(), String> {
     match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
         (Some("text"), Some(_)) => Ok(()),
@@ -146,10 +146,9 @@ fn check_part(part: &Value) -> Result<(), String> {
     }
 }
 
-/// Removes and returns the weight of a message: 1 for one that is learnt, which is the default, and 0 for one that is
-/// not.
+/// Removes the weight of a message. Returns true if it is 1, the default; a message of weight 0 is not trained on.
 fn weight(object: &mut Map) -> Result<bool, String> {
-    let is_said = object.get("role").is_some_and(|role| role == "assistant");
+    let is_assistant = object.get("role").is_some_and(|role| role == "assistant");
     for key in ["weight", "train"] {
         let is_learnt = match object.shift_remove(key) {
             None => continue,
@@ -161,7 +160,7 @@ fn weight(object: &mut Map) -> Result<bool, String> {
                 return Err(format!("its \"{key}\" is {other}: give 1 to learn it, or 0 not to"));
             }
         };
-        if is_learnt && !is_said && key == "train" {
+        if is_learnt && !is_assistant && key == "train" {
             return Err(
                 "its \"train\" is true, but only the assistant's messages are learnt: leave it out".into()
             );
@@ -171,7 +170,7 @@ fn weight(object: &mut Map) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Returns `messages` with those of the ShareGPT form converted to roles and contents.
+/// Returns `messages`, with those of the ShareGPT form converted to roles and contents.
 fn as_messages(messages: &[Value]) -> Result<Vec<Value>, String> {
     messages.iter().zip(1_u32..).map(|(message, number)| as_message(message, number)).collect()
 }
@@ -206,7 +205,7 @@ fn message(role: &str, content: &str) -> Value {
     Value::Object(pairs.into_iter().map(|(key, text)| (key.to_owned(), text.into())).collect())
 }
 
-/// Returns `messages` with the record's own system message, if it has one, in front.
+/// Returns `messages`, with the record's own system message in front unless the messages begin with one.
 fn with_system(system: Option<&Value>, mut messages: Vec<Value>) -> Result<Vec<Value>, String> {
     let Some(system) = system else { return Ok(messages) };
     let system = system.as_str().ok_or("\"system\" is not a text")?;
@@ -216,16 +215,16 @@ fn with_system(system: Option<&Value>, mut messages: Vec<Value>) -> Result<Vec<V
     Ok(messages)
 }
 
-/// Instruction with its answer.
+/// A record of the Alpaca form: an instruction with its answer.
 pub struct Alpaca<'a> {
-    /// The same as a conversation.
+    /// The instruction and the answer as a conversation.
     pub conversation: Conversation,
     instruction: &'a str,
     input: &'a str,
     output: &'a str,
 }
 
-/// Returns the instruction in `object`.
+/// Returns the Alpaca record in `object`.
 ///
 /// # Errors
 /// A sentence that describes the fault.
@@ -250,7 +249,7 @@ pub fn alpaca(object: &Map) -> Result<Alpaca<'_>, String> {
 }
 
 impl<'a> Alpaca<'a> {
-    /// Returns Alpaca's own prompt, and the answer.
+    /// Returns the instruction as Alpaca's own prompt, and the answer.
     ///
     /// # Errors
     /// A sentence: only a chat template can render this instruction.

@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(value.to_string(), text);
         assert_eq!((value["b"][1].clone(), value["none"][3].is_null()), (Value::Bool(true), true));
         assert!(value["b"][5] == "é");
-        // As in Python, the last value of a repeated key counts, at the position of the first.
+        // As in Python, a repeated key has its last value, at the position of the first.
         let twice: Value = serde_json::from_str(r#"{"a":1,"b":2,"a":3}"#).unwrap();
         assert_eq!(twice.to_string(), r#"{"a":3,"b":2}"#);
     }

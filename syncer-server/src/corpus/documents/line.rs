@@ -61,7 +61,7 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
     ))
 }
 
-/// Returns a document of a given `prompt` and a learnt `completion`.
+/// Returns a document of `prompt`, which is masked, and `completion`, which is the target.
 fn learnt(prompt: &str, completion: &str) -> Document {
     let whole = prompt.len()..prompt.len() + completion.len();
     Document { text: format!("{prompt}{completion}"), learnt: vec![whole], end: End::Learnt }
@@ -70,7 +70,7 @@ fn learnt(prompt: &str, completion: &str) -> Document {
 /// Keys of records with an answer.
 const ANSWERS: [&str; 5] = ["completion", "messages", "conversations", "conversation", "output"];
 
-/// Refuses preference data, which pairs chosen with rejected answers and is not meant to be learnt as text.
+/// Refuses preference data, which pairs chosen with rejected answers and is no training text.
 fn refuse_preferences(object: &Map) -> Result<(), String> {
     if object.contains_key("chosen") || object.contains_key("rejected") {
         return Err(
@@ -79,7 +79,7 @@ fn refuse_preferences(object: &Map) -> Result<(), String> {
                 .into(),
         );
     }
-    // A text may have a label of any meaning; an answer has one of preference.
+    // The label of a text may mean anything; that of an answer is a preference.
     let is_answer = ANSWERS.iter().any(|key| object.contains_key(*key));
     let is_false = |key: &&&str| object.get(**key) == Some(&Value::Bool(false));
     match ["label", "kto_tag"].iter().find(is_false).filter(|_| is_answer) {
@@ -168,7 +168,7 @@ pub enum Form {
     Completion,
     /// `instruction`, `input` and `output`, as a conversation.
     AlpacaConversation,
-    /// The same, as a prompt and a completion.
+    /// `instruction`, `input` and `output`, as a prompt and a completion.
     AlpacaCompletion,
     /// `text`.
     Text,

@@ -1,17 +1,17 @@
-//! Documents: JSON records whose texts are learnt in part.
+//! Documents: JSON records with texts that are trained on in full or in part.
 //!
 //! A record is a document of one of these forms:
 //!
 //! - `{"messages": [{"role": "…", "content": "…"}, …]}`: a conversation, rendered with the model's chat template; the
-//!   assistant's words are learnt. ShareGPT's `conversations` and lists of messages as `prompt` and `completion` are
+//!   assistant's words are targets. ShareGPT's `conversations` and lists of messages as `prompt` and `completion` are
 //!   conversations as well;
-//! - `{"prompt": "…", "completion": "…"}`: the completion is learnt, and the prompt is given;
-//! - `{"instruction": "…", "input": "…", "output": "…"}`: a conversation if the model has a chat template, and a prompt
-//!   with a completion otherwise;
-//! - `{"text": "…"}`: the whole text is learnt.
+//! - `{"prompt": "…", "completion": "…"}`: the completion is the target, and the prompt is masked;
+//! - `{"instruction": "…", "input": "…", "output": "…"}`: a conversation if the model has a chat template, and a
+//!   prompt with a completion otherwise;
+//! - `{"text": "…"}`: the whole text is the target.
 //!
-//! Other keys are ignored, and null is the same as no key. If a record has several forms, the first of this list
-//! counts.
+//! Other keys are ignored, and null is the same as no key. If a record has several forms, it is read as the first of
+//! this list.
 
 mod conversation;
 mod json;
@@ -38,7 +38,7 @@ pub use tokens::Ends;
 use renderer::Renderer;
 use template::Dialogue;
 
-/// File of records.
+/// A file of records.
 pub struct Lines {
     /// Path of the file.
     pub path: PathBuf,
@@ -48,13 +48,13 @@ pub struct Lines {
     pub packed_by: Option<&'static str>,
 }
 
-/// Tokenised documents, with given tokens marked as in [`archipelago_core::token`].
+/// Tokenised documents, with the mask bit of [`archipelago_core::token`] on tokens that are not targets.
 pub struct Documents {
     /// Training tokens, document by document.
     pub train: Vec<u32>,
     /// Held-out tokens, which are never trained on.
     pub held_out: Vec<u32>,
-    /// Average bytes of text for each learnt held-out token.
+    /// Average bytes of text per held-out target token.
     pub bytes_per_token: f64,
     /// Number of tokens of each document, in order.
     pub lengths: Vec<u32>,
@@ -65,7 +65,7 @@ pub struct Documents {
 pub struct Document {
     /// Text of the document.
     pub text: String,
-    /// Learnt byte ranges of the text, in order.
+    /// Byte ranges of the text that are targets, in order.
     pub learnt: Vec<std::ops::Range<usize>>,
     /// End of the document.
     pub end: End,
@@ -74,9 +74,9 @@ pub struct Document {
 /// End of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The end-of-text token, which is learnt.
+    /// The end-of-text token, as a target.
     Learnt,
-    /// The end-of-text token unless the text already ends with it. It is not learnt, because the template defines how
+    /// The end-of-text token unless the text already ends with it. It is masked, because the template defines how
     /// turns end.
     Given,
 }
@@ -138,8 +138,8 @@ pub fn hash(files: &[Lines], chat: &Chat) -> Vec<u8> {
     sha.finalize().to_vec()
 }
 
-/// Tokenises `documents` with `vocabulary` and holds out whole documents, drawn by `seed`. Their number follows the
-/// given share, but at least one document is held out and at least one is not.
+/// Tokenises `documents` with `vocabulary` and holds out whole documents, drawn by `seed`. Their share is about
+/// `held_out_ratio`, but at least one document is held out and at least one is not.
 ///
 /// # Errors
 /// `Tokenizer`: the tokenizer rejects a text.
@@ -168,7 +168,7 @@ pub fn cut(
     Ok(Documents { train, held_out, bytes_per_token, lengths })
 }
 
-/// Draws the held-out documents among `count`, which is at least two.
+/// Draws the held-out documents among `count`, which is at least two. Returns true for each of them.
 fn drawn(count: usize, ratio: f64, seed: u64) -> Vec<bool> {
     let held_out = ((count as f64 * ratio).round() as usize).clamp(1, count - 1);
     let lot = |&index: &usize| mix(key(&[seed, index as u64, Purpose::HeldOut as u64]));

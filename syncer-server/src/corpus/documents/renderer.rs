@@ -13,14 +13,14 @@ use super::{Document, json};
 use crate::clock::Clock;
 use crate::llama::Chat;
 
-/// Limits for an untrusted template. Fuel limits the work that is counted; time limits the rest.
+/// Limits on an untrusted template. Fuel limits the work that the engine counts; time limits the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Steps of the template.
+    /// Step limits of the template.
     pub fuel: Fuel,
-    /// Time for one conversation.
+    /// Time limit for one conversation.
     pub each: Duration,
-    /// Time for all conversations together, beyond [`MESSAGE_TIME`] for each message and [`BYTE_TIME`] for each byte.
+    /// Time limit for all conversations together, beyond [`MESSAGE_TIME`] per message and [`BYTE_TIME`] per byte.
     pub all: Duration,
 }
 
@@ -36,14 +36,14 @@ const MESSAGE_TIME: Duration = Duration::from_millis(20);
 /// Time that each byte of a conversation adds to the limit for all conversations.
 const BYTE_TIME: Duration = Duration::from_micros(1);
 
-/// Bytes of the thread's stack: template values can nest as deep as the steps allow.
+/// Stack size of the thread in bytes. Template values can nest as deep as the step limit allows.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Request to the thread.
+/// Request to the rendering thread.
 enum Request {
-    /// A document.
+    /// Render a document.
     Document(Dialogue),
-    /// The text alone; if the flag is true, it ends with the prompt for the assistant's turn.
+    /// Render text only; if the flag is true, it ends with the prompt for the assistant's turn.
     Text(Dialogue, bool),
 }
 
@@ -122,7 +122,7 @@ impl Renderer {
     /// Returns `dialogue` as a document.
     ///
     /// # Errors
-    /// A sentence: why it cannot be rendered, or not in time, and what to do.
+    /// A sentence with the reason why it cannot be rendered, or not in time, and a remedy.
     pub fn document(&self, dialogue: Dialogue) -> Result<Document, String> {
         self.ask(dialogue.size(), Request::Document(dialogue))
     }
@@ -131,7 +131,7 @@ impl Renderer {
     /// turn.
     ///
     /// # Errors
-    /// A sentence: why they cannot be rendered, and what to do.
+    /// A sentence with the reason why they cannot be rendered, and a remedy.
     pub fn text(
         &self,
         messages: &[serde_json::Value],

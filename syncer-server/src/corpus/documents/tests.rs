@@ -22,12 +22,12 @@ fn lines(text: &str) -> Vec<Lines> {
     vec![Lines { path: "chats.jsonl".into(), text: text.to_owned(), packed_by: None }]
 }
 
-/// Returns the first of the documents on these lines.
+/// Returns the first document in `text`.
 fn first(text: &str, template: &str) -> Document {
     read(lines(text), &chat(template)).unwrap().documents.remove(0)
 }
 
-/// Returns the learnt parts of a document.
+/// Returns the target parts of a document.
 fn learnt(document: &Document) -> Vec<&str> {
     document.learnt.iter().map(|span| &document.text[span.clone()]).collect()
 }
@@ -50,7 +50,7 @@ fn a_line_is_one_of_three_forms() {
 }
 
 #[test]
-fn the_assistants_turns_are_learnt() {
+fn assistant_turns_are_targets() {
     let found = first(&[TALK, OTHER].join("\n"), CHATML);
     assert_eq!(
         found.text,
@@ -59,10 +59,10 @@ fn the_assistants_turns_are_learnt() {
     assert_eq!(learnt(&found), ["I.<|end|>", "So.<|end|>"]);
 }
 
-/// Goal: marks of the template decide which parts are learnt, even where other methods fail, and do not appear in the
+/// Goal: marks of the template decide which parts are targets, even where other methods fail, and do not appear in the
 /// text.
 #[test]
-fn marks_of_the_template_count() {
+fn generation_marks_define_targets() {
     let marked = "{% for m in messages %}\n{% if m.role == 'assistant' %}\n<{%- generation -%}\n {{ m.content }}!\n \
                   {%- endgeneration %}>{% else %}({{ m.content.strip() }}{{ eos_token }}){% endif %}\n{% endfor %}";
     let found = first(&[TALK, OTHER].join("\n"), marked);
@@ -75,7 +75,7 @@ fn marks_of_the_template_count() {
 
 /// Goal: each error is one sentence with the file and the line.
 #[test]
-fn what_is_no_document_is_told_by_its_line() {
+fn invalid_record_is_reported_with_its_line() {
     let check = |line: &str, template: Option<&str>, why: &str| {
         let chat = Chat { template: template.map(str::to_owned), ..Chat::default() };
         let error = read(lines(&[OTHER, line, OTHER].join("\n")), &chat).unwrap_err();
@@ -129,7 +129,7 @@ fn what_is_no_document_is_told_by_its_line() {
     assert_eq!((one.exit_code(), one.to_string().contains("has 1 document, and")), (7, true), "{one}");
 }
 
-/// Returns the document that two equal lines share, and its form.
+/// Reads `line` twice, and returns the first of the two documents, and its form.
 fn twice(line: &str, template: Option<&str>) -> Result<(Form, Document), String> {
     let chat = template.map_or_else(Chat::default, chat);
     let read = read(lines(&[line, line].join("\n")), &chat).map_err(|error| error.to_string())?;
@@ -189,9 +189,9 @@ fn other_forms_of_conversations_are_read() {
     assert_eq!(asked.text, "<|user|>Q\n\nI<|end|><|assistant|>A<|end|>");
 }
 
-/// Goal: earlier turns are given, not learnt, if their weight or a prompt says so.
+/// Goal: earlier turns are masked, not trained on, if their weight or a prompt says so.
 #[test]
-fn weights_and_prompts_say_what_is_learnt() {
+fn weights_and_prompts_define_targets() {
     let weighted = |weights: [&str; 2]| {
         let [a, b] = weights;
         let first = format!(
@@ -230,7 +230,7 @@ fn weights_and_prompts_say_what_is_learnt() {
 
 /// Goal: null in a row of a table is read as a missing key.
 #[test]
-fn null_is_as_if_the_key_were_not_there() {
+fn null_is_read_as_a_missing_key() {
     let form = |line: &str| twice(line, Some(CHATML)).map(|(form, document)| (form, document.text));
     let text = Ok((Form::Text, "a".to_owned()));
     assert_eq!(form(r#"{"text": "a", "messages": null, "conversations": []}"#), text);
@@ -279,7 +279,7 @@ fn other_records_are_refused_with_their_keys() {
     );
 }
 
-/// Goal: the system message of a record counts in every form, and a label of a text has no meaning.
+/// Goal: the system message of a record is used in every form, and a label of a text has no meaning.
 #[test]
 fn a_system_message_next_to_the_messages_is_given() {
     let talk = r#""messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]"#;
@@ -321,18 +321,19 @@ fn vocabulary() -> Vocabulary {
     Vocabulary::from_json(json.to_string().as_bytes()).unwrap()
 }
 
-fn shown(tokens: &[u32]) -> String {
-    let shown = |&token: &u32| {
+fn marked(tokens: &[u32]) -> String {
+    let mark = |&token: &u32| {
         let text = match token::id(token) {
             257 => "$".to_owned(),
             id => vocabulary().decode(&[id]),
         };
         if token::is_learnt(token) { text } else { text.chars().map(|c| format!("{c}\u{332}")).collect() }
     };
-    tokens.iter().map(shown).collect()
+    tokens.iter().map(mark).collect()
 }
 
-/// Goal: partly learnt tokens count as learnt, blanks belong to the text around them, and each document has its end.
+/// Goal: tokens that are partly targets are targets, blanks belong to the text around them, and each document has its
+/// end.
 #[test]
 fn tokens_are_learnt_where_their_text_is() {
     let vocabulary = vocabulary();
@@ -342,7 +343,7 @@ fn tokens_are_learnt_where_their_text_is() {
         let mut first = Vec::new();
         let mut take = |index, tokens: &[u32]| first.extend(tokens.iter().filter(|_| index == 0));
         tokens::each(&documents, &vocabulary, &ends, &mut take).unwrap();
-        shown(&first)
+        marked(&first)
     };
     assert_eq!(tokens(r#"{"text": "a  b"}"#), "a  b$");
     assert_eq!(tokens(r#"{"prompt": "Q? ", "completion": "A "}"#), "Q\u{332}?\u{332} \u{332}A $");
@@ -398,7 +399,7 @@ fn whole_documents_are_held_out() {
 }
 
 #[test]
-fn the_same_lines_written_otherwise_are_another_text() {
+fn hash_depends_on_the_template() {
     let hash = |text: &str, template: &str| hash(&lines(text), &chat(template));
     assert_eq!(hash(TALK, CHATML), hash(TALK, CHATML));
     assert_ne!(hash(TALK, CHATML), hash(OTHER, CHATML));

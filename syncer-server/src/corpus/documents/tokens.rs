@@ -1,4 +1,4 @@
-//! Tokenisation of documents, with marks on given tokens.
+//! Tokenisation of documents, with a mask bit on each token that is not a target.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Returns the tokens of `vocabulary`. `end` is its end-of-text token, if any.
+    /// Returns the tokens at the ends of documents in `vocabulary`. `end` is its end-of-text token, if any.
     ///
     /// # Errors
     /// `Tokenizer`: the tokenizer rejects a text.
@@ -35,8 +35,8 @@ impl Ends {
     }
 }
 
-/// Tokenises each of `documents` and marks the given tokens. `take` gets the tokens document by document, with the
-/// index of the document.
+/// Tokenises each of `documents` and masks the tokens that are not targets. `take` gets the index of a document and
+/// its tokens, document by document.
 ///
 /// # Errors
 /// `Tokenizer`: the tokenizer rejects a text.
@@ -57,15 +57,15 @@ pub fn each(
     Ok(())
 }
 
-/// Marks the tokens of documents, one document at a time.
+/// Masks the tokens of documents, one document at a time.
 struct Marker<'a> {
     documents: &'a [Document],
     ends: &'a Ends,
     /// Index of the current document.
     at: usize,
-    /// Tokens of the document so far.
+    /// Tokens of the current document so far.
     tokens: Vec<u32>,
-    /// Index of the document's first learnt part that may touch the next token.
+    /// Index of the document's first target range that may touch the next token.
     span: usize,
     take: &'a mut dyn FnMut(usize, &[u32]),
 }
@@ -106,14 +106,14 @@ impl Marker<'_> {
     }
 }
 
-/// Returns true if `tokens` end with the token ids in `end`. Marks on `tokens` are ignored.
+/// Returns true if `tokens` end with the token ids in `end`. Mask bits of `tokens` are ignored.
 fn ends_with(tokens: &[u32], end: &[u32]) -> bool {
     let last = &tokens[tokens.len().saturating_sub(end.len())..];
     last.iter().map(|&token| token::id(token)).eq(end.iter().copied())
 }
 
-/// Returns the last byte of a token. Tokenizers may trim the blanks from a token's range until it is empty; then the
-/// byte before the range counts.
+/// Returns the last byte of a token. Tokenizers may trim the blanks from a token's range until it is empty; the byte
+/// before the range then stands for the token.
 fn last(bytes: &Range<usize>) -> usize {
     bytes.end.saturating_sub(1)
 }
@@ -123,7 +123,7 @@ fn first(bytes: &Range<usize>) -> usize {
     bytes.start.min(last(bytes))
 }
 
-/// Returns true if any byte of a token is in `span`. Partly learnt tokens count as learnt.
+/// Returns true if any byte of a token is in `span`. A token that is partly in a target range is a target.
 fn touches(span: &Range<usize>, bytes: &Range<usize>) -> bool {
     first(bytes) < span.end && last(bytes) >= span.start
 }

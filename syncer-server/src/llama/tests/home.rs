@@ -1,10 +1,10 @@
-//! Tests of folder settings in the exports of a run.
+//! Tests that exports of a run repeat the settings of its source folder.
 
 use std::ops::Range;
 
 use super::*;
 
-/// Returns a copy of the fixture with these files added.
+/// Returns a copy of the fixture with these keys set in these files.
 fn folder(files: &[(&str, Value)]) -> TempDir {
     let dir = copy();
     for (name, value) in files {
@@ -17,9 +17,9 @@ fn folder(files: &[(&str, Value)]) -> TempDir {
     dir
 }
 
-/// Returns `config.json`, `generation_config.json` and `tokenizer_config.json` of an export. Its stops are those of the
-/// folder and `more`.
-fn home(dir: &TempDir, context: Option<u32>, more: &[u32]) -> [Value; 3] {
+/// Returns `config.json`, `generation_config.json` and `tokenizer_config.json` of an export. Its stop tokens are those
+/// of the folder and `more`.
+fn exported(dir: &TempDir, context: Option<u32>, more: &[u32]) -> [Value; 3] {
     let folder = Folder::open(dir.path(), context).unwrap();
     let (spec, special, source) = (folder.model(), folder.special(), Some(folder.settings()));
     let stops = [&special.stops(), more].concat();
@@ -32,21 +32,21 @@ fn home(dir: &TempDir, context: Option<u32>, more: &[u32]) -> [Value; 3] {
 }
 
 #[test]
-fn what_a_folder_says_of_writing_comes_home() {
+fn exports_repeat_generation_settings() {
     let generation = json!({"eos_token_id": [3, 0], "top_p": 0.9, "temperature": 0.6, "do_sample": true});
     let dir =
         folder(&[("generation_config.json", generation), ("config.json", json!({"initializer_range": 0.5}))]);
-    let [config, generation, _] = home(&dir, Some(7), &[5]);
+    let [config, generation, _] = exported(&dir, Some(7), &[5]);
     assert_eq!(generation["eos_token_id"], json!([3, 0, 5]));
     assert_eq!((&generation["top_p"], &generation["temperature"]), (&json!(0.9), &json!(0.6)));
     assert!(generation.get("max_new_tokens").is_none() && generation.get("_from_model_config").is_none());
     assert_eq!((&config["eos_token_id"], &config["initializer_range"]), (&json!(0), &json!(0.5)));
-    // The window length of a run does not limit the model.
+    // The window length of a run does not limit the exported model.
     assert_eq!(config["max_position_embeddings"], 24);
 
     let dir = folder(&[]);
     fs::remove_file(dir.path().join("generation_config.json")).unwrap();
-    let [_, generation, _] = home(&dir, None, &[]);
+    let [_, generation, _] = exported(&dir, None, &[]);
     assert_eq!(generation, json!({"bos_token_id": 0, "eos_token_id": 0}), "no settings of ours");
     let spec = *Folder::open(&fixture(), None).unwrap().model();
     let without = generation_config(&spec, &SpecialTokens::default(), &[], None);
@@ -54,14 +54,14 @@ fn what_a_folder_says_of_writing_comes_home() {
 }
 
 #[test]
-fn what_a_folder_says_of_texts_comes_home() {
+fn exports_repeat_tokenizer_settings() {
     let tokenizer = json!({
         "padding_side": "left", "truncation_side": "left", "model_max_length": 2048, "pad_token": "<|pad|>",
         "eos_token": {"content": "<|end|>", "lstrip": true}, "extra_special_tokens": ["<|a|>", "<|b|>"],
         "added_tokens_decoder": {"0": {"content": "<|end|>", "special": true}}, "add_bos_token": false,
         "chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}],
     });
-    let [_, _, found] = home(&folder(&[("tokenizer_config.json", tokenizer.clone())]), Some(7), &[]);
+    let [_, _, found] = exported(&folder(&[("tokenizer_config.json", tokenizer.clone())]), Some(7), &[]);
     for key in [
         "padding_side",
         "truncation_side",
@@ -81,7 +81,7 @@ fn what_a_folder_says_of_texts_comes_home() {
 
     let dir = folder(&[]);
     fs::write(dir.path().join("chat_template.jinja"), "file").unwrap();
-    let [_, _, found] = home(&dir, Some(7), &[]);
+    let [_, _, found] = exported(&dir, Some(7), &[]);
     assert_eq!((&found["chat_template"], &found["model_max_length"]), (&json!("file"), &json!(24)));
 }
 
@@ -90,12 +90,12 @@ fn read(made: &Made, ranges: &[Range<usize>]) -> Result<Vec<f32>, LlamaError> {
     Folder::open(made.dir.path(), None)?.tensors().read_within(&made.layout, ranges)
 }
 
-/// Goal: a partial read equals the same part of the whole, also with an output matrix tied to the embedding.
+/// Goal: a partial read equals the same part of the whole, also if the files repeat the tied output matrix.
 #[test]
-fn a_part_is_read_as_in_the_whole() {
+fn partial_reads_equal_the_whole() {
     let made = Made::new();
     let (whole, embedding) = (&made.theta, made.layout.tensors()[0].len() as usize);
-    // Ranges within a tensor, over the border of two, empty, and at the end.
+    // The ranges are within a tensor, across the border of two, empty, and at the end.
     let ranges = [5..11, embedding - 3..embedding + 4, 7..7, whole.len() - 1..whole.len()];
     let expected: Vec<f32> = ranges.iter().flat_map(|range| &whole[range.clone()]).copied().collect();
     for made in [made.write(|_, _| {}), made.with_head(whole[0])] {
@@ -104,9 +104,9 @@ fn a_part_is_read_as_in_the_whole() {
     }
 }
 
-/// Goal: a fault is found by each read of the part that contains it, wherever that part is among the ranges.
+/// Goal: a read finds each fault in the ranges that it reads, and none outside of them.
 #[test]
-fn what_is_wrong_is_found_in_its_part() {
+fn partial_reads_find_the_faults_in_their_ranges() {
     let made = Made::new();
     made.with_head(made.theta[0] + 1.0);
     assert!(read(&made, &[5..11, 1..4]).is_ok());

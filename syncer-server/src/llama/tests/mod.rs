@@ -1,4 +1,4 @@
-//! Tests of valid and invalid model folders. `tests/golden/init/model` was made by transformers: see
+//! Tests of valid and invalid model folders. transformers wrote `tests/golden/init/model`, see
 //! `tests/golden/init_fixture.py`.
 
 mod home;
@@ -19,7 +19,7 @@ fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/init/model")
 }
 
-/// Returns a copy of the fixture for changes.
+/// Returns a copy of the fixture that a test may change.
 fn copy() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(fixture()).unwrap() {
@@ -29,7 +29,7 @@ fn copy() -> TempDir {
     dir
 }
 
-/// Returns the error of a fixture after `change`.
+/// Returns the error for a fixture after `change`.
 fn refused(change: impl Fn(&Path)) -> String {
     let dir = copy();
     change(dir.path());
@@ -71,7 +71,7 @@ fn the_fixture_is_read_as_it_is_meant() {
     assert_eq!(Folder::open(&fixture(), Some(7)).unwrap().model().context, 7);
     let theta = folder.params().unwrap();
     assert_eq!(theta.len(), model::layout(folder.model()).unwrap().len());
-    // The values were bfloat16.
+    // The original values are bfloat16.
     assert!(
         theta.iter().all(|value| value.to_bits() & 0xffff == 0) && theta.iter().any(|value| *value != 0.0)
     );
@@ -126,7 +126,7 @@ fn a_key_that_cannot_be_represented_is_named_with_its_value() {
     );
 }
 
-/// Goal: an added token beyond the embedding is accepted, as in transformers, unless the text contains it.
+/// Goal: as in transformers, an added token may lack a row of the embedding unless the text contains it.
 #[test]
 fn an_added_token_may_have_no_row() {
     let folder = Folder::open(&fixture(), None).unwrap();
@@ -140,7 +140,7 @@ fn an_added_token_may_have_no_row() {
 }
 
 #[test]
-fn what_is_no_folder_is_said_with_the_way_on() {
+fn a_missing_folder_is_refused_with_a_remedy() {
     let said = |path: &Path| Folder::open(path, None).unwrap_err().to_string();
     let dir = copy();
     assert!(said(&dir.path().join("none")).contains("there is no such folder: check the path"));
@@ -151,7 +151,7 @@ fn what_is_no_folder_is_said_with_the_way_on() {
 }
 
 #[test]
-fn a_file_that_stands_in_for_another_is_named() {
+fn placeholder_files_are_named() {
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 5\n";
     let page = "<!DOCTYPE html><html>Sign in</html>".repeat(30);
     for name in ["config.json", "tokenizer.json", "model-00001-of-00002.safetensors"] {
@@ -171,7 +171,7 @@ fn a_file_that_stands_in_for_another_is_named() {
     }
 }
 
-/// Model in one file, with tensors of any form.
+/// Model in one file, for tests that damage it.
 struct Made {
     dir: TempDir,
     layout: Layout,
@@ -191,7 +191,7 @@ impl Made {
         self.dir.path().join("model.safetensors")
     }
 
-    /// Writes the header after `edit`, and the parameters as f32 after it.
+    /// Applies `edit` to the header and the bytes of the parameters in f32, and writes both.
     fn write(&self, edit: impl FnOnce(&mut Value, &mut Vec<u8>)) -> &Self {
         write_tensors(&self.file(), &self.layout, &self.theta, Precision::F32).unwrap();
         let bytes = fs::read(self.file()).unwrap();
@@ -205,7 +205,7 @@ impl Made {
         self
     }
 
-    /// Sets whether the embedding is tied.
+    /// Sets `tie_word_embeddings`.
     fn tied(&self, tied: bool) -> &Self {
         let path = self.dir.path().join("config.json");
         let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -214,7 +214,7 @@ impl Made {
         self
     }
 
-    /// Adds the output matrix, with `first` as its first value.
+    /// Adds an output matrix that differs from the embedding only in its first value, `first`.
     fn with_head(&self, first: f32) -> &Self {
         self.write(|header, data| {
             let mut head = self.theta[..288 * 8].to_vec();
@@ -237,7 +237,7 @@ impl Made {
 }
 
 #[test]
-fn a_head_of_its_own_is_a_matrix_of_the_model() {
+fn an_untied_head_is_read_and_a_tied_one_checked() {
     let made = Made::new();
     assert!(made.write(|_, _| {}).read().unwrap() == made.theta);
     made.tied(false).refused("tensor lm_head.weight is missing");
@@ -290,7 +290,7 @@ fn each_precision_is_read_to_the_bit() {
         assert!(String::from_utf8_lossy(&fs::read(made.file()).unwrap()).contains(&format!("\"{dtype}\"")));
         assert!(made.read().unwrap() == made.theta);
     }
-    // As f16: the same layout with half the bytes.
+    // The same layout in f16 has half the bytes.
     made.write(|header, data| {
         for tensor in header.as_object_mut().unwrap().values_mut().filter(|tensor| tensor["dtype"] == "F32") {
             tensor["dtype"] = json!("F16");
@@ -402,7 +402,7 @@ fn files_that_are_missing_or_lie_elsewhere_are_refused() {
     check(refused(a_folder), "tokenizer.json cannot be used: it is not a file");
 }
 
-/// Goal: any change of a header byte leads to a model or to an error, never to a panic.
+/// Goal: any changed byte in a header yields a model or an error, never a panic.
 #[test]
 fn no_changed_byte_panics() {
     let made = Made::new();
@@ -420,7 +420,7 @@ fn no_changed_byte_panics() {
 }
 
 #[test]
-fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
+fn a_card_has_all_facts_and_stays_valid() {
     let folder = Folder::open(&fixture(), None).unwrap();
     let course = Course { learners: 3, tokens_merged: 4_000, loss_first: Some(5.5), loss_last: None };
     let data =
@@ -482,14 +482,14 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
     assert!(!adapters.contains("base_model:"), "a path of one machine is no name");
     let merged = Card { model: Some(&model), merged: true, ..card }.to_markdown();
     assert!(merged.contains("library_name: transformers") && merged.contains("rank 4 on q,v"), "{merged}");
-    tells_of_its_base(card);
+    check_base_model_card(card);
     for bad in ["", "a b", "mit\n", "mit: x", &"x".repeat(65)] {
         assert!(!licence(bad), "{bad:?}");
     }
 }
 
-/// Checks the text of `card` for a base model whose own card has a licence, a language and data sets.
-fn tells_of_its_base(card: Card<'_>) {
+/// Checks the card for a base model whose own card has a licence, a language and data sets.
+fn check_base_model_card(card: Card<'_>) {
     let keys = "---\nlicense: llama2\nlanguage: en\ndatasets:\n- a/b\n---\n";
     let dir = copy();
     fs::write(dir.path().join("README.md"), keys).unwrap();

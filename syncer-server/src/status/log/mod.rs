@@ -1,7 +1,7 @@
 //! The log of a run: joins and departures, refusals, the owner's orders, and faults.
 //!
 //! A line is published once it is on disk, so a restarted syncer still has every published line. While the disk fails,
-//! lines are published at once and written when the disk works again.
+//! lines are published immediately and written when the disk works again.
 
 mod text;
 
@@ -16,33 +16,33 @@ use super::AlertKind;
 
 pub use text::{LogEntryView, LogKind, LogQuery, LogView, sentence, view as log_of};
 
-/// Maximum number of lines kept; the newest stay.
+/// Maximum number of lines in the log. The newest stay.
 pub const LOG_MAX: usize = 1_000;
 
 /// The log of a run.
 #[derive(Debug, Default)]
 pub struct EventLog {
     /// Published lines, oldest first.
-    told: VecDeque<LogEntry>,
+    published: VecDeque<LogEntry>,
     /// Lines that are not on disk yet.
     pending: VecDeque<LogEntry>,
-    /// The number of the newest line.
+    /// Number of the newest line.
     last: u64,
     repeats: Repeats,
 }
 
 impl EventLog {
-    /// Creates a log that continues from `kept`, oldest first.
+    /// Creates a log that continues after the lines in `kept`, oldest first.
     #[must_use]
     pub fn new(kept: Vec<LogEntry>) -> Self {
         let last = kept.last().map_or(0, |entry| entry.seq);
-        let mut log = Self { told: kept.into(), last, ..Self::default() };
+        let mut log = Self { published: kept.into(), last, ..Self::default() };
         log.trim();
         log
     }
 
-    /// Adds a line and returns it to be written, or `None` if a repeat is only counted and reported later. `at_ms` is
-    /// in milliseconds since 1970.
+    /// Adds a line and returns it, so that it is written to disk. Returns `None` for a repeat, which is only counted
+    /// and reported later. `at_ms` is in milliseconds since 1970.
     pub fn add(&mut self, now: Millis, at_ms: u64, what: LogEvent) -> Option<LogEntry> {
         let what = self.repeats.pass(now, what)?;
         self.last += 1;
@@ -51,12 +51,12 @@ impl EventLog {
         Some(entry)
     }
 
-    /// Publishes the lines up to `seq`, which are on disk; if the disk `is_faulty`, publishes all lines. Returns the
-    /// number of newly published lines.
+    /// Publishes the lines up to number `seq`, which are on disk. If the disk `is_faulty`, publishes all lines. Returns
+    /// the number of newly published lines.
     pub fn reach(&mut self, seq: u64, is_faulty: bool) -> usize {
         let mut count = 0;
         while let Some(entry) = self.pending.pop_front_if(|entry| is_faulty || entry.seq <= seq) {
-            self.told.push_back(entry);
+            self.published.push_back(entry);
             count += 1;
         }
         self.trim();
@@ -64,19 +64,19 @@ impl EventLog {
     }
 
     /// Returns the published lines, newest first.
-    pub fn told(&self) -> impl Iterator<Item = &LogEntry> {
-        self.told.iter().rev()
+    pub fn published(&self) -> impl Iterator<Item = &LogEntry> {
+        self.published.iter().rev()
     }
 
     fn trim(&mut self) {
-        self.told.drain(..self.told.len().saturating_sub(LOG_MAX));
+        self.published.drain(..self.published.len().saturating_sub(LOG_MAX));
     }
 }
 
 /// One line of the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// 1, 2, 3 …, over all starts of the syncer.
+    /// Sequence number, from 1. It continues across restarts of the syncer.
     pub seq: u64,
     /// Time of the event, in milliseconds since 1970, by the syncer machine's clock.
     pub at_ms: u64,
@@ -89,14 +89,14 @@ pub struct LogEntry {
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum LogEvent {
-    /// A syncer began to lead the run; `resumed` is true if the run already existed.
+    /// A syncer took over the run. `resumed` is true if the run already existed.
     Started {
         resumed: bool,
-        /// The run that this one was forked from, and the decision after which it was forked; reported once.
+        /// Run that this one was forked from, and its last decision before the fork. Only at the fork's first start.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         forked: Option<(String, u64)>,
     },
-    /// The syncer was told to stop.
+    /// The syncer shut down in an orderly way.
     Stopped,
     Joined {
         learner: LearnerId,
@@ -109,27 +109,27 @@ pub enum LogEvent {
         name: String,
         why: LeaveCause,
     },
-    /// The owner dropped a learner for `wait_ms`; 0 lets it come back.
+    /// The owner keeps a learner out for `wait_ms`; 0 lets it return immediately.
     Dropped {
         learner: LearnerId,
         name: String,
         wait_ms: u32,
     },
-    /// The owner set the share of its pace that a learner trains.
+    /// The owner limited a learner to a share of its pace.
     Paced {
         learner: LearnerId,
         name: String,
         share: Share,
     },
-    /// An update was refused. `times` counts this refusal and the same ones since the last such line.
+    /// An update was refused. `times` counts equal refusals since the last such line, this one included.
     Refused {
         learner: LearnerId,
         name: String,
         why: Refusal,
         times: u32,
     },
-    /// A peer could not join. `reason` is the message that it got. `times` counts this message and the same ones since
-    /// the last such line.
+    /// A peer could not join. `reason` is the message that the peer received. `times` counts equal refusals since the
+    /// last such line, this one included.
     TurnedAway {
         reason: String,
         times: u32,
@@ -144,8 +144,8 @@ pub enum LogEvent {
         from: String,
         to: String,
     },
-    /// A learner's updates raised the held-out loss from the first of `losses` to the second, and they are rolled back:
-    /// `without` them, the loss is that value. The learner may come back after a while, unless it is out `for_good`.
+    /// A rollback of a learner's updates. They raised the held-out loss from the first of `losses` to the second;
+    /// `without` is the loss without them. The learner may return after a while, unless it is kept out `for_good`.
     Undone {
         learner: LearnerId,
         name: String,
@@ -153,19 +153,20 @@ pub enum LogEvent {
         without: f32,
         for_good: bool,
     },
-    /// A learner is suspected after `looks` loss checks that did not show training; 0 ends the suspicion.
+    /// A learner is suspected after `looks` loss checks that do not show training. 0 ends the suspicion.
     Doubted {
         learner: LearnerId,
         name: String,
         looks: u32,
     },
-    /// The held-out loss rose from the first to the second, and attribution found no single learner.
+    /// The held-out loss rose from the first of `losses` to the second, and attribution found no learners that caused
+    /// it.
     LossUnexplained {
         losses: (f32, f32),
     },
     Finishing,
     Finished,
-    /// The disk does not accept decisions, or a snapshot could not be written.
+    /// The disk accepts no decisions (`is_tape`), or a snapshot could not be written.
     DiskFault {
         why: String,
         is_tape: bool,
@@ -173,12 +174,12 @@ pub enum LogEvent {
     DiskMended {
         is_tape: bool,
     },
-    /// A service between the processes of a run failed.
+    /// A service that the run's processes share failed.
     ServicesFault {
         why: String,
     },
     ServicesMended,
-    /// A new certificate is in use, or cannot be used.
+    /// A new certificate is in use (`shown`), or cannot be used.
     Certificate {
         shown: bool,
     },
@@ -191,8 +192,8 @@ pub enum LogEvent {
 }
 
 impl LogEvent {
-    /// Returns the log event for `event`; `syncer` is the state after it. Returns `None` for events of each round or
-    /// step, and for departures that the log covers with another line.
+    /// Returns the log event for `event`, if the log reports it. `syncer` is the state after the event. Events of
+    /// single rounds or steps are not reported, nor are departures that another line covers.
     #[must_use]
     pub fn of(syncer: &Syncer, event: &Event) -> Option<Self> {
         let name_of = |learner: LearnerId| {
@@ -206,11 +207,11 @@ impl LogEvent {
                 device: device.clone(),
                 returning: *returning,
             },
-            Event::Left { why: LeaveCause::Closed { code, .. }, .. } if tells_nothing(*code) => return None,
+            Event::Left { why: LeaveCause::Closed { code, .. }, .. } if is_covered(*code) => return None,
             Event::Left { learner, why } => {
                 Self::Left { learner: *learner, name: name_of(*learner), why: why.clone() }
             }
-            Event::TurnedAway { code, .. } if tells_nothing(*code) => return None,
+            Event::TurnedAway { code, .. } if is_covered(*code) => return None,
             Event::TurnedAway { reason, .. } => Self::TurnedAway { reason: reason.clone(), times: 1 },
             Event::Dropped { learner, wait_ms } => {
                 Self::Dropped { learner: *learner, name: name_of(*learner), wait_ms: *wait_ms }
@@ -262,48 +263,48 @@ impl LogEvent {
     }
 }
 
-/// Returns true if the log already has a line with this information for a connection closed with `code`: the run is
-/// complete, or the owner dropped the learner.
-fn tells_nothing(code: u16) -> bool {
+/// Returns true if another line of the log covers a connection that was closed with `code`: the run is complete, or the
+/// owner dropped the learner.
+fn is_covered(code: u16) -> bool {
     [CloseCode::Done, CloseCode::Dropped].map(u16::from).contains(&code)
 }
 
-/// Time before the same event is logged again, in milliseconds.
+/// Time during which repeats of an event are only counted, in milliseconds.
 const QUIET_MS: u64 = 600_000;
 
-/// Maximum number of event kinds that are counted at once.
+/// Maximum number of different events whose repeats are counted.
 const KINDS_MAX: usize = 1_024;
 
-/// Refusals by learner and reason, with their counts since the last log line. A broken learner, or a stranger that
-/// tries every second, must not push everything else out of the log.
+/// Repeats of refusals, which are counted between log lines. A broken learner, or a stranger that retries every second,
+/// must not push other lines out of the log.
 #[derive(Debug, Default)]
 pub struct Repeats {
-    told: BTreeMap<String, (Millis, u32)>,
+    logged: BTreeMap<String, (Millis, u32)>,
 }
 
 impl Repeats {
-    /// Returns `what` with its count if it is due for the log; `None` if it is only counted.
+    /// Returns `what` with its count if the log is to report it now; `None` if it was only counted.
     pub fn pass(&mut self, now: Millis, what: LogEvent) -> Option<LogEvent> {
         let key = match &what {
             LogEvent::Refused { learner, why, .. } => format!("{learner} {why:?}"),
             LogEvent::TurnedAway { reason, .. } => format!("- {reason}"),
             _ => return Some(what),
         };
-        if let Some((at, untold)) = self.told.get_mut(&key)
+        if let Some((at, unlogged)) = self.logged.get_mut(&key)
             && now.since(*at) < QUIET_MS
         {
-            *untold = untold.saturating_add(1);
+            *unlogged = unlogged.saturating_add(1);
             return None;
         }
-        let count = self.told.remove(&key).map_or(1, |(_, untold)| untold.saturating_add(1));
-        if self.told.len() >= KINDS_MAX {
-            self.told.retain(|_, (at, _)| now.since(*at) < QUIET_MS);
+        let count = self.logged.remove(&key).map_or(1, |(_, unlogged)| unlogged.saturating_add(1));
+        if self.logged.len() >= KINDS_MAX {
+            self.logged.retain(|_, (at, _)| now.since(*at) < QUIET_MS);
         }
-        if self.told.len() >= KINDS_MAX {
-            let oldest = self.told.iter().min_by_key(|(_, (at, _))| *at).map(|(key, _)| key.clone());
-            oldest.and_then(|oldest| self.told.remove(&oldest));
+        if self.logged.len() >= KINDS_MAX {
+            let oldest = self.logged.iter().min_by_key(|(_, (at, _))| *at).map(|(key, _)| key.clone());
+            oldest.and_then(|oldest| self.logged.remove(&oldest));
         }
-        self.told.insert(key, (now, 0));
+        self.logged.insert(key, (now, 0));
         Some(match what {
             LogEvent::Refused { learner, name, why, .. } => {
                 LogEvent::Refused { learner, name, why, times: count }
@@ -319,11 +320,11 @@ mod tests {
     use super::*;
 
     fn seqs(log: &EventLog) -> Vec<u64> {
-        log.told().map(|entry| entry.seq).collect()
+        log.published().map(|entry| entry.seq).collect()
     }
 
     #[test]
-    fn a_line_is_told_once_it_is_on_the_disk_or_the_disk_is_broken() {
+    fn lines_are_published_once_they_are_on_disk_or_the_disk_fails() {
         let mut log = EventLog::default();
         for _ in 0..3 {
             log.add(Millis(0), 5, LogEvent::Held { held: true }).unwrap();
@@ -342,7 +343,7 @@ mod tests {
         log.reach(u64::MAX, false);
         let newest = seqs(&log);
         assert_eq!((newest.len(), newest[0]), (LOG_MAX, LOG_MAX as u64 + 7));
-        let mut again = EventLog::new(log.told.iter().cloned().collect());
+        let mut again = EventLog::new(log.published.iter().cloned().collect());
         assert_eq!(again.add(Millis(0), 5, LogEvent::Finished).unwrap().seq, LOG_MAX as u64 + 8);
     }
 
@@ -351,15 +352,15 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_told_now_and_then_with_its_count() {
+    fn repeats_are_logged_now_and_then_with_their_count() {
         let mut repeats = Repeats::default();
         assert_eq!(repeats.pass(Millis(0), turned_away("full")), Some(turned_away("full")));
         for second in 1..600 {
             assert_eq!(repeats.pass(Millis(second * 1_000), turned_away("full")), None, "{second}");
         }
         assert_eq!(repeats.pass(Millis(1_000), turned_away("no invite")), Some(turned_away("no invite")));
-        let told = LogEvent::TurnedAway { reason: "full".into(), times: 600 };
-        assert_eq!(repeats.pass(Millis(600_000), turned_away("full")), Some(told));
+        let counted = LogEvent::TurnedAway { reason: "full".into(), times: 600 };
+        assert_eq!(repeats.pass(Millis(600_000), turned_away("full")), Some(counted));
         assert_eq!(repeats.pass(Millis(600_001), turned_away("full")), None);
         assert_eq!(repeats.pass(Millis(600_001), LogEvent::Finishing), Some(LogEvent::Finishing));
     }
@@ -369,7 +370,7 @@ mod tests {
         let mut repeats = Repeats::default();
         for number in 0..3 * KINDS_MAX as u64 {
             assert!(repeats.pass(Millis(number), turned_away(&number.to_string())).is_some());
-            assert!(repeats.told.len() <= KINDS_MAX);
+            assert!(repeats.logged.len() <= KINDS_MAX);
         }
     }
 }

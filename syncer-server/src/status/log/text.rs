@@ -1,12 +1,12 @@
-//! The log in plain words.
+//! The lines of the log as sentences.
 
 use archipelago_core::diloco::LearnerId;
 use archipelago_core::diloco::syncer::LeaveCause;
 use archipelago_core::wire::Refusal;
 use serde::{Deserialize, Serialize};
 
-use super::super::learners::doubted;
 use super::super::learners::hidden_name;
+use super::super::learners::suspicion_reason;
 use super::{EventLog, LOG_MAX, LogEntry, LogEvent};
 
 /// `/v1/log` and the event `log`: lines of the run's log.
@@ -14,9 +14,10 @@ use super::{EventLog, LOG_MAX, LogEntry, LogEvent};
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LogView {
-    /// The syncer's clock, in milliseconds since 1970; subtract times of lines from it to get their ages.
+    /// Current time by the syncer's clock, in milliseconds since 1970. The difference to a line's time is the line's
+    /// age.
     pub now_ms: u64,
-    /// Newest first.
+    /// The lines, newest first.
     pub entries: Vec<LogEntryView>,
 }
 
@@ -25,15 +26,15 @@ pub struct LogView {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LogEntryView {
-    /// 1, 2, 3 …, over all starts of the syncer.
+    /// Sequence number, from 1. It continues across restarts of the syncer.
     pub seq: u64,
     /// Time of the event, in milliseconds since 1970, by the syncer's clock.
     pub at_ms: u64,
     /// Kind of the event.
     pub kind: LogKind,
-    /// The learner that it is about.
+    /// Learner that the event is about, if any.
     pub learner: Option<LearnerId>,
-    /// Name that the learner had.
+    /// Name that the learner had at that time.
     pub name: Option<String>,
     /// The event, as a sentence for people.
     pub text: String,
@@ -44,7 +45,7 @@ pub struct LogEntryView {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum LogKind {
-    /// The syncer started or was stopped.
+    /// The syncer started or shut down.
     Syncer,
     /// A learner joined.
     Joined,
@@ -52,9 +53,9 @@ pub enum LogKind {
     Left,
     /// A peer could not join, or an update was refused.
     Refused,
-    /// The owner gave an order.
+    /// The owner changed something.
     Owner,
-    /// The run ended.
+    /// The run is ending or complete.
     Finished,
     /// A problem began.
     Trouble,
@@ -66,10 +67,10 @@ pub enum LogKind {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogQuery {
-    /// Text that the learner's name must contain, ignoring case; empty for all lines.
+    /// Text that the learner's name must contain, ignoring case. Empty selects all lines.
     #[serde(default)]
     pub name: String,
-    /// Lines wanted, from the newest back, 1 to [`LOG_MAX`].
+    /// Maximum number of lines, from the newest back, 1 to [`LOG_MAX`].
     #[serde(default = "all")]
     pub limit: usize,
 }
@@ -79,15 +80,15 @@ fn all() -> usize {
 }
 
 impl EventLog {
-    /// Returns the lines that `query` asks for at `now_ms`, in milliseconds since 1970; without names if
-    /// `names_hidden`.
+    /// Returns the lines that `query` selects. `now_ms` is the current time in milliseconds since 1970. If
+    /// `names_hidden`, numbers replace the learners' names.
     #[must_use]
     pub fn view(&self, now_ms: u64, query: &LogQuery, names_hidden: bool) -> LogView {
-        view(self.told(), now_ms, query, names_hidden)
+        view(self.published(), now_ms, query, names_hidden)
     }
 }
 
-/// Returns those of `entries`, newest first, that `query` asks for.
+/// Returns the lines of `entries`, newest first, that `query` selects.
 #[must_use]
 pub fn view<'a>(
     entries: impl Iterator<Item = &'a LogEntry>,
@@ -143,7 +144,7 @@ fn kind(what: &LogEvent) -> LogKind {
     }
 }
 
-/// Describes `what` in plain words, for the learner called `name`.
+/// Returns `what` as a sentence. `name` is the name of the learner that it is about.
 pub fn sentence(what: &LogEvent, name: &str, names_hidden: bool) -> String {
     match what {
         LogEvent::Started { forked: Some((run, at)), .. } => {
@@ -197,7 +198,7 @@ pub fn sentence(what: &LogEvent, name: &str, names_hidden: bool) -> String {
             "The syncer's disk accepts writes again, and the run continues.".into()
         }
         LogEvent::Certificate { shown: true } => "A new certificate is in use.".into(),
-        // File names are for the owner alone.
+        // Everyone can read the log, but file names are for the owner only.
         LogEvent::Certificate { shown: false } => {
             "A new certificate cannot be used, and the old one stays in use: the syncer's own log says why."
                 .into()
@@ -218,7 +219,7 @@ pub fn sentence(what: &LogEvent, name: &str, names_hidden: bool) -> String {
     }
 }
 
-/// Describes findings about learners in plain words.
+/// Returns an event about harmful or suspected learners as a sentence.
 fn harm(what: &LogEvent, name: &str) -> String {
     match what {
         LogEvent::Undone { losses: (good, bad), without, for_good, .. } => {
@@ -233,7 +234,7 @@ fn harm(what: &LogEvent, name: &str) -> String {
         }
         LogEvent::Doubted { looks, .. } => format!(
             "{name} is suspected, and its updates and tokens do not count until it shows that it trains: its {}.",
-            doubted(*looks)
+            suspicion_reason(*looks)
         ),
         LogEvent::LossUnexplained { losses: (good, bad) } => format!(
             "The held-out loss rose from {good:.3} to {bad:.3}, but not because of a few learners' updates: nothing \
@@ -247,7 +248,7 @@ fn often(times: u32) -> String {
     if times > 1 { format!(" ({times} times since the last such line)") } else { String::new() }
 }
 
-/// Describes the reason why an update was refused.
+/// Returns the reason of a refusal, to follow "was refused: ".
 fn because(why: Refusal) -> &'static str {
     match why {
         Refusal::NotInvited => "it was not requested",
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_in_plain_words_of_whom_one_asks_for() {
+    fn lines_are_sentences_and_can_be_filtered_by_name() {
         let query = |name: &str, limit| LogQuery { name: name.into(), limit };
         assert_eq!(
             texts(&query("", 9), false),
@@ -302,14 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn hidden_names_are_neither_told_nor_found() {
+    fn hidden_names_are_neither_shown_nor_found() {
         let query = |name: &str| LogQuery { name: name.into(), limit: 9 };
         assert_eq!(texts(&query("islet 1"), true), ["islet 1 joined."]);
         assert_eq!(texts(&query("bob"), true), Vec::<String>::new());
     }
 
     #[test]
-    fn says_why_and_how_often() {
+    fn refusals_have_their_reason_and_count() {
         let why = Refusal::Norm;
         let refused = LogEvent::Refused { learner: LearnerId(1), name: "bob".into(), why, times: 3 };
         let text = LogEntryView::new(&entry(1, refused), false).text;

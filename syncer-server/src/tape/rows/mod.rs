@@ -1,4 +1,4 @@
-//! Decisions, as rows of an SQLite file.
+//! Rows of the tape: decisions in an SQLite file.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -11,33 +11,32 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::{Place, Row, log, wal};
 use crate::status::{Carried, LogEntry};
 
-/// Layout that this program reads and writes.
+/// Layout of the file that this program reads and writes.
 const FORMAT: i64 = 6;
 
-/// Value of `from` in a tape that starts with its run.
+/// Value of `from` in a tape that starts with its run's first decision.
 pub const BEGINNING: &str = "beginning";
 
-/// Value of `from` in the tape of a fork, which starts at a snapshot.
+/// Value of `from` in the tape of a fork, which starts from a snapshot.
 pub const SNAPSHOT: &str = "snapshot";
 
-/// Statement that creates the table of the server's figures, accumulated over all starts, if it is missing. The table has
-/// one row.
+/// SQL statement that creates the table of the server's statistics, which has one row.
 const FIGURES_TABLE: &str = "CREATE TABLE IF NOT EXISTS figures (
      one INTEGER PRIMARY KEY CHECK (one = 1), data TEXT NOT NULL
  ) STRICT;";
 
-/// Longest wait for another connection that reads or writes.
+/// Maximum wait for another connection to the file.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 
-/// Rows of one run.
+/// The rows of one run's tape.
 #[derive(Debug)]
 pub struct Rows {
     db: Connection,
-    /// Identity of the writer. Once another process opens the file, this one may no longer write.
+    /// Identity of the writer. Once another process has opened the file for writing, this one can no longer write.
     owner: u64,
     last: u64,
     chain: Chain,
-    /// Newest line of the run's log.
+    /// Number of the newest line of the run's log.
     logged: u64,
 }
 
@@ -47,7 +46,7 @@ pub enum RowsError {
     /// SQLite reported an error.
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// Another process has taken over the file.
+    /// Another process has opened the file for writing.
     #[error("another program has opened this run: only one may lead it")]
     Fenced,
     /// Another version of this program wrote the file.
@@ -56,10 +55,10 @@ pub enum RowsError {
         /// Layout of the file.
         found: i64,
     },
-    /// A metadata value is missing or invalid.
+    /// A value in the table of metadata is missing or invalid.
     #[error("it is damaged: its {0} is {1:?}")]
     Meta(&'static str, String),
-    /// The write-ahead log is damaged, and SQLite would drop everything after the damage.
+    /// The write-ahead log is damaged. SQLite would silently drop everything after the damage.
     #[error("its write-ahead log, {0}, is damaged from byte {1} on")]
     Log(String, u64),
     /// The write-ahead log cannot be read.
@@ -71,22 +70,22 @@ pub enum RowsError {
     /// The file belongs to another run.
     #[error("it is the tape of run {0}")]
     OtherRun(String),
-    /// A row differs from its checksum.
+    /// A row does not match its checksum.
     #[error(transparent)]
     Damaged(#[from] RowDamage),
 }
 
 impl Rows {
-    /// Opens the file for writing as `owner` and creates it if it is missing. For a new file, `from` states where the
-    /// tape starts: [`BEGINNING`] or [`SNAPSHOT`].
+    /// Opens the file for writing as `owner`, and creates it if it is missing. `from` states where a new tape starts:
+    /// [`BEGINNING`] or [`SNAPSHOT`].
     ///
     /// # Errors
-    /// [`RowsError`] but `Fenced`.
+    /// All of [`RowsError`] except `Fenced`.
     pub fn open(path: &Path, run: RunId, owner: u64, from: &str) -> Result<Self, RowsError> {
         let mut db = Connection::open(path)?;
         db.busy_timeout(BUSY_FOR)?;
         db.pragma_update(None, "journal_mode", "WAL")?;
-        // A commit returns only once it is on disk.
+        // A commit returns only when it is on disk.
         db.pragma_update(None, "synchronous", "FULL")?;
         let change = db.transaction()?;
         change.execute_batch(
@@ -102,29 +101,29 @@ impl Rows {
         set_if_absent(&change, "format", &FORMAT.to_string())?;
         set_if_absent(&change, "run", &run.to_string())?;
         set_if_absent(&change, "from", from)?;
-        // Check before any change: the file may belong to another version or another run.
+        // The file may belong to another version or another run, so this is checked before any change is committed.
         check(&change, run)?;
         change.execute("INSERT OR REPLACE INTO meta VALUES ('owner', ?1)", [owner.to_string()])?;
         change.commit()?;
         Self::opened(db, run, owner)
     }
 
-    /// Checks that the file at `path` is intact before anything is written to it. Only the process that leads the run
-    /// may call this.
+    /// Checks that the file at `path` is intact, before anything is written to it. Only the process that holds the
+    /// run's lock may call this.
     ///
     /// # Errors
-    /// [`RowsError`] but `Fenced`.
+    /// All of [`RowsError`] except `Fenced`.
     pub fn verify(path: &Path, run: RunId) -> Result<(), RowsError> {
         check_log(path, || false)?;
-        Self::look(path, run)?.check_pages()
+        Self::open_read_only(path, run)?.check_pages()
     }
 
-    /// Opens the file for reading.
+    /// Opens the file for reading only.
     ///
     /// # Errors
-    /// [`RowsError`] but `Fenced`.
-    pub fn look(path: &Path, run: RunId) -> Result<Self, RowsError> {
-        // While a writer is active, the end of the log keeps changing.
+    /// All of [`RowsError`] except `Fenced`.
+    pub fn open_read_only(path: &Path, run: RunId) -> Result<Self, RowsError> {
+        // While a writer is active, the end of its log changes and may appear damaged.
         let is_written = || {
             let lock = File::open(path.with_file_name("lock"));
             lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
@@ -145,42 +144,42 @@ impl Rows {
         Ok(Self { db, owner, last, chain, logged })
     }
 
-    /// Runs SQLite's integrity check on all pages and the index. No other check notices that a damaged page hides the
-    /// last row. The check reads the whole file: 1.5 s of processor time for each gigabyte of rows.
+    /// Checks all pages and the index with SQLite's integrity check. Only this check detects a damaged page that hides
+    /// the last row. It reads the whole file, which takes 1.5 s of processor time per gigabyte.
     ///
     /// # Errors
-    /// `Sqlite`, `Pages`.
+    /// `Sqlite`: the file cannot be read. `Pages`: the check failed.
     pub fn check_pages(&self) -> Result<(), RowsError> {
         let found: String = self.db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
         if found == "ok" { Ok(()) } else { Err(RowsError::Pages(found)) }
     }
 
-    /// Returns the time of the newest merge that is left, in milliseconds since 1970.
+    /// Returns the time of the newest merge on the tape, in milliseconds since 1970.
     ///
     /// # Errors
-    /// `Sqlite`.
+    /// `Sqlite`: the file cannot be read.
     pub fn last_merge_ms(&self) -> Result<Option<u64>, RowsError> {
         let query = "SELECT at_ms FROM tape WHERE kind = 'merged' ORDER BY seq DESC LIMIT 1";
         let at_ms: Option<i64> = self.db.query_row(query, [], |row| row.get(0)).optional()?;
         Ok(at_ms.map(|at_ms| at_ms as u64))
     }
 
-    /// Returns true if the tape holds the whole run, from its first decision on.
+    /// Returns true if the tape holds the whole run, from its first decision.
     ///
     /// # Errors
-    /// `Sqlite`.
+    /// `Sqlite`: the file cannot be read.
     pub fn is_whole(&self) -> Result<bool, RowsError> {
         Ok(self.first()?.is_none_or(|first| first == 1)
             && meta(&self.db, "from")?.as_deref() == Some(BEGINNING))
     }
 
-    /// Returns the number of the newest row, or 0 if there are no rows.
+    /// Returns the number of the newest row; 0 if there are no rows.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Returns the number of the newest line of the run's log, or 0 if the log is empty.
+    /// Returns the number of the newest line of the run's log; 0 if the log is empty.
     #[must_use]
     pub fn logged(&self) -> u64 {
         self.logged
@@ -189,31 +188,31 @@ impl Rows {
     /// Returns the run's log, oldest line first.
     ///
     /// # Errors
-    /// `Sqlite`.
+    /// `Sqlite`: the file cannot be read.
     pub fn log(&self) -> Result<Vec<LogEntry>, RowsError> {
         Ok(log::read(&self.db)?)
     }
 
-    /// Returns the figures that the server wrote last, if any.
+    /// Returns the newest statistics of the server, if any.
     ///
     /// # Errors
-    /// `Sqlite`.
+    /// `Sqlite`: the file cannot be read.
     pub fn figures(&self) -> Result<Option<Carried>, RowsError> {
         Ok(read_figures(&self.db)?)
     }
 
-    /// Appends `rows`, appends `entries` to the run's log, and replaces the figures with `figures`, if given. The write
-    /// is atomic, and durable when this returns.
+    /// Appends `rows`, appends `entries` to the run's log, and replaces the statistics with `figures`, if given. The
+    /// write is atomic, and on disk when this function returns.
     ///
     /// # Errors
-    /// `Sqlite`, `Fenced`.
+    /// `Sqlite`: the file cannot be written. `Fenced`: another process has opened it for writing.
     pub fn append(
         &mut self,
         rows: &[Row],
         entries: &[LogEntry],
         figures: Option<&str>,
     ) -> Result<(), RowsError> {
-        // A transaction that begins with a read would not wait for another writer.
+        // A transaction that starts with a read would fail instead of waiting for another writer.
         let change = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if meta(&change, "owner")? != Some(self.owner.to_string()) {
             return Err(RowsError::Fenced);
@@ -242,16 +241,18 @@ impl Rows {
     /// Returns the number of the oldest row, if any.
     ///
     /// # Errors
-    /// `Sqlite`.
+    /// `Sqlite`: the file cannot be read.
     pub fn first(&self) -> Result<Option<u64>, RowsError> {
         let first: Option<i64> = self.db.query_row("SELECT min(seq) FROM tape", [], |row| row.get(0))?;
         Ok(first.map(|seq| seq as u64))
     }
 
-    /// Passes the rows after `seq` to `take`, in order, after a check of each row's checksum.
+    /// Passes each row after row `seq` to `take`, in order. The checksum of each row is checked first.
     ///
     /// # Errors
-    /// `Sqlite`, `Damaged`, and those of `take`.
+    /// - `Sqlite`: the file cannot be read.
+    /// - `Damaged`: a row does not match its checksum, or is missing.
+    /// - Those of `take`.
     pub fn read<E: From<RowsError>>(
         &self,
         seq: u64,
@@ -277,11 +278,11 @@ impl Rows {
         Ok(links.end().map_err(RowsError::from)?)
     }
 
-    /// Writes a copy of the file as of this moment to `to`, which must not exist. Other processes may keep writing. The
-    /// copy is not synced.
+    /// Copies the file as of this moment to `to`, which must not exist. Other processes may keep writing. The copy is
+    /// not synced.
     ///
     /// # Errors
-    /// `Sqlite`, also if `to` is not valid UTF-8.
+    /// `Sqlite`: the copy cannot be written, or `to` is not valid UTF-8.
     pub fn copy_to(&self, to: &Path) -> Result<(), RowsError> {
         let name = to.to_str().ok_or_else(|| rusqlite::Error::InvalidPath(to.to_owned()))?;
         self.db.execute("VACUUM INTO ?1", [name])?;
@@ -291,7 +292,7 @@ impl Rows {
     /// Deletes the rows before `seq`.
     ///
     /// # Errors
-    /// `Sqlite`.
+    /// `Sqlite`: the file cannot be written.
     pub fn forget(&mut self, seq: u64) -> Result<(), RowsError> {
         self.db.execute("DELETE FROM tape WHERE seq < ?1", [seq as i64])?;
         Ok(())
@@ -300,35 +301,35 @@ impl Rows {
     /// Returns the number of merges up to row `until`.
     ///
     /// # Errors
-    /// `Sqlite`.
+    /// `Sqlite`: the file cannot be read.
     pub fn merges(&self, until: u64) -> Result<u64, RowsError> {
         let query = "SELECT count(*) FROM tape WHERE seq <= ?1 AND kind = 'merged'";
         let until = i64::try_from(until).unwrap_or(i64::MAX);
         Ok(self.db.query_row(query, [until], |row| row.get::<_, i64>(0))? as u64)
     }
 
-    /// Returns the segment of the first merge at or after row `seq`.
+    /// Returns the segment with the bodies of the first row at or after row `seq` that has bodies.
     ///
     /// # Errors
-    /// `Sqlite`.
+    /// `Sqlite`: the file cannot be read.
     pub fn segment_of(&self, seq: u64) -> Result<Option<u32>, RowsError> {
         let query = "SELECT segment FROM tape WHERE seq >= ?1 AND segment IS NOT NULL ORDER BY seq LIMIT 1";
         Ok(self.db.query_row(query, [seq as i64], |row| row.get(0)).optional()?)
     }
 
-    /// Returns the segments that rows name, oldest first.
+    /// Returns the numbers of the segments to which rows refer, in ascending order.
     ///
     /// # Errors
-    /// `Sqlite`.
+    /// `Sqlite`: the file cannot be read.
     pub fn segments(&self) -> Result<Vec<u32>, RowsError> {
         let query = "SELECT DISTINCT segment FROM tape WHERE segment IS NOT NULL ORDER BY segment";
         Ok(self.db.prepare(query)?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
     }
 
-    /// Returns the number of the last merge whose bodies are in a segment before `segment`.
+    /// Returns the number of the last row whose bodies are in a segment before `segment`.
     ///
     /// # Errors
-    /// `Sqlite`.
+    /// `Sqlite`: the file cannot be read.
     pub fn last_before(&self, segment: u32) -> Result<Option<u64>, RowsError> {
         let query = "SELECT max(seq) FROM tape WHERE segment < ?1";
         let seq: Option<i64> = self.db.query_row(query, [segment], |row| row.get(0))?;
@@ -336,7 +337,8 @@ impl Rows {
     }
 }
 
-/// Checks the write-ahead log of the file at `path` before SQLite opens it.
+/// Checks the write-ahead log of the file at `path`, before SQLite opens it. Damage is ignored if the file
+/// `is_written`.
 fn check_log(path: &Path, is_written: impl Fn() -> bool) -> Result<(), RowsError> {
     match wal::damage(path).map_err(RowsError::LogUnread)?.filter(|_| !is_written()) {
         Some(at) => Err(RowsError::Log(wal::path(path).display().to_string(), at)),
@@ -344,7 +346,7 @@ fn check_log(path: &Path, is_written: impl Fn() -> bool) -> Result<(), RowsError
     }
 }
 
-/// Checks that the file has the supported layout and belongs to this run.
+/// Checks that the file has the supported layout and belongs to `run`.
 fn check(db: &Connection, run: RunId) -> Result<(), RowsError> {
     let text = meta(db, "format")?.unwrap_or_default();
     match text.parse() {
@@ -387,14 +389,14 @@ fn set_if_absent(change: &Transaction<'_>, key: &str, value: &str) -> Result<(),
     Ok(())
 }
 
-/// Replaces the figures with `json`.
+/// Replaces the statistics with `json`.
 fn write_figures(change: &Transaction<'_>, json: &str) -> Result<(), rusqlite::Error> {
     change.prepare_cached("INSERT OR REPLACE INTO figures VALUES (1, ?1)")?.execute([json])?;
     Ok(())
 }
 
-/// Returns the newest figures, if any. Ignores figures that are damaged or that a later version of this program wrote,
-/// so that the run can go on.
+/// Returns the newest statistics, if any. Damaged ones, and those of a later version of this program, are ignored, so
+/// that the run can continue.
 fn read_figures(db: &Connection) -> Result<Option<Carried>, rusqlite::Error> {
     let json: Option<String> = db.query_row("SELECT data FROM figures", [], |row| row.get(0)).optional()?;
     let unread = |error: &serde_json::Error| tracing::warn!(%error, "the run's figures cannot be read");

@@ -1,4 +1,4 @@
-//! Tests of writing, reading, damage and takeover of rows.
+//! Tests of rows: writing, reading, damage, and takeover by another process.
 
 use archipelago_core::diloco::{Entry, LearnerId};
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ fn written(count: u64) -> (TempDir, std::path::PathBuf) {
 
 fn read(path: &Path, seq: u64) -> Result<Vec<Row>, RowsError> {
     let mut found = Vec::new();
-    Rows::look(path, RUN)?.read(seq, |row| {
+    Rows::open_read_only(path, RUN)?.read(seq, |row| {
         found.push(row);
         Ok::<_, RowsError>(())
     })?;
@@ -48,7 +48,7 @@ fn rows_come_back_and_go_on() {
     assert!(matches!(Rows::open(&path, RunId(8), 3, BEGINNING), Err(RowsError::OtherRun(_))));
 }
 
-/// Goal: every change, loss or move of a row is found and named.
+/// Goal: every changed, lost or moved row is found and named.
 #[test]
 fn damage_is_found_and_named() {
     let damages = [
@@ -77,7 +77,7 @@ fn damage_is_found_and_named() {
 }
 
 #[test]
-fn who_was_followed_by_another_program_writes_no_more() {
+fn a_superseded_writer_is_fenced() {
     let (_dir, path) = written(1);
     let mut first = Rows::open(&path, RUN, 2, BEGINNING).unwrap();
     first.append(&[row(2)], &[], None).unwrap();
@@ -106,7 +106,7 @@ fn another_layout_is_not_touched() {
 }
 
 #[test]
-fn a_file_that_does_not_say_what_it_is_is_damaged() {
+fn missing_metadata_is_damage() {
     for (key, value) in [("format", ""), ("format", "one"), ("from", "beginnimg")] {
         let (_dir, path) = written(2);
         change(&path, &format!("UPDATE meta SET value = '{value}' WHERE key = '{key}'"));
@@ -116,7 +116,7 @@ fn a_file_that_does_not_say_what_it_is_is_damaged() {
     }
 }
 
-/// Goal: a row and its checksum keep their bytes.
+/// Goal: the bytes of a row and its checksum never change.
 #[test]
 fn a_row_keeps_its_bytes() {
     let json = serde_json::to_string(&row(1).entry).unwrap();
@@ -134,7 +134,7 @@ fn the_newest_lines_of_the_log_stay() {
     let many = LOG_MAX as u64 + 5;
     rows.append(&[row(2)], &(1..=many).map(line).collect::<Vec<_>>(), None).unwrap();
     rows.append(&[], &[line(many + 1)], None).unwrap();
-    let rows = Rows::look(&path, RUN).unwrap();
+    let rows = Rows::open_read_only(&path, RUN).unwrap();
     assert_eq!((rows.last(), rows.logged()), (2, many + 1));
     assert_eq!(rows.log().unwrap(), (7..=many + 1).map(line).collect::<Vec<_>>());
     let count = rows.db.query_row("SELECT count(*) FROM log", [], |row| row.get::<_, i64>(0));

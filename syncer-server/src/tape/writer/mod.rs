@@ -1,4 +1,4 @@
-//! The thread that writes decisions and bodies to disk.
+//! The thread that writes rows and bodies to disk.
 
 use std::io;
 use std::sync::Arc;
@@ -17,62 +17,63 @@ use crate::errors::ServerError;
 use crate::status::{Carried, LOG_MAX, LogEntry};
 use crate::store::{Store, disk};
 
-/// Largest number of jobs in one batch.
+/// Maximum number of jobs in a batch.
 const BATCH_MAX: usize = 4_096;
-/// Largest size of a row on disk, with its share of partly filled pages, except for merges of many updates.
+/// Maximum size of a row on disk, including unused space of its page, in bytes. Only merges of many updates are larger.
 const ROW_BYTES: u64 = 1_024;
-/// Pause after each commit; jobs that arrive in the meantime share the next one. A commit takes a tenth of a
-/// millisecond of processor time, however small it is.
+/// Pause after each commit. Jobs that arrive during the pause share the next commit. Even a small commit takes 0.1 ms
+/// of processor time.
 const REST: Duration = Duration::from_millis(4);
-/// Pause between two tries while the disk fails.
+/// Pause between two attempts to write while the disk fails.
 const RETRY: Duration = Duration::from_millis(500);
-/// Tries to write the rest when the program ends.
+/// Maximum number of attempts to write the remaining jobs when the program ends.
 const LAST_TRIES: u32 = 10;
 
-/// State of the tape.
+/// State of the tape on disk.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// Newest row on disk.
+    /// Number of the newest row on disk.
     pub safe: u64,
-    /// Newest line of the run's log on disk.
+    /// Number of the newest log line on disk.
     pub logged: u64,
-    /// Current reason why nothing can be written, if any.
+    /// Reason why nothing can be written at present, if any.
     pub fault: Option<Arc<str>>,
-    /// True once another process leads the run; this one must stop.
+    /// True once another process has taken over the run. This process must then stop.
     pub is_fenced: bool,
-    /// Size of the bodies on disk, in bytes.
+    /// Total size of the bodies on disk, in bytes.
     pub body_bytes: u64,
 }
 
-/// Job of the writer's thread.
+/// A job for the writer's thread.
 enum Job {
-    /// Job of the tape.
+    /// Write a decision or bodies, or delete old ones.
     Tape(TapeJob),
-    /// Line of the run's log.
+    /// Write a line of the run's log.
     Log(LogEntry),
-    /// Server figures as JSON; they replace earlier ones.
+    /// Write statistics of the server, as JSON. They replace earlier ones.
     Figures(Arc<str>),
 }
 
-/// Handle of the writer's thread.
+/// Handle of the writer's thread. Dropping it waits for the last write.
 #[derive(Debug)]
 pub struct Writer {
     jobs: Option<Sender<Job>>,
     state: watch::Receiver<State>,
     thread: Option<JoinHandle<()>>,
-    /// Run's log at the start.
+    /// The run's log at the start, until it is taken.
     log: Vec<LogEntry>,
-    /// Server figures at the start.
+    /// The server's statistics at the start, until they are taken.
     figures: Option<Carried>,
 }
 
 impl Writer {
-    /// Opens the tape of `run` in the folder of `store` as `owner` and starts the thread. `is_new` marks a run that
-    /// starts here. At most `keep_bytes` of bodies that recovery does not need stay on disk.
+    /// Opens the tape of `run` in the folder of `store` as `owner`, and starts the thread. `is_new` is true if the run
+    /// is created now. Of bodies that recovery does not need, at most `keep_bytes` stay on disk.
     ///
     /// # Errors
     /// - `Disk`: the tape cannot be opened.
-    /// - `DirCorrupt`: the tape belongs to another run or to another version of this program.
+    /// - `DirCorrupt`: the tape is damaged, or belongs to another run or another version of this program.
+    /// - `System`: the thread cannot be started.
     pub fn start(
         store: &Store,
         run: RunId,
@@ -94,74 +95,74 @@ impl Writer {
         let (log, figures) = (rows.log().map_err(broken)?, rows.figures().map_err(broken)?);
         let (jobs, queue) = channel();
         let (safe, logged) = (rows.last(), rows.logged());
-        let (tell, state) = watch::channel(State { safe, logged, body_bytes, ..State::default() });
+        let (published, state) = watch::channel(State { safe, logged, body_bytes, ..State::default() });
         let files = Files { rows, bodies, lines: Vec::new(), figures: None };
-        let worker = Worker { files, keep_bytes, held: Held::default(), tell };
+        let worker = Worker { files, keep_bytes, held: Held::default(), state: published };
         let thread = std::thread::Builder::new().name("tape".to_owned()).spawn(move || worker.work(&queue));
         let thread =
             thread.map_err(|source| ServerError::System { what: "cannot start a thread".into(), source })?;
         Ok(Self { jobs: Some(jobs), state, thread: Some(thread), log, figures })
     }
 
-    /// Creates a writer that keeps nothing, for benchmarks and for one process of a cluster; see [`Self::keeps`]. Lines
-    /// of the log then wait for no disk.
+    /// Creates a writer that stores nothing, for benchmarks and for processes of a cluster; see [`Self::keeps`]. All
+    /// log lines count as stored.
     #[must_use]
     pub fn none() -> Self {
         let state = State { logged: u64::MAX, ..State::default() };
         Self { jobs: None, state: watch::channel(state).1, thread: None, log: Vec::new(), figures: None }
     }
 
-    /// Returns true if decisions are kept. Otherwise no message has to wait.
+    /// Returns true if decisions are stored. If not, no message has to wait for the disk.
     #[must_use]
     pub fn keeps(&self) -> bool {
         self.jobs.is_some()
     }
 
-    /// Writes the bodies that are merged in `round`, in order of learners.
+    /// Writes the bodies of the updates merged in `round`, in order of learners.
     pub fn bodies(&self, round: Round, bodies: Vec<Arc<Vec<u8>>>) {
-        self.tell(Job::Tape(TapeJob::Bodies(round, bodies)));
+        self.send(Job::Tape(TapeJob::Bodies(round, bodies)));
     }
 
     /// Writes a decision.
     pub fn row(&self, seq: u64, at_ms: u64, entry: Entry) {
-        self.tell(Job::Tape(TapeJob::Row(Row { seq, at_ms, entry, place: None })));
+        self.send(Job::Tape(TapeJob::Row(Row { seq, at_ms, entry, place: None })));
     }
 
     /// Writes a line of the run's log.
     pub fn log(&self, entry: LogEntry) {
-        self.tell(Job::Log(entry));
+        self.send(Job::Log(entry));
     }
 
-    /// Replaces the server's figures.
+    /// Replaces the stored statistics of the server.
     pub fn figures(&self, figures: &Carried) {
         if self.keeps() {
-            self.tell(Job::Figures(serde_json::to_string(figures).expect("plain data").into()));
+            self.send(Job::Figures(serde_json::to_string(figures).expect("plain data").into()));
         }
     }
 
-    /// Takes the server figures found at the start. Later calls return `None`.
+    /// Takes the statistics that were stored at the start. Later calls return `None`.
     pub fn take_figures(&mut self) -> Option<Carried> {
         self.figures.take()
     }
 
-    /// Takes the run's log found at the start, oldest line first. Later calls return an empty list.
+    /// Takes the run's log that was stored at the start, oldest line first. Later calls return an empty list.
     pub fn take_log(&mut self) -> Vec<LogEntry> {
         std::mem::take(&mut self.log)
     }
 
-    /// Allows deletion of the rows before `seq`, which recovery no longer needs.
+    /// Permits the deletion of the rows before row `seq`, which recovery no longer needs.
     pub fn forget(&self, seq: u64) {
-        self.tell(Job::Tape(TapeJob::Forget(seq)));
+        self.send(Job::Tape(TapeJob::Forget(seq)));
     }
 
-    /// Returns a watch on the state of the tape.
+    /// Returns a receiver of the tape's current state.
     #[must_use]
     pub fn state(&self) -> watch::Receiver<State> {
         self.state.clone()
     }
 
-    fn tell(&self, job: Job) {
-        // The thread ends before its queue only if another process leads the run; the state then says so.
+    fn send(&self, job: Job) {
+        // The thread ends before its queue does only if another process took over the run. The state then shows this.
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(job);
         }
@@ -169,7 +170,7 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Waits until everything is written, or until the last tries have failed.
+    /// Waits until all jobs are written, or until the last attempts have failed.
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
@@ -183,16 +184,16 @@ struct Worker {
     files: Files,
     keep_bytes: u64,
     held: Held,
-    tell: watch::Sender<State>,
+    state: watch::Sender<State>,
 }
 
 /// Files of the tape.
 struct Files {
     rows: Rows,
     bodies: Bodies,
-    /// Log lines to write with the next rows.
+    /// Log lines that are written with the next rows.
     lines: Vec<LogEntry>,
-    /// Figures to write with the next rows.
+    /// Statistics that are written with the next rows.
     figures: Option<Arc<str>>,
 }
 
@@ -227,7 +228,7 @@ impl Blobs for Files {
     }
 }
 
-/// Reason why a batch is not on disk.
+/// Reason why a batch could not be written.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
     #[error("cannot write the tape's rows: {0}")]
@@ -241,7 +242,7 @@ impl Worker {
         let mut batch = Vec::new();
         let mut tries_left = LAST_TRIES;
         loop {
-            let is_faulty = self.tell.borrow().fault.is_some();
+            let is_faulty = self.state.borrow().fault.is_some();
             match queue.recv_timeout(if is_faulty { RETRY } else { Duration::MAX }) {
                 Ok(job) => batch.push(job),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -260,7 +261,7 @@ impl Worker {
                 Err(fault) => {
                     let is_fenced = matches!(fault, Fault::Rows(RowsError::Fenced));
                     let text: Arc<str> = fault.to_string().into();
-                    let is_news = self.tell.send_if_modified(|state| {
+                    let is_news = self.state.send_if_modified(|state| {
                         let is_news = state.fault.as_ref() != Some(&text);
                         (state.fault, state.is_fenced) = (Some(text), is_fenced);
                         is_news
@@ -278,7 +279,7 @@ impl Worker {
         }
     }
 
-    /// Writes a batch to disk. After an error, the same batch can be tried again.
+    /// Writes a batch to disk. After an error, the same batch can be written again.
     fn write(&mut self, batch: &[Job]) -> Result<(), Fault> {
         let of_tape = |job: &Job| if let Job::Tape(job) = job { Some(job.clone()) } else { None };
         let of_log = |job: &Job| if let Job::Log(entry) = job { Some(entry.clone()) } else { None };
@@ -288,7 +289,7 @@ impl Worker {
         self.files.lines = batch.iter().filter_map(of_log).filter(|entry| entry.seq > logged).collect();
         self.files.figures = batch.iter().filter_map(of_figures).next_back();
         self.held.write(&jobs, &mut self.files)?;
-        // Without a decision to write, lines and figures are written alone.
+        // If there were no rows to write, lines and statistics are still left.
         if !self.files.lines.is_empty() || self.files.figures.is_some() {
             self.files.append_rows(&[])?;
         }
@@ -301,20 +302,21 @@ impl Worker {
         }
         let Files { rows, bodies, .. } = &self.files;
         let (safe, logged, body_bytes) = (rows.last(), rows.logged(), bodies.bytes());
-        let is_mended = self.tell.borrow().fault.is_some();
-        self.tell.send_replace(State { safe, logged, fault: None, is_fenced: false, body_bytes });
+        let is_mended = self.state.borrow().fault.is_some();
+        self.state.send_replace(State { safe, logged, fault: None, is_fenced: false, body_bytes });
         if is_mended {
             tracing::info!("the tape can be written again");
         }
         Ok(())
     }
 
-    /// Deletes bodies that are not needed once they exceed their bound, then the rows of deleted bodies.
+    /// Deletes bodies that exceed their limit and that recovery from row `seq` does not need. Then deletes rows that
+    /// are useless without them.
     fn forget(&mut self, seq: u64) -> Result<(), Fault> {
         let Files { rows, bodies, .. } = &mut self.files;
         let needed = rows.segment_of(seq)?.unwrap_or(u32::MAX);
         let oldest = bodies.forget(needed, self.keep_bytes)?;
-        // Until a merge has lost its updates, the run can be replayed from its beginning.
+        // As long as all updates are stored, the run can be replayed from its first decision.
         let gone = rows.last_before(oldest)?;
         let until = first_kept(seq, gone, rows.last(), self.keep_bytes);
         if rows.first()?.is_some_and(|first| first < until) {
@@ -324,17 +326,16 @@ impl Worker {
     }
 }
 
-/// Returns the first row to keep among those up to `last`. Recovery needs the rows from `needed` on, and the updates of
-/// merges up to row `gone` are deleted. Reports and leases still add rows when merges are rare. Rows beyond `--keep`,
-/// or beyond the size of a segment if that is larger, are surplus. The newest segment stays whatever `--keep` is, and
-/// so do its merges.
+/// Returns the number of the first row to keep. Recovery needs the rows from `needed` on. The updates of merges up to
+/// row `gone` are deleted, so those rows are useless. If few merges happen, reports and leases still add rows: rows
+/// beyond `keep_bytes`, or beyond the size of a segment if that is larger, are surplus. `last` is the newest row.
 fn first_kept(needed: u64, gone: Option<u64>, last: u64, keep_bytes: u64) -> u64 {
     let lost = gone.map_or(0, |gone| gone + 1);
     let surplus = (last + 1).saturating_sub(keep_bytes.max(SEGMENT_BYTES) / ROW_BYTES);
     needed.min(lost.max(surplus))
 }
 
-/// Drops the oldest waiting log lines while the disk fails, down to the number that is kept anyway.
+/// Drops the oldest log lines from `batch` while the disk fails, because only [`LOG_MAX`] lines are kept anyway.
 fn forget_oldest_lines(batch: &mut Vec<Job>) {
     let lines = batch.iter().filter(|job| matches!(job, Job::Log(_))).count();
     let mut surplus = lines.saturating_sub(LOG_MAX);
@@ -345,7 +346,7 @@ fn forget_oldest_lines(batch: &mut Vec<Job>) {
     });
 }
 
-/// Removes all figures from `batch` except the newest.
+/// Removes all statistics from `batch` except the newest.
 fn forget_old_figures(batch: &mut Vec<Job>) {
     let newest = batch.iter().rposition(|job| matches!(job, Job::Figures(_)));
     let mut at = 0..;

@@ -1,4 +1,4 @@
-//! Tests of the disk space that a tape takes over time.
+//! Tests that bound the disk space of a tape over time.
 
 use std::fs;
 use std::path::Path;
@@ -22,14 +22,14 @@ fn rows_that_are_not_needed_have_a_bound() {
 }
 
 const RUN: RunId = RunId(7);
-/// Updates in a merge, and bytes of each.
+/// Number of updates in a merge, and size of each in bytes.
 const UPDATES: usize = 3;
 const BODY_BYTES: usize = 2_000;
-/// Merges between two snapshots, and rows with each merge.
+/// Number of merges between two snapshots, and number of rows per merge.
 const MERGES: u64 = 12;
 const ROWS: u64 = 4;
 const KEEP_BYTES: u64 = 256 << 10;
-/// Size limit of SQLite's write-ahead log.
+/// Maximum size of SQLite's write-ahead log, in bytes.
 const LOG_BYTES: u64 = 4 << 20;
 
 fn merge(round: Round) -> Entry {
@@ -74,8 +74,8 @@ fn await_row(writer: &Writer, seq: u64) {
     }
 }
 
-/// Goal: over a week with a start each day and a snapshot each hour, disk use never exceeds the bound in `TAPE.md`. A
-/// start begins a segment, so a segment here holds the merges of one day.
+/// Goal: over a week with a start each day and a snapshot each hour, disk use never exceeds the bound in `TAPE.md`.
+/// Each start begins a new segment, so here a segment holds the merges of one day.
 #[test]
 fn a_week_stays_within_the_formula() {
     let dir = tempfile::tempdir().unwrap();
@@ -106,7 +106,7 @@ fn a_week_stays_within_the_formula() {
             }
             writer.forget(before);
             before = snapshot;
-            // The next batch is written only after this batch's deletions.
+            // The writer deletes after each batch, and before it writes the next one.
             seq += 1;
             writer.row(seq, seq, Entry::Held { held: false });
             await_row(&writer, seq);
@@ -117,7 +117,7 @@ fn a_week_stays_within_the_formula() {
         }
     }
     assert!(written > 3 * bodies_max, "{written} bytes were written, which is no more than may be kept");
-    let rows = Rows::look(&store.tape_path(), RUN).unwrap();
+    let rows = Rows::open_read_only(&store.tape_path(), RUN).unwrap();
     assert_eq!(rows.last(), seq);
     assert!(rows.first().unwrap() > Some(seq / 2), "rows are never forgotten");
 }

@@ -1,37 +1,38 @@
 //! Built-in corpus: short stories from a seeded grammar with known entropy.
 //!
-//! `rules.txt` is a probabilistic context-free grammar. Names, pronouns, possessives and verbs agree
-//! through a whole story, so there is something to learn at every distance.
+//! `rules.txt` is a probabilistic context-free grammar. Names, pronouns, possessives and verbs agree throughout a
+//! story, so a model can learn dependencies at every distance.
 //!
 //! - `name = 3 a <b> | c` expands `<name>` into `a <b>` three times as often as into `c`. The default weight is 1; `_`
 //!   is the empty expansion.
-//! - `name ~ a b c` gives the words decreasing weights, 60 / (place + 2) rounded down: 30, 20, 15 …
+//! - `name ~ a b c` gives the words decreasing weights, 60 / (index + 2) rounded down: 30, 20, 15 …
 //! - A rule with a `$` stands for four rules, one for each pronoun.
 //! - Words are joined by spaces, except before `.` and `,`; `#` is a line break.
 //!
 //! > Felix often sails around the mill. He sees a white net because the goat runs to the harbour.
 //!
 //! **Entropy**: 0.427 nats per byte. Stories are independent and identically distributed, so the entropy per byte is
-//! the entropy of a story over its expected bytes. The entropy of a derivation is exact by the chain rule: for each
-//! rule `H = Σ p (−ln p + Σ H(parts))`. It equals the entropy of the text, because each text has only one derivation.
-//! The grammar is LL(1): the next word alone always decides between alternatives (a test derives that from the rules),
-//! and the words can be read off the text.
+//! the entropy of a story divided by its expected number of bytes. The entropy of a derivation is exact by the chain
+//! rule: for each rule `H = Σ p (−ln p + Σ H(parts))`. It equals the entropy of the text, because each text has only
+//! one derivation. The grammar is LL(1): the next word alone always decides between alternatives (a test derives that
+//! from the rules), and the text determines its words.
 
 use crate::rng::Rng;
 
-/// Generates at least `bytes_min` bytes of successive stories in ASCII; the same for the same `seed` on every machine.
+/// Generates successive stories in ASCII, at least `bytes_min` bytes in total. The same `seed` gives the same text on
+/// every machine.
 #[must_use]
 pub fn generate(seed: u64, bytes_min: usize) -> String {
     let grammar = Grammar::built_in();
     let mut rng = Rng::new(seed);
     let mut text = String::new();
     while text.len() < bytes_min {
-        grammar.tell(&mut rng, &mut text);
+        grammar.append_story(&mut rng, &mut text);
     }
     text
 }
 
-/// Returns the entropy of the text in nats per byte, a lower bound of any model's expected loss on fresh text.
+/// Returns the entropy of the text in nats per byte: a lower bound of any model's expected loss on unseen text.
 #[must_use]
 pub fn entropy_nats_per_byte() -> f64 {
     let grammar = Grammar::built_in();
@@ -43,7 +44,7 @@ pub fn entropy_nats_per_byte() -> f64 {
 
 impl Grammar {
     /// Appends one story to `text`, and returns −ln of its probability.
-    fn tell(&self, rng: &mut Rng, text: &mut String) -> f64 {
+    fn append_story(&self, rng: &mut Rng, text: &mut String) -> f64 {
         let mut nats = 0.0;
         let mut open = vec![&Symbol::Rule(0)];
         while let Some(symbol) = open.pop() {
@@ -60,11 +61,11 @@ impl Grammar {
         nats
     }
 
-    /// Returns the expectation over stories of a sum: `of_choice(weight, total)` for each choice, `of_word` for each
-    /// word.
+    /// Returns the expectation, over stories, of the sum of `of_choice(weight, total)` over all choices and of
+    /// `of_word` over all words.
     ///
-    /// It solves `x_rule = Σ p (of_choice + Σ of_word + Σ x_part)` by iteration from 0, which converges because a rule
-    /// leads to less than one of itself on average.
+    /// It solves `x_rule = Σ p (of_choice + Σ of_word + Σ x_part)` by iteration from 0. The iteration converges
+    /// because a rule expands on average into less than one further use of itself.
     fn expected(&self, of_choice: impl Fn(u32, u32) -> f64, of_word: impl Fn(&str) -> f64) -> f64 {
         let mut values = vec![0.0; self.rules.len()];
         loop {
@@ -114,7 +115,7 @@ fn push(text: &mut String, word: &str) {
     }
 }
 
-/// A probabilistic context-free grammar. The first rule is the start.
+/// Probabilistic context-free grammar. Stories are derived from the first rule.
 #[derive(Debug)]
 struct Grammar {
     pub rules: Vec<Rule>,
@@ -136,7 +137,7 @@ struct Choice {
 #[derive(Debug)]
 enum Symbol {
     Word(String),
-    /// Index of the rule.
+    /// Index of a rule.
     Rule(usize),
 }
 
@@ -155,7 +156,7 @@ impl Grammar {
     }
 
     /// # Panics
-    /// Panics on a fault in the rules, which are part of the program.
+    /// Panics on an error in `rules.txt`, which is part of the program.
     fn parse(source: &str) -> Self {
         let lines = logical_lines(source);
         let lines: Vec<String> = lines.iter().flat_map(|line| for_each_pronoun(line)).collect();
@@ -181,7 +182,7 @@ impl Grammar {
 }
 
 impl Rule {
-    /// Returns the choice for `ticket`, which is below `total`.
+    /// Returns the choice for the random number `ticket`, which is below `total`.
     pub(crate) fn pick(&self, mut ticket: u32) -> &Choice {
         for choice in &self.choices {
             if ticket < choice.weight {
@@ -215,7 +216,7 @@ fn for_each_pronoun(line: &str) -> Vec<String> {
     PRONOUNS.iter().map(fill).collect()
 }
 
-/// Returns the name, whether the rule is a list of words, and the rest.
+/// Returns the name, whether the body is a list of words, and the body.
 fn split_rule(line: &str) -> (&str, bool, &str) {
     let (name, rest) = line.split_once(' ').expect("a rule has a name");
     let (kind, body) = rest.split_once(' ').expect("a rule has a body");

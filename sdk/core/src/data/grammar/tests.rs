@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// Next words that lead to each choice of each rule; "" stands for the end of the text.
+/// For each rule and each of its choices, the next words that lead to the choice; "" stands for the end of the text.
 type Table = Vec<Vec<BTreeSet<String>>>;
 
-/// Computes the sets FIRST and FOLLOW of every rule by iteration to the least fixed point. From them follow the words
-/// that each choice can begin with, and those that can follow if it can be empty.
+/// Computes the sets FIRST and FOLLOW of every rule by iteration to the least fixed point. They give, for each
+/// choice, the words that it can begin with, and, if it can be empty, those that can follow it.
 fn table(grammar: &Grammar) -> Table {
     let count = grammar.rules.len();
     // `None` in a FIRST set means that the rule can be empty.
@@ -74,7 +74,7 @@ fn words(text: &str) -> Vec<String> {
     spaced.split_whitespace().map(String::from).collect()
 }
 
-/// Removes the first story from `words`, and returns −ln of its probability.
+/// Removes the first story from `words`, and returns −ln of the story's probability.
 fn read(grammar: &Grammar, table: &Table, words: &mut &[String]) -> f64 {
     let mut nats = 0.0;
     let mut open = vec![&Symbol::Rule(0)];
@@ -97,7 +97,7 @@ fn read(grammar: &Grammar, table: &Table, words: &mut &[String]) -> f64 {
     nats
 }
 
-/// Goal: each text has one derivation, so that the entropy of derivations is that of the text.
+/// Goal: each text has one derivation, so that the entropy of derivations equals that of the text.
 #[test]
 fn the_next_word_decides_every_choice() {
     let grammar = Grammar::built_in();
@@ -112,9 +112,9 @@ fn the_next_word_decides_every_choice() {
     }
 }
 
-/// Goal: the words can be read off the text.
+/// Goal: a text determines its words.
 #[test]
-fn words_hold_no_joint() {
+fn words_have_no_separators() {
     for symbol in Grammar::built_in().rules.iter().flat_map(|r| &r.choices).flat_map(|c| &c.symbols) {
         let Symbol::Word(word) = symbol else { continue };
         let plain = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphabetic());
@@ -122,26 +122,29 @@ fn words_hold_no_joint() {
     }
 }
 
-/// Goal: generated text has the stated entropy, and so does the text read back.
+/// Goal: generated text has the stated entropy, both by its derivation and by parsing the text.
 #[test]
 fn text_has_the_stated_entropy() {
     let grammar = Grammar::built_in();
     let table = table(&grammar);
     for seed in 0..3 {
-        let (mut rng, mut text, mut told) = (Rng::new(seed), String::new(), 0.0);
+        let (mut rng, mut text, mut generated) = (Rng::new(seed), String::new(), 0.0);
         while text.len() < 1_000_000 {
-            told += grammar.tell(&mut rng, &mut text);
+            generated += grammar.append_story(&mut rng, &mut text);
         }
         assert_eq!(text, generate(seed, 1_000_000), "seed {seed}");
 
         let words = words(&text);
-        let (mut rest, mut heard) = (words.as_slice(), 0.0);
+        let (mut rest, mut parsed) = (words.as_slice(), 0.0);
         while !rest.is_empty() {
-            heard += read(&grammar, &table, &mut rest);
+            parsed += read(&grammar, &table, &mut rest);
         }
-        assert!((told - heard).abs() < 1e-9 * told, "seed {seed}: told {told}, heard {heard}");
+        assert!(
+            (generated - parsed).abs() < 1e-9 * generated,
+            "seed {seed}: generated {generated}, parsed {parsed}"
+        );
 
-        let (measured, stated) = (told / text.len() as f64, entropy_nats_per_byte());
+        let (measured, stated) = (generated / text.len() as f64, entropy_nats_per_byte());
         assert!((measured / stated - 1.0).abs() < 0.01, "seed {seed}: {measured} against {stated}");
     }
 }

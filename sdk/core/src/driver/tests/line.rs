@@ -1,4 +1,4 @@
-//! Connections that do not open, break, or stay silent.
+//! Tests of connections that do not open, break, or stay silent.
 
 use super::*;
 use crate::wire::DecodeError;
@@ -16,7 +16,7 @@ fn attempts_are_further_and_further_apart() {
     let attempts_us = &rig.log.connects_us[1..];
     let (mut before_us, mut ceiling_ms) = (lost_us, 250);
     for &at_us in attempts_us {
-        // It checks between two steps.
+        // The member checks between two steps.
         let (gap_ms, early_ms) = ((at_us - before_us) / 1_000, ceiling_ms / 2);
         assert!((early_ms..=ceiling_ms + STEP_US / 1_000).contains(&gap_ms), "{attempts_us:?}");
         // For 10 s after its last sign of life, shortly before the loss, the syncer is expected back at any moment.
@@ -34,7 +34,7 @@ fn attempts_are_further_and_further_apart() {
 }
 
 #[test]
-fn members_of_other_seeds_come_at_other_times() {
+fn attempts_depend_on_the_seed() {
     let attempts = |seed| {
         let mut rig = Rig::with(DriverConfig { seed, ..config() });
         rig.script.unreachable = true;
@@ -71,19 +71,19 @@ fn signs_of_life_are_no_silence() {
     rig.script.mute = true;
     for _ in 0..60 {
         rig.run_for(10 * SECOND_US);
-        rig.tell(Input::Heard);
+        rig.handle(Input::Heard);
     }
     assert_eq!(rig.log.disconnects, []);
 }
 
 #[test]
-fn a_silence_in_a_pause_or_while_it_fetches_is_borne() {
+fn silence_is_ignored_while_paused_or_fetching() {
     let mut rig = Rig::joined();
     rig.script.mute = true;
-    rig.tell(Input::Paused(true));
+    rig.handle(Input::Paused(true));
     rig.run_for(3_600 * SECOND_US);
     assert_eq!(rig.log.disconnects, []);
-    rig.tell(Input::Paused(false));
+    rig.handle(Input::Paused(false));
     rig.run_for(50 * SECOND_US);
     assert_eq!(rig.log.disconnects, [], "what was before the end of the pause does not count");
     rig.run_for(20 * SECOND_US);
@@ -98,12 +98,12 @@ fn a_silence_in_a_pause_or_while_it_fetches_is_borne() {
 }
 
 #[test]
-fn parameters_that_never_come_are_asked_for_less_and_less_and_then_given_up() {
+fn failing_fragment_downloads_back_off_and_end_the_member() {
     let mut rig = Rig::with(config());
     rig.script.fragments_lost = true;
     rig.run_for(600 * SECOND_US);
     let asked = rig.log.fetches_us.len() as u64 / u64::from(FRAGMENTS);
-    // Retries finally come every 32 s, and once for each connection. The syncer closes silent connections.
+    // Retries are finally 32 s apart, with one more for each new connection. The syncer closes silent connections.
     assert!((20..=45).contains(&asked), "{asked} times, first after 1 s and then after up to 32 s");
     assert_eq!(rig.log.ends, [], "it bears it for ever");
 
@@ -120,13 +120,13 @@ fn parameters_that_never_come_are_asked_for_less_and_less_and_then_given_up() {
     for _ in 0..10 {
         rig.run_for(20 * SECOND_US);
         assert!(rig.member.hindrance(rig.now_us).is_some());
-        rig.tell(Input::Fed);
+        rig.handle(Input::Fed);
     }
     rig.script.fragments_lost = false;
     rig.run_for(60 * SECOND_US);
     assert!(rig.log.ends.is_empty() && rig.member.awaits() && rig.member.hindrance(rig.now_us).is_none());
 
-    // After training, the limit of a lost connection applies.
+    // After training, `reconnect_ms_max` applies instead of `contact_ms_max`.
     rig.script.fragments_lost = true;
     rig.goodbye(bye(CloseCode::WrongRun));
     rig.run_for(600 * SECOND_US);
@@ -134,31 +134,31 @@ fn parameters_that_never_come_are_asked_for_less_and_less_and_then_given_up() {
 }
 
 #[test]
-fn an_owner_in_a_hurry_is_obeyed() {
+fn drain_now_reconnects_at_once() {
     let mut rig = Rig::joined();
-    rig.tell(Input::DrainNow);
+    rig.handle(Input::DrainNow);
     assert_eq!(rig.log.disconnects, [], "there is nothing to doubt");
     rig.script.mute = true;
     rig.run_for(11 * SECOND_US);
-    rig.tell(Input::DrainNow);
+    rig.handle(Input::DrainNow);
     assert_eq!(rig.log.disconnects.len(), 1);
     assert_eq!(rig.log.disconnects[0].1, "nothing was heard for a while");
     rig.script.mute = false;
     rig.run_for(SECOND_US);
     assert!(rig.member.awaits());
 
-    // A hurry also ends the wait for the next attempt.
+    // `DrainNow` also ends the wait for the next attempt.
     rig.goodbye(Bye { wait_ms: 3_600_000, ..bye(CloseCode::Dropped) });
     rig.conn = None;
     rig.run_for(60 * SECOND_US);
     let connects = rig.log.connects_us.len();
-    rig.tell(Input::DrainNow);
+    rig.handle(Input::DrainNow);
     rig.run_for(SECOND_US);
     assert_eq!(rig.log.connects_us.len(), connects + 1);
 }
 
 #[test]
-fn who_is_sent_away_stays_away_for_as_long_and_says_why() {
+fn dropped_member_waits_as_requested_and_reports_the_reason() {
     let mut rig = Rig::joined();
     rig.goodbye(Bye { wait_ms: 30_000, ..bye(CloseCode::Dropped) });
     rig.conn = None;
@@ -172,63 +172,63 @@ fn who_is_sent_away_stays_away_for_as_long_and_says_why() {
 }
 
 #[test]
-fn what_comes_of_a_connection_that_was_given_up_changes_nothing() {
+fn events_of_an_abandoned_connection_are_ignored() {
     let mut rig = Rig::joined();
     rig.cut();
     let (hellos, disconnects) = (rig.log.hellos.len(), rig.log.disconnects.len());
-    rig.tell(Input::Opened);
-    rig.tell(Input::Heard);
+    rig.handle(Input::Opened);
+    rig.handle(Input::Heard);
     rig.goodbye(bye(CloseCode::Untrusted));
-    rig.tell(Input::Closed { code: Some(4_013), reason: String::new() });
+    rig.handle(Input::Closed { code: Some(4_013), reason: String::new() });
     assert_eq!((rig.log.hellos.len(), rig.log.disconnects.len()), (hellos, disconnects));
     assert_eq!((rig.log.ends.as_slice(), rig.member.phase()), (&[][..], Phase::Training));
 }
 
-/// Goal: no member introduces itself without a challenge, or twice on one connection.
+/// Goal: a member sends no `Hello` without a challenge, and at most one on each connection.
 #[test]
-fn it_says_who_it_is_once_it_is_asked() {
+fn hello_is_sent_once_and_only_after_the_challenge() {
     let mut rig = Rig::joined();
-    rig.script.unasked = true;
+    rig.script.no_challenge = true;
     rig.cut();
     rig.run_for(5 * SECOND_US);
     assert_eq!((rig.log.connects_us.len(), rig.log.hellos.len()), (2, 1));
-    rig.tell(Input::Message(Message::Challenge(CHALLENGE)));
-    rig.tell(Input::Message(Message::Challenge(CHALLENGE)));
+    rig.handle(Input::Message(Message::Challenge(CHALLENGE)));
+    rig.handle(Input::Message(Message::Challenge(CHALLENGE)));
     rig.run_for(SECOND_US);
     let [first, second] = &rig.log.hellos[..] else { panic!("{:?}", rig.log.hellos) };
     assert!(first.run.is_none() && second.run.is_some(), "it was taken in before");
     assert!(rig.log.closes.is_empty() && rig.member.awaits());
 }
 
-/// Goal: a syncer that falls silent after its challenge is given up like one that sent none.
+/// Goal: a syncer that falls silent after its challenge is given up like one that sent no challenge.
 #[test]
-fn a_question_is_no_answer() {
-    for unasked in [true, false] {
+fn challenge_alone_does_not_end_the_silence() {
+    for no_challenge in [true, false] {
         let mut rig = Rig::joined();
-        (rig.script.mute, rig.script.unasked) = (true, unasked);
+        (rig.script.mute, rig.script.no_challenge) = (true, no_challenge);
         rig.cut();
         let before = rig.log.disconnects.len();
-        // It trains on and so checks often; its patience has grown to half a minute at most.
+        // The member trains on and so checks often; its silence limit is a minute.
         rig.run_for(90 * SECOND_US);
-        assert!(rig.log.disconnects.len() > before, "unasked: {unasked}");
+        assert!(rig.log.disconnects.len() > before, "no_challenge: {no_challenge}");
     }
 }
 
 #[test]
 fn leaves_politely_once_all_that_it_trained_is_merged() {
     let mut rig = Rig::joined();
-    rig.tell(Input::Leave);
-    rig.tell(Input::Flushed);
+    rig.handle(Input::Leave);
+    rig.handle(Input::Flushed);
     assert!(matches!(rig.member.phase(), Phase::Flushing { .. }));
     let steps: u64 = (0..20).map(|_| rig.steps_in(STEP_US)).sum();
     assert_eq!(steps, 0, "who leaves trains no more");
     let reports = rig.log.reports.len();
-    rig.tell(Input::Flushed);
+    rig.handle(Input::Flushed);
     let (_, account) = rig.syncer.ledger().accounts().next().unwrap();
     assert!(account.tokens_merged.iter().all(|&tokens| tokens == 8 * rig.log.steps), "{account:?}");
     assert_eq!((rig.log.reports.len(), rig.log.byes.len(), rig.log.closes.len()), (reports + 1, 1, 1));
     assert_eq!((rig.log.byes[0].code, rig.log.closes[0].code), (CloseCode::Done, CloseCode::Done));
-    rig.tell(Input::Closed { code: Some(CloseCode::Done.into()), reason: String::new() });
+    rig.handle(Input::Closed { code: Some(CloseCode::Done.into()), reason: String::new() });
     assert_eq!((rig.log.ends.as_slice(), rig.member.phase()), (&[End::Left][..], Phase::Over));
     assert_eq!((rig.log.disconnects.as_slice(), rig.member.deadline(rig.now_us)), (&[][..], None));
 }
@@ -238,21 +238,21 @@ fn leaving_takes_no_longer_than_it_may() {
     let mut rig = Rig::joined();
     rig.script.mute = true;
     let from_us = rig.now_us;
-    rig.tell(Input::Leave);
+    rig.handle(Input::Leave);
     rig.run_for(60 * SECOND_US);
     assert_eq!((rig.log.ends.as_slice(), rig.log.byes.len()), (&[End::Left][..], 1));
-    assert_eq!(rig.now_us - from_us, HAND_IN_US_MAX + FAREWELL_US_MAX);
+    assert_eq!(rig.now_us - from_us, DELIVERY_US_MAX + CLOSE_US_MAX);
 
     // Without a connection there is nothing to wait for.
     let mut rig = Rig::joined();
     rig.script.unreachable = true;
     rig.cut();
-    rig.tell(Input::Leave);
+    rig.handle(Input::Leave);
     assert_eq!((rig.log.ends.as_slice(), rig.log.byes.len()), (&[End::Left][..], 0));
 }
 
 #[test]
-fn goodbyes_bring_it_back_make_it_new_or_end_it() {
+fn close_codes_reconnect_restart_or_end_the_member() {
     for code in [CloseCode::Restart, CloseCode::Silent, CloseCode::Full, CloseCode::Protocol] {
         let mut rig = Rig::joined();
         rig.goodbye(bye(code));
@@ -278,13 +278,13 @@ fn goodbyes_bring_it_back_make_it_new_or_end_it() {
 }
 
 #[test]
-fn a_goodbye_that_was_lost_is_known_by_its_number() {
+fn lost_goodbye_is_recovered_from_the_close_code() {
     let mut rig = Rig::joined();
-    rig.tell(Input::Closed { code: Some(CloseCode::Banned.into()), reason: "so it is".to_owned() });
+    rig.handle(Input::Closed { code: Some(CloseCode::Banned.into()), reason: "so it is".to_owned() });
     assert_eq!(rig.log.ends, [End::Refused(Bye::new(CloseCode::Banned, "so it is"))]);
 }
 
-/// Goal: a member recovers by itself from a period of refused updates, and ends if the refusals continue.
+/// Goal: a member recovers by itself after refused updates, and ends if the refusals continue.
 #[test]
 fn too_many_refusals_heal_once_an_hour() {
     const HOUR_US: u64 = 3_600 * SECOND_US;
@@ -304,22 +304,22 @@ fn too_many_refusals_heal_once_an_hour() {
 }
 
 #[test]
-fn a_peer_that_speaks_otherwise_is_told_and_left() {
+fn invalid_bytes_end_the_connection_with_a_goodbye() {
     let mut rig = Rig::joined();
-    rig.tell(Input::Garbled(DecodeError::Tag { found: 99 }));
+    rig.handle(Input::Garbled(DecodeError::Tag { found: 99 }));
     assert_eq!((rig.log.byes.len(), rig.log.disconnects.len(), rig.log.ends.len()), (1, 1, 0));
     let mut rig = Rig::joined();
-    rig.tell(Input::Garbled(DecodeError::Version { found: 99 }));
+    rig.handle(Input::Garbled(DecodeError::Version { found: 99 }));
     let [End::Refused(bye)] = &rig.log.ends[..] else { panic!("{:?}", rig.log.ends) };
     assert_eq!((bye.code, rig.log.byes.len()), (CloseCode::Version, 1));
 }
 
 #[test]
-fn an_engine_that_fails_begins_anew_and_the_owners_wishes_stay() {
+fn failed_engine_is_rebuilt_and_keeps_the_owners_settings() {
     let mut rig = Rig::joined();
-    rig.tell(Input::Hidden(true));
-    rig.tell(Input::Duty { permille: 500 });
-    rig.tell(Input::Failed { device_lost: false, reason: "not a number".to_owned() });
+    rig.handle(Input::Hidden(true));
+    rig.handle(Input::Duty { permille: 500 });
+    rig.handle(Input::Failed { device_lost: false, reason: "not a number".to_owned() });
     assert_eq!((rig.log.afresh.as_slice(), rig.log.disconnects.len()), (&["not a number".to_owned()][..], 1));
     rig.run_for(SECOND_US);
     assert_eq!((rig.log.built_anew, rig.member.state()), (2, LearnerState::Hidden));
@@ -329,14 +329,14 @@ fn an_engine_that_fails_begins_anew_and_the_owners_wishes_stay() {
 }
 
 #[test]
-fn a_lost_device_is_waited_for_and_given_up_in_the_end() {
-    let lose = |rig: &mut Rig| rig.tell(Input::Failed { device_lost: true, reason: "gone".to_owned() });
+fn device_losses_back_off_and_then_end_the_member() {
+    let lose = |rig: &mut Rig| rig.handle(Input::Failed { device_lost: true, reason: "gone".to_owned() });
     let mut rig = Rig::joined();
     for ceiling_s in [1, 2, 4, 8, 16, 32, 60] {
         let (lost_us, connects) = (rig.now_us, rig.log.connects_us.len());
         lose(&mut rig);
-        // No other event brings it back earlier.
-        rig.tell(Input::DrainNow);
+        // No other event makes it reconnect earlier.
+        rig.handle(Input::DrainNow);
         rig.script.mute = true;
         while rig.log.connects_us.len() == connects {
             rig.run_for(SECOND_US / 10);
@@ -360,7 +360,7 @@ fn a_lost_device_is_waited_for_and_given_up_in_the_end() {
 }
 
 #[test]
-fn nobody_is_sought_for_ever() {
+fn membership_ends_after_the_contact_limit() {
     let config = DriverConfig { contact_ms_max: Some(20_000), reconnect_ms_max: Some(100_000), ..config() };
     let mut rig = Rig::with(config.clone());
     rig.run_for(SECOND_US);

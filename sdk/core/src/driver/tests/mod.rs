@@ -1,4 +1,4 @@
-//! A member against the real syncer's core; each output is at once the other's input.
+//! Tests of a driver with the real syncer's core. Each output of one is at once an input of the other.
 
 mod line;
 
@@ -19,7 +19,7 @@ const SECOND_US: u64 = 1_000_000;
 const STEP_US: u64 = 100_000;
 const CHALLENGE: Challenge = Challenge { run: RunId(7), nonce: [9; 32] };
 
-/// A member with a complete shell, and a syncer that answers at once.
+/// Driver with a complete shell, and a syncer that answers at once.
 struct Rig {
     now_us: u64,
     member: LearnerDriver,
@@ -31,7 +31,7 @@ struct Rig {
     /// Current connection, and the number of the next.
     conn: Option<ConnId>,
     next_conn: u64,
-    /// Fragments requested during their merge.
+    /// Fragments requested while their merge was in progress.
     fetching: Vec<FragmentId>,
     script: Script,
     log: Log,
@@ -45,14 +45,14 @@ struct Script {
     /// All messages from and to the syncer are lost.
     mute: bool,
     /// The syncer sends no challenge.
-    unasked: bool,
+    no_challenge: bool,
     /// Number of shard downloads that fail.
     shards_lost: u32,
     /// Downloads of fragments fail.
     fragments_lost: bool,
-    /// Token of the held-out windows, if they can be fetched.
+    /// Value of all tokens in the held-out windows; `None` if they cannot be fetched.
     held_out: Option<u32>,
-    /// Windows per step of the engine, if different from the run's.
+    /// Windows per step of the engine; `None` for those of the run.
     batch: Option<u32>,
 }
 
@@ -94,14 +94,14 @@ fn config() -> DriverConfig {
 }
 
 impl Rig {
-    /// An admitted member.
+    /// Returns a rig whose member is admitted.
     fn new() -> Self {
         let mut rig = Self::with(config());
-        rig.tell(Input::Timeout);
+        rig.handle(Input::Timeout);
         rig
     }
 
-    /// A member before its first connection.
+    /// Returns a rig before the first connection.
     fn with(config: DriverConfig) -> Self {
         let tokens: Vec<u32> = (0..40_000).map(|i| i % 251).collect();
         let shard = encode_shard(&tokens, 2).unwrap();
@@ -123,7 +123,7 @@ impl Rig {
         }
     }
 
-    /// A member that takes part.
+    /// Returns a rig whose member trains.
     fn joined() -> Self {
         let mut rig = Self::new();
         rig.run_for(SECOND_US);
@@ -131,18 +131,18 @@ impl Rig {
         rig
     }
 
-    fn tell(&mut self, input: Input) {
+    fn handle(&mut self, input: Input) {
         self.member.handle(self.now_us, input);
         self.drain();
     }
 
     fn drain(&mut self) {
         while let Some(output) = self.member.poll() {
-            self.obey(output);
+            self.carry_out(output);
         }
     }
 
-    fn obey(&mut self, output: Output) {
+    fn carry_out(&mut self, output: Output) {
         match output {
             Output::Connect => self.connect(),
             Output::Greet { hello, challenge } => {
@@ -164,7 +164,7 @@ impl Rig {
                     self.replica = Some(Replica::new(fragments.clone(), codec, policy));
                 }
                 let batch = NonZeroU32::new(self.script.batch.unwrap_or(welcome.spec.inner.batch)).unwrap();
-                self.tell(Input::Built { fragments, batch });
+                self.handle(Input::Built { fragments, batch });
             }
             Output::Afresh { reason } => {
                 self.log.afresh.push(reason);
@@ -172,7 +172,7 @@ impl Rig {
             }
             Output::Fetch { fragment, .. } if self.script.fragments_lost => {
                 self.log.fetches_us.push(self.now_us);
-                self.tell(Input::FetchFailed { fragment, reason: "the test says so".to_owned() });
+                self.handle(Input::FetchFailed { fragment, reason: "the test says so".to_owned() });
             }
             Output::Fetch { fragment, .. } => self.fetch(fragment),
             Output::FetchShard { shard, body_bytes } => {
@@ -181,13 +181,13 @@ impl Rig {
                 let lost = self.script.shards_lost > 0;
                 self.script.shards_lost = self.script.shards_lost.saturating_sub(1);
                 let bytes = if lost { Err("the test says so".to_owned()) } else { Ok(self.shard.clone()) };
-                self.tell(Input::Shard { shard, bytes });
+                self.handle(Input::Shard { shard, bytes });
             }
             Output::Encode { serial, fragment } => {
                 let replica = self.replica.as_mut().unwrap();
                 let body = replica.encode(fragment, &self.theta).unwrap();
                 let digest = replica.digest(fragment);
-                self.tell(Input::Encoded { serial, fragment, body, digest });
+                self.handle(Input::Encoded { serial, fragment, body, digest });
             }
             Output::Include { fragment } => {
                 self.replica.as_mut().unwrap().include(fragment, &mut self.theta).unwrap();
@@ -212,13 +212,13 @@ impl Rig {
     fn connect(&mut self) {
         self.log.connects_us.push(self.now_us);
         if self.script.unreachable {
-            return self.tell(Input::Closed { code: None, reason: "nobody answers".to_owned() });
+            return self.handle(Input::Closed { code: None, reason: "nobody answers".to_owned() });
         }
         self.conn = Some(ConnId(self.next_conn));
         self.next_conn += 1;
-        self.tell(Input::Opened);
-        if !self.script.unasked {
-            self.tell(Input::Message(Message::Challenge(CHALLENGE)));
+        self.handle(Input::Opened);
+        if !self.script.no_challenge {
+            self.handle(Input::Message(Message::Challenge(CHALLENGE)));
         }
     }
 
@@ -257,11 +257,11 @@ impl Rig {
         std::mem::take(&mut self.fetching).into_iter().for_each(|fragment| self.fetch(fragment));
     }
 
-    /// Delivers a fragment, or waits for the end of its merge as a server does.
+    /// Delivers a fragment at once, or after its merge, as a server does.
     fn fetch(&mut self, fragment: FragmentId) {
         match self.syncer.hat(fragment) {
             Some((version, hat)) => {
-                self.tell(Input::Fetched { fragment, version, values: hat.to_vec() });
+                self.handle(Input::Fetched { fragment, version, values: hat.to_vec() });
             }
             None => self.fetching.push(fragment),
         }
@@ -269,11 +269,11 @@ impl Rig {
 
     fn deliver(&mut self, conn: ConnId, message: Message) {
         if self.conn == Some(conn) && !self.script.mute {
-            self.tell(Input::Message(message));
+            self.handle(Input::Message(message));
         }
     }
 
-    /// Advances time by `us` as a shell does: trains if there is a batch, and waits otherwise.
+    /// Advances time by `us` as a shell does: trains if there is a batch, and otherwise waits.
     fn run_for(&mut self, us: u64) {
         let end_us = self.now_us + us;
         while self.now_us < end_us && self.log.ends.is_empty() {
@@ -286,22 +286,22 @@ impl Rig {
                 self.log.steps += 1;
                 let step =
                     Step { tokens: u64::from(windows) * 4, loss: 1.0, busy_us: STEP_US, earlier_us: 0 };
-                self.tell(Input::Stepped(step));
+                self.handle(Input::Stepped(step));
             } else {
                 let at_us = self.member.deadline(self.now_us).unwrap_or(end_us);
                 let at_us = at_us.clamp(self.now_us + 1, end_us);
                 let us = at_us - self.now_us;
                 self.now_us = at_us;
-                self.tell(Input::Waited { us });
+                self.handle(Input::Waited { us });
             }
             if self.conn.is_some() && self.syncer.deadline(millis(self.now_us)).is_some() {
                 self.syncer(syncer::Input::Timeout);
             }
-            self.tell(Input::Timeout);
+            self.handle(Input::Timeout);
         }
     }
 
-    /// Number of steps in the next `us`.
+    /// Returns the number of steps in the next `us` microseconds.
     fn steps_in(&mut self, us: u64) -> u64 {
         let before = self.log.steps;
         self.run_for(us);
@@ -314,7 +314,7 @@ impl Rig {
 
     /// Passes a goodbye of the syncer to the member.
     fn goodbye(&mut self, bye: Bye) {
-        self.tell(Input::Message(Message::Bye(bye)));
+        self.handle(Input::Message(Message::Bye(bye)));
     }
 
     fn troubles(&self) -> BTreeMap<&str, u32> {
@@ -346,9 +346,9 @@ fn joins_trains_and_is_merged() {
     assert!(rig.log.reports[reports - 1].tokens > rig.log.reports[reports - 2].tokens);
 }
 
-/// Goal: finished leases are dropped once they are reported; otherwise there would soon be too many.
+/// Goal: finished leases are dropped once they are reported. Otherwise a report would soon hold too many.
 #[test]
-fn finished_leases_are_let_go() {
+fn finished_leases_are_dropped() {
     let mut rig = Rig::joined();
     rig.run_for(1_800 * SECOND_US);
     assert_eq!(rig.troubles(), BTreeMap::new());
@@ -358,7 +358,7 @@ fn finished_leases_are_let_go() {
 }
 
 #[test]
-fn a_shard_that_does_not_come_is_asked_for_again_later_and_later() {
+fn failed_shard_downloads_are_retried_with_backoff() {
     let mut rig = Rig::with(config());
     rig.script.shards_lost = 4;
     rig.run_for(20 * SECOND_US);
@@ -372,7 +372,7 @@ fn a_shard_that_does_not_come_is_asked_for_again_later_and_later() {
 }
 
 #[test]
-fn a_shard_that_came_and_a_syncer_that_is_back_make_up_for_those_that_did_not_come() {
+fn shard_backoff_is_reset_by_a_shard_and_by_reconnection() {
     let mut rig = Rig::with(config());
     rig.script.shards_lost = 8;
     rig.run_for(8 * SECOND_US);
@@ -384,7 +384,7 @@ fn a_shard_that_came_and_a_syncer_that_is_back_make_up_for_those_that_did_not_co
     rig.run_for(SECOND_US);
     let back_us = rig.log.shards_us[asked];
     assert!(back_us <= cut_us + 250_000 && rig.log.steps > 0, "asked for after {} µs", back_us - cut_us);
-    // It needs the shard again, and its backoff was reset.
+    // The member needs the shard again, and its backoff was reset.
     rig.goodbye(bye(CloseCode::WrongRun));
     rig.script.shards_lost = 1;
     rig.run_for(SECOND_US);
@@ -394,7 +394,7 @@ fn a_shard_that_came_and_a_syncer_that_is_back_make_up_for_those_that_did_not_co
 }
 
 impl Rig {
-    /// Plays a shell that measures: the loss is the number of tokens in the windows.
+    /// Acts as a shell that measures: the loss is the number of tokens in the windows.
     fn measure(&mut self, output: Output) {
         match output {
             Output::FetchHeldOut { .. } => {
@@ -402,10 +402,10 @@ impl Rig {
                     Some(token) => Ok(encode_held_out(&[token; 10])),
                     None => Err("the test says so".to_owned()),
                 };
-                self.tell(Input::HeldOut { bytes });
+                self.handle(Input::HeldOut { bytes });
             }
             Output::Measure { number, windows } => {
-                self.tell(Input::Measured { number, loss: Some(windows.len() as f32) });
+                self.handle(Input::Measured { number, loss: Some(windows.len() as f32) });
             }
             _ => {}
         }
@@ -414,12 +414,12 @@ impl Rig {
     /// Breaks the connection.
     fn cut(&mut self) {
         self.hang_up();
-        self.tell(Input::Closed { code: None, reason: "it broke".to_owned() });
+        self.handle(Input::Closed { code: None, reason: "it broke".to_owned() });
     }
 
     fn ask(&mut self, number: u32, versions: &[u64]) {
         let versions = versions.iter().copied().map(Version).collect();
-        self.tell(Input::Message(Message::Measure { run: RunId(7), number, versions }));
+        self.handle(Input::Message(Message::Measure { run: RunId(7), number, versions }));
     }
 
     fn held(&self) -> Vec<u64> {
@@ -428,12 +428,12 @@ impl Rig {
 }
 
 #[test]
-fn it_measures_what_it_holds_as_soon_as_that_is_asked_for() {
+fn measurement_waits_for_the_requested_versions() {
     let mut rig = Rig::joined();
     rig.script.held_out = Some(7);
     rig.ask(1, &rig.held());
     assert_eq!(rig.log.measured, [(1, Some(10.0))]);
-    // It does not hold the next versions yet.
+    // The member does not hold the next versions yet.
     let next: Vec<u64> = rig.held().iter().map(|version| version + 1).collect();
     rig.ask(2, &next);
     assert_eq!(rig.log.measured.len(), 1);
@@ -446,7 +446,7 @@ fn it_measures_what_it_holds_as_soon_as_that_is_asked_for() {
 }
 
 #[test]
-fn without_windows_of_the_run_it_says_that_it_cannot() {
+fn measurement_without_valid_windows_answers_none() {
     let mut rig = Rig::joined();
     for (number, held_out) in [(1, None), (2, Some(256))] {
         rig.script.held_out = held_out;
@@ -455,12 +455,12 @@ fn without_windows_of_the_run_it_says_that_it_cannot() {
         assert_eq!(rig.log.troubles.len() as u32, number, "{:?}", rig.log.troubles);
     }
     let other = Message::Measure { run: RunId(8), number: 3, versions: vec![] };
-    rig.tell(Input::Message(other));
+    rig.handle(Input::Message(other));
     assert_eq!(rig.log.measured.len(), 2, "of another run it measures nothing");
 }
 
 #[test]
-fn a_question_ends_with_its_connection() {
+fn measurement_request_ends_with_its_connection() {
     let mut rig = Rig::joined();
     rig.script.held_out = Some(7);
     let next: Vec<u64> = rig.held().iter().map(|version| version + 1).collect();
@@ -488,7 +488,7 @@ fn a_quarter_of_the_time_is_a_quarter_of_the_steps() {
         [(250, 1.0, 250), (1_000, 0.25, 250), (500, 0.5, 250), (1_000, 1.0, 1_000)]
     {
         let mut rig = Rig::joined();
-        rig.tell(Input::Duty { permille: duty_permille });
+        rig.handle(Input::Duty { permille: duty_permille });
         rig.pace(ratio);
         let done = rig.steps_in(100 * SECOND_US);
         assert!(done.abs_diff(steps) <= 3, "{duty_permille} ‰ of {ratio}: {done} of 1,000 steps");
@@ -499,23 +499,23 @@ fn a_quarter_of_the_time_is_a_quarter_of_the_steps() {
 }
 
 #[test]
-fn work_beyond_the_calls_of_steps_is_rested_for_too() {
+fn work_after_the_calls_of_steps_adds_rest() {
     let mut rig = Rig::joined();
     rig.pace(0.5);
     rig.run_for(10 * SECOND_US);
-    rig.tell(Input::Worked { us: 3 * SECOND_US });
+    rig.handle(Input::Worked { us: 3 * SECOND_US });
     assert_eq!(rig.steps_in(2 * SECOND_US), 0);
     assert!(rig.steps_in(4 * SECOND_US) > 5);
 }
 
 #[test]
-fn a_raised_pace_ends_the_rest_owed_before() {
+fn raised_duty_cycle_cancels_owed_rest() {
     let mut rig = Rig::joined();
     rig.pace(0.01);
-    rig.tell(Input::Duty { permille: 1 });
+    rig.handle(Input::Duty { permille: 1 });
     rig.run_for(SECOND_US);
     assert_eq!(rig.steps_in(600 * SECOND_US), 0, "hours of rest are owed");
-    rig.tell(Input::Duty { permille: 1_000 });
+    rig.handle(Input::Duty { permille: 1_000 });
     assert!(rig.steps_in(SECOND_US) > 0);
 }
 
@@ -523,7 +523,7 @@ fn a_raised_pace_ends_the_rest_owed_before() {
 fn a_time_without_data_is_no_rest() {
     let mut rig = Rig::joined();
     rig.pace(0.5);
-    // Without a syncer its leases eventually run out.
+    // Without a syncer the leases eventually run out.
     rig.script.mute = true;
     while !rig.member.is_starved() {
         rig.run_for(SECOND_US);
@@ -539,20 +539,20 @@ fn a_time_without_data_is_no_rest() {
 #[test]
 fn a_paused_member_trains_nothing_and_stays_connected() {
     let mut rig = Rig::joined();
-    rig.tell(Input::Paused(true));
+    rig.handle(Input::Paused(true));
     assert_eq!((rig.steps_in(600 * SECOND_US), rig.member.state()), (0, LearnerState::Paused));
     assert_eq!(rig.log.disconnects, []);
-    rig.tell(Input::Paused(false));
+    rig.handle(Input::Paused(false));
     assert!(rig.steps_in(SECOND_US) >= 9);
-    rig.tell(Input::Hidden(true));
+    rig.handle(Input::Hidden(true));
     assert_eq!(rig.member.state(), LearnerState::Hidden);
 }
 
 #[test]
-fn trains_on_what_its_engine_takes_and_says_so() {
+fn batch_of_the_engine_is_used_and_reported() {
     let mut rig = Rig::with(config());
     rig.script.batch = Some(1);
-    rig.tell(Input::Timeout);
+    rig.handle(Input::Timeout);
     assert_eq!(rig.steps_in(60 * SECOND_US), 600, "leases of any batch are enough for it");
     rig.cut();
     rig.run_for(60 * SECOND_US);
@@ -574,7 +574,7 @@ impl Rig {
         let started_s = u32::try_from(self.now_us / SECOND_US).unwrap();
         self.syncer =
             Syncer::restore(record, &self.layout, SyncerConfig::default(), states, started_s).unwrap();
-        self.tell(Input::Closed { code: None, reason: "the syncer crashed".to_owned() });
+        self.handle(Input::Closed { code: None, reason: "the syncer crashed".to_owned() });
     }
 
     fn regranted_windows(&self) -> u64 {
@@ -582,7 +582,7 @@ impl Rig {
     }
 }
 
-/// Goal: no learner starves, whichever leases were begun, finished or granted since the snapshot.
+/// Goal: no learner starves after a crash, regardless of leases begun, finished or granted since the snapshot.
 #[test]
 fn no_crash_starves_a_learner() {
     let mut rig = Rig::joined();
@@ -598,9 +598,9 @@ fn no_crash_starves_a_learner() {
     assert!(rig.troubles().is_empty(), "{:?}", rig.troubles());
 }
 
-/// Goal: a learner reports a lease that it finished after the snapshot, and its windows are not trained on again.
+/// Goal: a learner reports leases that it finished after the snapshot, so that their windows are not leased again.
 #[test]
-fn what_was_finished_after_the_snapshot_is_not_leased_again() {
+fn windows_finished_after_the_snapshot_are_not_leased_again() {
     let mut rig = Rig::joined();
     rig.run_for(3 * SECOND_US);
     let snapshot = rig.snapshot();
@@ -616,9 +616,9 @@ fn what_was_finished_after_the_snapshot_is_not_leased_again() {
     assert!(held.iter().all(|lease| !rig.syncer.leases().leases(LearnerId(1)).contains(lease)));
 }
 
-/// Goal: a grant that was lost with its connection is noticed at once.
+/// Goal: the syncer notices at once that a grant was lost with its connection.
 #[test]
-fn a_grant_that_never_came_goes_to_whoever_needs_it() {
+fn lost_grant_is_leased_again() {
     let mut rig = Rig::joined();
     rig.member.supply.feed().unwrap().retain(&[]);
     rig.cut();

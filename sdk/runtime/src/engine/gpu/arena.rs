@@ -1,9 +1,9 @@
 //! Layout of the parameters on the device.
 //!
-//! A device binds a limited part of a buffer, and only from aligned offsets. So the flat vector gets another layout:
-//! matrices first and vectors after them, because the optimiser treats them differently. Each starts at an aligned
-//! offset in one of as few *chunks* as the limit allows. Gradient, moments and Θ̂ have the same layout as the
-//! parameters. An embedding or separate head that exceeds the limit is cut into slices of rows.
+//! A device binds a limited part of a buffer, and only from aligned offsets. So the device uses another layout than the
+//! flat vector: matrices first and vectors after them, because the optimiser treats them differently. Each tensor
+//! starts at an aligned offset in one of as few *chunks* as the limit allows. Gradient, moments and Θ̂ have the same
+//! layout as the parameters. An embedding or separate head that exceeds the limit is cut into slices of rows.
 
 use std::ops::Range;
 
@@ -12,10 +12,10 @@ use super::error::GpuError;
 use super::program::{ALIGN_BYTES, Slice, buffer};
 use crate::model::{Dims, Slots};
 
-/// Alignment of a start, in values; sufficient for 16-bit floats too.
+/// Alignment of each tensor's first value, in values. It suffices for 16-bit floats too.
 pub const ALIGN: usize = (ALIGN_BYTES / 2) as usize;
 
-/// A tensor, a group of neighbouring tensors, or a slice of the embedding or head.
+/// Location of a tensor, of a group of adjacent tensors, or of a slice of the embedding or head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TensorLocation {
     flat: Range<usize>,
@@ -23,19 +23,19 @@ struct TensorLocation {
     start: usize,
 }
 
-/// A part of a flat range, within one chunk.
+/// Part of a flat range that lies in one chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkRange {
     /// Index of the chunk.
     pub chunk: usize,
-    /// First value, within the chunk.
+    /// Offset of the first value within the chunk, in values.
     pub start: usize,
-    /// Range of values in the flat vector.
+    /// Range in the flat vector.
     pub flat: Range<usize>,
 }
 
 impl ChunkRange {
-    /// Returns the slice of this run in `vector`.
+    /// Returns the slice of `vector` that holds this range.
     pub fn slice(&self, vector: &[wgpu::Buffer]) -> Slice {
         Slice {
             buffer: vector[self.chunk].clone(),
@@ -45,34 +45,36 @@ impl ChunkRange {
     }
 }
 
-/// One device buffer for each vector.
+/// Size of one device buffer. Each vector has one buffer per chunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
-    /// Values, padding included.
+    /// Number of values, padding included.
     pub len: usize,
-    /// Number of leading values that belong to matrices.
+    /// Number of leading values that belong to matrices and get weight decay.
     pub decayed: usize,
 }
 
-/// The layout of the flat vector on the device.
+/// Layout of the flat vector on the device.
 #[derive(Clone, Debug)]
 pub struct Arena {
-    /// Places in the order of the flat vector.
-    places: Vec<TensorLocation>,
+    /// Locations in the order of the flat vector.
+    locations: Vec<TensorLocation>,
     chunks: Vec<Chunk>,
-    /// Rows of the embedding or head in a slice. The last slice may have fewer.
+    /// Number of rows in a slice of the embedding or head. The last slice may have fewer.
     pub slice_rows: usize,
 }
 
 impl Arena {
-    /// Lays out the trained part of a model, its parameters or its adapters, in chunks of at most `bytes_max`.
+    /// Lays out the trained parameters of a model (its adapters, if it has any) in chunks of at most `bytes_max` bytes.
+    /// `adapter` is the device's name for errors.
     ///
     /// # Errors
-    /// [`GpuError::TensorTooLarge`]: a matrix other than embedding and head, or 128 rows of those, exceeds it.
+    /// [`GpuError::TensorTooLarge`] if a tensor other than embedding and head, or [`ALIGN`] rows of embedding or head,
+    /// exceed `bytes_max`.
     pub fn plan(dims: &Dims, slots: &Slots, bytes_max: u64, adapter: &str) -> Result<Self, GpuError> {
         let len_max = (bytes_max / 4) as usize / ALIGN * ALIGN;
         let row = dims.width;
-        // If slices are a multiple of the alignment, they begin at aligned columns of the logits.
+        // With a multiple of the alignment, slices begin at aligned columns of the logits.
         let slice_rows = (len_max / row / ALIGN * ALIGN).min(dims.vocab.next_multiple_of(ALIGN)).max(ALIGN);
         let cut = |tensor, of: Range<usize>| {
             let starts = of.clone().step_by(slice_rows * row);
@@ -97,7 +99,7 @@ impl Arena {
         let adapters = adapters.flat_map(|adapter| [("lora_A", &adapter.a), ("lora_B", &adapter.b)]);
         let adapters = adapters.map(|(name, range)| ((name, range.clone()), true));
 
-        let mut arena = Self { places: Vec::new(), chunks: vec![Chunk::default()], slice_rows };
+        let mut arena = Self { locations: Vec::new(), chunks: vec![Chunk::default()], slice_rows };
         let matrices = embed.chain(matrices).chain(cut("head", own_head)).map(|item| (item, true));
         let items = matrices.chain(vectors.map(|item| (item, false)));
         let items: Vec<_> = if slots.has_adapters() { adapters.collect() } else { items.collect() };
@@ -111,19 +113,19 @@ impl Arena {
                     adapter: adapter.to_owned(),
                 });
             }
-            arena.place(flat, len, len_max, decayed);
+            arena.append(flat, len, len_max, decayed);
         }
-        arena.places.sort_by_key(|place| place.flat.start);
+        arena.locations.sort_by_key(|location| location.flat.start);
         Ok(arena)
     }
 
-    fn place(&mut self, flat: Range<usize>, len: usize, len_max: usize, decayed: bool) {
+    fn append(&mut self, flat: Range<usize>, len: usize, len_max: usize, decayed: bool) {
         if self.chunks.last().is_none_or(|chunk| chunk.len + len > len_max) {
             self.chunks.push(Chunk::default());
         }
         let index = self.chunks.len() - 1;
         let chunk = &mut self.chunks[index];
-        self.places.push(TensorLocation { flat, chunk: index, start: chunk.len });
+        self.locations.push(TensorLocation { flat, chunk: index, start: chunk.len });
         chunk.len += len;
         if decayed {
             chunk.decayed = chunk.len;
@@ -135,26 +137,32 @@ impl Arena {
         &self.chunks
     }
 
-    /// Returns the bytes of a vector on the device.
+    /// Returns the size of one vector on the device, in bytes.
     pub fn bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.len as u64 * 4).sum()
     }
 
-    /// Creates a vector on the device, one buffer for each chunk, zeroed.
+    /// Creates a zeroed vector on the device, with one buffer for each chunk.
     pub fn vector(&self, gpu: &Gpu, label: &str) -> Vec<wgpu::Buffer> {
         self.chunks.iter().map(|chunk| buffer(gpu, label, chunk.len as u64)).collect()
     }
 
-    /// Returns the pieces of a flat range, in order.
+    /// Returns the parts of a flat range, one for each location, in order.
     pub fn runs(&self, flat: Range<usize>) -> impl Iterator<Item = ChunkRange> {
-        let first = self.places.partition_point(|place| place.flat.end <= flat.start);
-        self.places[first..].iter().take_while(move |place| place.flat.start < flat.end).map(move |place| {
-            let part = place.flat.start.max(flat.start)..place.flat.end.min(flat.end);
-            ChunkRange { chunk: place.chunk, start: place.start + part.start - place.flat.start, flat: part }
-        })
+        let first = self.locations.partition_point(|location| location.flat.end <= flat.start);
+        self.locations[first..].iter().take_while(move |location| location.flat.start < flat.end).map(
+            move |location| {
+                let part = location.flat.start.max(flat.start)..location.flat.end.min(flat.end);
+                ChunkRange {
+                    chunk: location.chunk,
+                    start: location.start + part.start - location.flat.start,
+                    flat: part,
+                }
+            },
+        )
     }
 
-    /// Returns the slice in `vector` of the tensor, tensor group, or slice of embedding or head at `flat`.
+    /// Returns the slice of `vector` that holds `flat`: one tensor, tensor group, or slice of embedding or head.
     pub fn slice(&self, vector: &[wgpu::Buffer], flat: &Range<usize>) -> Slice {
         let mut runs = self.runs(flat.clone());
         let (Some(run), None) = (runs.next(), runs.next()) else {
@@ -167,19 +175,19 @@ impl Arena {
         }
     }
 
-    /// Does the same as [`Self::slice`], in a vector of 16-bit floats.
+    /// Returns the same slice as [`Self::slice`], for a vector of 16-bit floats.
     pub fn half_slice(&self, vector: &[wgpu::Buffer], flat: &Range<usize>) -> Slice {
         let Slice { buffer, start_byte, bytes } = self.slice(vector, flat);
         Slice { buffer, start_byte: start_byte / 2, bytes: bytes / 2 }
     }
 
-    /// Returns first row, number of rows and flat range of each slice of `matrix`, the embedding or the head.
+    /// Returns first row, number of rows, and flat range of each slice of `matrix`, which is the embedding or the head.
     pub fn row_slices(&self, dims: &Dims, matrix: &Range<usize>) -> Vec<(usize, usize, Range<usize>)> {
         row_slices(self.slice_rows, dims, matrix)
     }
 }
 
-/// Returns slices of `slice_rows` rows, see [`Arena::row_slices`].
+/// Returns the slices of `matrix` with `slice_rows` rows each, in the form of [`Arena::row_slices`].
 pub fn row_slices(
     slice_rows: usize,
     dims: &Dims,
@@ -211,9 +219,9 @@ mod tests {
         (dims, slots, arena)
     }
 
-    /// Every value has exactly one place, each tensor starts aligned, and no places overlap.
+    /// Every value has exactly one location, each tensor starts at an aligned offset, and locations do not overlap.
     #[test]
-    fn every_value_has_one_place() {
+    fn every_value_has_one_location() {
         for (preset, vocab, untied_head, bytes_max, chunks) in [
             (Preset::Tiny, 37, false, 128 << 20, 1),
             (Preset::Tiny, 37, true, 128 << 20, 1),

@@ -1,4 +1,4 @@
-//! Kernels of attention, the division of their work, and the test of attention on matrix units before use.
+//! Attention kernels, their division into dispatches, and the check of attention on matrix units before its use.
 
 use archipelago_core::bytes::to_f32s;
 use archipelago_core::rng::Rng;
@@ -7,53 +7,51 @@ use super::program::{Builder, Constant, Dispatch, DispatchList, Slice, buffer};
 use super::ring::Ring;
 use super::{Gpu, GpuError, kernels, params};
 
-/// Rows of a head in a workgroup on matrix units.
+/// Number of rows of a head that a workgroup on matrix units processes.
 const SIDE: u32 = 64;
-/// Maximum number of workgroups in a dimension.
+/// Maximum number of workgroups in one dimension of a dispatch.
 const GROUPS_MAX: u32 = 65_535;
 
-/// Lanes of a workgroup in which a band has several lanes: a subgroup on most devices, which needs no barrier with
-/// others.
+/// Lanes of a workgroup if a band has several lanes. On most devices this is one subgroup, which needs no barrier.
 const LANES: u32 = 32;
 
-/// Part of the computation.
+/// Part of the attention computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionPass {
-    /// Attention, from qkv to y and lse.
+    /// Forward pass: reads qkv, writes y and lse.
     Forward,
-    /// Gradient of the queries, from qkv, dy, lse and dots to dqkv.
+    /// Gradient of the queries: reads qkv, dy, lse and dots, writes dqkv.
     Queries,
-    /// Gradient of keys and values.
+    /// Gradient of keys and values, from and to the same buffers.
     Keys,
 }
 
-/// Sizes of attention.
+/// Sizes of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// B.
+    /// Number of windows, B.
     pub windows: u32,
-    /// T.
+    /// Number of tokens in a window, T.
     pub context: u32,
-    /// H.
+    /// Number of query heads, H.
     pub heads: u32,
-    /// K.
+    /// Number of key and value heads, K.
     pub kv_heads: u32,
-    /// D, a multiple of 4 up to 256.
+    /// Values in a head, D: a multiple of 4 up to 256.
     pub head: u32,
 }
 
-/// The kernels of attention.
+/// Choice of attention kernels.
 #[derive(Clone, Copy, Debug)]
 pub enum Attention {
-    /// On 32-bit floats.
+    /// Kernels on 32-bit floats.
     Bands(Bands),
-    /// On matrix units, for heads of 16, 32, 48 or 64 values: see `kernels/parts/strips.wgsl`.
+    /// Kernels on matrix units, for heads of 16, 32, 48 or 64 values; see `kernels/parts/strips.wgsl`.
     Strips,
 }
 
 impl Attention {
-    /// Chooses kernels for `sizes`. With `strips`, matrix units may be used if there are kernels for heads of that
-    /// width.
+    /// Chooses kernels for `sizes`. With `strips`, matrix units are used if there are kernels for heads of this width.
     pub fn new(sizes: Sizes, software: bool, strips: bool) -> Self {
         if strips && sizes.suit_strips() {
             return Self::Strips;
@@ -61,9 +59,8 @@ impl Attention {
         Self::Bands(Bands::new(sizes.head, sizes.context, software))
     }
 
-    /// Returns the dispatches of `pass` over `storage`, the buffers of its kernel, each of about `cost_max`
-    /// floating-point operations. `gain` is a power of two by which gradients can be multiplied without overflow as
-    /// 16-bit floats.
+    /// Returns the dispatches of `pass`, each of about `cost_max` floating-point operations. `storage` has the buffers
+    /// of the kernel's bindings. `gain` is a power of two that scales gradients without overflow of 16-bit floats.
     pub fn dispatches(
         self,
         pass: AttentionPass,
@@ -114,11 +111,12 @@ impl Attention {
         })
     }
 
-    /// Returns the floating-point operations: two for each product of values of a query with those of a visible key.
+    /// Returns the number of floating-point operations: two for each product of a query's value and a visible key's
+    /// value.
     fn cost(self, pass: AttentionPass, sizes: Sizes) -> u64 {
         let products = match (self, pass) {
             (Self::Bands(_), AttentionPass::Forward) => 2,
-            // The keys are read twice.
+            // The forward kernel on matrix units reads the keys twice.
             (Self::Strips, AttentionPass::Forward) | (_, AttentionPass::Queries) => 3,
             (_, AttentionPass::Keys) => 4,
         };
@@ -128,70 +126,70 @@ impl Attention {
 }
 
 impl Sizes {
-    /// Returns true if there are kernels on matrix units.
+    /// Returns true if there are kernels on matrix units for this head width.
     fn suit_strips(self) -> bool {
         self.head.is_multiple_of(16) && self.head <= 64
     }
 }
 
-/// Values of the overrides of `kernels/parts/bands.wgsl`.
+/// Values of the overrides in `kernels/parts/bands.wgsl`.
 #[derive(Clone, Copy, Debug)]
 pub struct Bands {
-    /// D / 4.
+    /// Vectors of four values in a head, D / 4.
     pub head: u32,
-    /// Lanes of a band.
+    /// Lanes of a band. A band is eight rows of one head.
     pub lanes: u32,
-    /// Rows in a block.
+    /// Rows of the window that a band processes at a time.
     pub keys: u32,
-    /// Bands of a head in a workgroup.
+    /// Bands of one head in a workgroup.
     pub bands: u32,
     /// Heads in a workgroup.
     pub heads: u32,
 }
 
 impl Bands {
-    /// Chooses values for heads of width `head`, a multiple of 4 up to 256, and windows of `context` tokens.
+    /// Chooses the values for heads of `head` values, a multiple of 4 up to 256, and windows of `context` tokens.
     fn new(head: u32, context: u32, software: bool) -> Self {
         let head = head / 4;
         if software {
-            // Barriers are expensive there, and neighbours gain nothing from reading the same keys.
+            // On a software GPU, barriers are expensive, and lanes gain nothing from reading the same keys.
             return Self { head, lanes: 1, keys: 32, bands: 1, heads: 8 };
         }
-        // A wide head has a subgroup for each band, whose lanes take several quads each.
+        // In a wide head, a subgroup processes each band, and each lane holds several vectors of four values.
         let lanes = head.min(LANES);
         let slots = LANES / lanes;
         let bands = slots.min(context.div_ceil(8));
         Self { head, lanes, keys: 4 * lanes, bands, heads: slots / bands }
     }
 
-    /// Returns the overrides.
+    /// Returns the override constants of the kernels.
     fn constants(self) -> Vec<Constant> {
         let Self { head, lanes, keys, bands, heads } = self;
         vec![("HEAD", head), ("LANES", lanes), ("KEYS", keys), ("BANDS", bands), ("HEADS", heads)]
     }
 
-    /// Returns the number of workgroups with work, for `heads` heads, of queries or of keys, in each of `windows`
+    /// Returns the number of workgroups that have work, for `heads` heads (of queries or of keys) in each of `windows`
     /// windows.
     fn units(self, windows: u32, heads: u32, context: u32) -> u32 {
         (windows * heads).div_ceil(self.heads) * context.div_ceil(8 * self.bands)
     }
 }
 
-/// Maximum number of queries in a trial, rounded up to whole windows.
+/// Maximum number of query rows in a trial. A single window may exceed it.
 const ROWS_MAX: u32 = 2048;
-/// Factor on gradients.
+/// Factor on the trial's gradients before they are rounded to 16-bit floats.
 const GAIN: f32 = 1024.0;
-/// Error limits for a whole tensor and for each row, relative to the norm of the 32-bit result. Rows below the mean are
-/// measured against the mean. 16-bit floats keep 11 bits of each factor, which gives 4e-4 and 2e-3 for windows of up to
-/// 2,048 tokens, computed with NumPy.
+/// Error limits for a whole tensor and for each row, relative to the norm of the 32-bit result. For a row with a norm
+/// below the mean, the limit is relative to the mean. 16-bit floats keep 11 bits of each factor, which gives errors of
+/// 4e-4 and 2e-3 for windows of up to 2,048 tokens, as computed with NumPy.
 const ERROR_MAX: f64 = 3e-3;
 const ROW_ERROR_MAX: f64 = 3e-2;
 /// Number of timed runs.
 const RUNS: u32 = 3;
 
 /// Returns true if attention on matrix units agrees on `gpu` with attention on 32-bit floats, within rounding, and
-/// repeats the same bits. Returns false if there are no such units, no kernels for this head width, or no room for a
-/// trial.
+/// gives the same bits twice. Returns false if the device has no matrix units, no kernel for this head width, or no
+/// memory for a trial.
 ///
 /// # Errors
 /// [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -204,14 +202,15 @@ pub async fn agrees(gpu: &Gpu, sizes: Sizes) -> Result<bool, GpuError> {
     let expected = trial.found(gpu, &bands).await?;
     let found = trial.found(gpu, &strips).await?;
     let again = trial.found(gpu, &strips).await?;
-    Ok(found == again && trial.are_alike(&expected, &found))
+    Ok(found == again && trial.differ_only_by_rounding(&expected, &found))
 }
 
-/// Returns true if it agrees and is at least as fast. `now_us` returns microseconds since an arbitrary time.
+/// Returns true if attention on matrix units agrees and is at least as fast. `now_us` returns microseconds since an
+/// arbitrary origin.
 ///
 /// # Errors
 /// Those of [`agrees`].
-pub async fn wins(gpu: &Gpu, sizes: Sizes, now_us: &dyn Fn() -> u64) -> Result<bool, GpuError> {
+pub async fn is_faster(gpu: &Gpu, sizes: Sizes, now_us: &dyn Fn() -> u64) -> Result<bool, GpuError> {
     if !agrees(gpu, sizes).await? {
         return Ok(false);
     }
@@ -228,7 +227,7 @@ pub async fn wins(gpu: &Gpu, sizes: Sizes, now_us: &dyn Fn() -> u64) -> Result<b
     Ok(strips_us <= bands_us)
 }
 
-/// Buffers for attention of one size, forwards and backwards.
+/// Buffers for one forward and backward pass of attention.
 struct Trial {
     sizes: Sizes,
     qkv: Slice,
@@ -240,7 +239,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// Creates buffers for `sizes`, with fewer windows if there are many. Returns `None` if the device has no room.
+    /// Creates buffers for `sizes`, with at most [`ROWS_MAX`] rows. Returns `None` if the device lacks memory.
     async fn new(gpu: &Gpu, sizes: Sizes) -> Option<Self> {
         let windows = sizes.windows.min(ROWS_MAX.div_ceil(sizes.context)).max(1);
         let sizes = Sizes { windows, ..sizes };
@@ -258,7 +257,7 @@ impl Trial {
             dqkv: make(rows * wide),
         };
         let trial = gpu.allocate(8 * rows * (wide + width + heads), all).await.ok()?;
-        // Gradients small enough that they need `GAIN`.
+        // The gradients are small enough to need `GAIN`.
         for (slice, seed, size) in [(&trial.qkv, 1, 1.0), (&trial.dy, 2, 1.0 / GAIN)] {
             let mut rng = Rng::new(seed);
             let mut value = || (2.0 * rng.unit() as f32 - 1.0) * size;
@@ -268,7 +267,7 @@ impl Trial {
         Some(trial)
     }
 
-    /// Returns the programs on 32-bit floats and on matrix units.
+    /// Returns the dispatches on 32-bit floats, and those on matrix units.
     fn programs(&self, gpu: &Gpu) -> [DispatchList; 2] {
         let Self { sizes, qkv, dy, y, lse, dots, dqkv } = self;
         let software = gpu.facts().software;
@@ -295,7 +294,7 @@ impl Trial {
         })
     }
 
-    /// Returns y, followed by dqkv.
+    /// Runs `program` and returns the values of y, followed by those of dqkv.
     async fn found(&self, gpu: &Gpu, program: &DispatchList) -> Result<Vec<f32>, GpuError> {
         program.run(gpu).await?;
         let mut ring = Ring::new(gpu, "attention", 1, self.y.bytes + self.dqkv.bytes);
@@ -304,8 +303,8 @@ impl Trial {
         Ok(ring.next(gpu, |(), bytes| to_f32s(bytes))?.unwrap_or_default())
     }
 
-    /// Returns true if both hold y and dqkv that differ only by rounding.
-    fn are_alike(&self, expected: &[f32], found: &[f32]) -> bool {
+    /// Returns true if y and dqkv in `found` differ from those in `expected` only by rounding.
+    fn differ_only_by_rounding(&self, expected: &[f32], found: &[f32]) -> bool {
         let rows = (self.sizes.windows * self.sizes.context) as usize;
         let (width, wide) = (self.sizes.width() as usize, self.sizes.wide() as usize);
         if expected.len() != found.len() || expected.len() != rows * (width + wide) {
@@ -326,18 +325,19 @@ impl Trial {
 }
 
 impl Sizes {
-    /// Returns C.
+    /// Returns the values in a row of y, C = H · D.
     fn width(self) -> u32 {
         self.heads * self.head
     }
 
-    /// Returns the values in a row of qkv.
+    /// Returns the number of values in a row of qkv.
     fn wide(self) -> u32 {
         self.width() + 2 * self.kv_heads * self.head
     }
 }
 
-/// Returns true if `found` equals `expected` within the precision of 16-bit floats, by row and in total.
+/// Returns true if the rows in `found` equal those in `expected` within [`ERROR_MAX`] in total and [`ROW_ERROR_MAX`]
+/// each.
 fn near(expected: &[Vec<f32>], found: &[Vec<f32>]) -> bool {
     let squares = |row: &[f32]| row.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
     let errors: Vec<f64> = expected
@@ -357,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_roundings_are_near() {
+    fn near_accepts_only_rounding_errors() {
         let rows = |last: f32| vec![vec![1.0, -2.0], vec![3.0, 0.5], vec![0.01, last]];
         let expected = rows(0.02);
         assert!(near(&expected, &rows(0.02)) && near(&expected, &rows(0.021)));

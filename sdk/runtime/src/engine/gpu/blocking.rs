@@ -1,4 +1,4 @@
-//! Several trainers on one GPU, with calls that block until they are done.
+//! Several trainers on one GPU, with a blocking interface.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
@@ -16,16 +16,16 @@ use crate::engine::{Engine, EngineError, Exchange, StepStats, Trainer};
 use crate::model::{InnerSpec, ModelSpec};
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 
-/// Clock in microseconds since an arbitrary time.
+/// Clock in microseconds since an arbitrary origin.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Memory savings that change no bit, so that a trainer's results do not depend on the available memory.
+/// Memory plans that change no bit, so that a trainer's results do not depend on the available memory.
 const THRIFTS: [MemoryPlan; 2] = [MemoryPlan { host_hat: true, ..MemoryPlan::NONE }, MemoryPlan::EXACT];
 
-/// Factory of trainers that share one GPU and the tuning of its kernels.
+/// Factory of trainers that share one GPU and the tuning results of its kernels.
 ///
-/// Each trainer takes the memory of a separate engine. This is for native programs only, because code in a browser must
-/// not block.
+/// Each trainer needs as much memory as an engine. It is for native programs only, because code in a browser must not
+/// block.
 #[derive(Clone)]
 pub struct GpuTrainers {
     gpu: Gpu,
@@ -40,7 +40,7 @@ impl fmt::Debug for GpuTrainers {
 }
 
 impl GpuTrainers {
-    /// Opens the GPU that `options` ask for.
+    /// Opens the GPU that `options` describe.
     ///
     /// # Errors
     /// Those of [`Gpu::open`].
@@ -60,8 +60,8 @@ impl GpuTrainers {
         &self.gpu
     }
 
-    /// Creates a trainer with separate moments and separate parameters, which are initially 0. The first trainer for a
-    /// step shape takes longer, because it measures the matrix products of that shape.
+    /// Creates a trainer with its own moments and parameters; all are zero. The first trainer of each model shape takes
+    /// longer, because it measures the matrix products of that shape.
     ///
     /// # Errors
     /// Those of [`tune`] and [`GpuEngine::new`], except those of the exchange and of adapters.
@@ -89,13 +89,14 @@ impl GpuTrainers {
     }
 }
 
-/// Returns a run without exchange.
+/// Returns the spec of a run of one learner without exchange.
 fn alone(model: &ModelSpec, inner: &InnerSpec) -> RunSpec {
     let apply = ApplyPolicy::Overwrite;
     RunSpec {
         model: (*model).into(),
         inner: *inner,
-        // Many fragments have small bodies, for which the engine allocates memory.
+        // The buffers of an incoming body and of read-backs are as large as the largest fragment's body, so several
+        // fragments need less memory than one.
         exchange: ExchangeSpec { fragments: 8, sync_every: 1, block: 256, code: Code::Int4, apply },
         data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
         seed: 0,
@@ -105,21 +106,21 @@ fn alone(model: &ModelSpec, inner: &InnerSpec) -> RunSpec {
 
 /// Trainer of a model on a GPU, created by [`GpuTrainers`].
 ///
-/// Parameters and moments stay on the device. The mirror reads accessed parameters back once after a step, and writes
-/// changed ones to the device before the next step. [`Trainer::params_at`] and [`Trainer::params_mut_at`] restrict this
-/// to a part. A step returns before it is done, except the first. Loss and norm are then those of the previous step,
-/// and the next step reports divergence. If the device is lost, unreadable parameters are meaningless, and the next
-/// step returns the error.
+/// Parameters and moments stay on the device. A host copy of the parameters, the mirror, reads accessed ranges from the
+/// device once after a step, and writes changed ranges to the device before the next step. [`Trainer::params_at`] and
+/// [`Trainer::params_mut_at`] restrict this to the given ranges. Every step except the first returns before the device
+/// is done. Its loss and norm are those of the previous step, and the next step reports divergence. If the device is
+/// lost, parameters that could not be read are meaningless, and the next step returns the error.
 pub struct GpuTrainer {
     engine: RefCell<GpuEngine>,
     layout: Layout,
     ring: RefCell<Ring<Vec<ChunkRange>>>,
-    /// The mirror, if all of it is at least as recent as the device.
+    /// The mirror, if all of it is at least as recent as the device's parameters.
     whole: OnceCell<Vec<f32>>,
-    /// The mirror, if only `fresh` is at least as recent as the device.
+    /// The mirror, if only the ranges in `fresh` are at least as recent as the device's parameters.
     mirror: Cell<Vec<f32>>,
     fresh: Vec<Range<usize>>,
-    /// Ranges of the mirror not yet written to the device.
+    /// Changed ranges of the mirror that are not yet written to the device.
     written: Vec<Range<usize>>,
     fault: Cell<Option<EngineError>>,
 }
@@ -132,7 +133,7 @@ impl GpuTrainer {
             ring: RefCell::new(reader(gpu, len)),
             engine: RefCell::new(engine),
             layout,
-            // New parameters on the device are zero too.
+            // New parameters on the device are zero as well.
             whole: OnceCell::from(vec![0.0; len]),
             mirror: Cell::default(),
             fresh: Vec::new(),
@@ -145,7 +146,7 @@ impl GpuTrainer {
         0..self.layout.len()
     }
 
-    /// Reads `ranges` into `flat`, the mirror.
+    /// Reads `ranges` from the device into `flat`, the mirror.
     fn read(&self, ranges: &[Range<usize>], flat: &mut [f32]) {
         if ranges.is_empty() {
             return;
@@ -156,17 +157,17 @@ impl GpuTrainer {
         }
     }
 
-    /// Turns a complete mirror into one with `fresh` ranges.
-    fn part(&mut self) {
+    /// Converts a mirror that is recent as a whole to one with ranges in `fresh`.
+    fn split_mirror(&mut self) {
         if let Some(whole) = self.whole.take() {
             self.mirror.set(whole);
             self.fresh = one(self.all());
         }
     }
 
-    /// Returns the mirror, at least as recent as the device in `ranges`.
+    /// Updates the mirror in `ranges` and returns it.
     fn fetch(&mut self, ranges: &[Range<usize>]) -> &mut [f32] {
-        self.part();
+        self.split_mirror();
         let missing = without(ranges, &self.fresh);
         let mut mirror = self.mirror.take();
         self.read(&missing, &mut mirror);
@@ -175,9 +176,9 @@ impl GpuTrainer {
         self.mirror.get_mut()
     }
 
-    /// Writes the changed ranges to the device.
+    /// Writes the changed ranges of the mirror to the device.
     fn flush(&mut self) {
-        self.part();
+        self.split_mirror();
         let (engine, mirror) = (self.engine.get_mut(), self.mirror.get_mut());
         for range in self.written.drain(..) {
             engine.write_params(range, mirror);
@@ -227,7 +228,7 @@ impl Trainer for GpuTrainer {
 
     fn held_out_loss(&mut self, params: &[f32], windows: &[u32]) -> Result<Option<f32>, EngineError> {
         self.fetch(&one(self.all()));
-        // The device's own parameters are overwritten, so the mirror is authoritative from now on.
+        // The loss overwrites the device's parameters, so all of the mirror must be written before the next step.
         self.written = one(self.all());
         let engine = self.engine.get_mut();
         engine.set_params(params);
@@ -247,12 +248,12 @@ impl Trainer for GpuTrainer {
     }
 }
 
-/// Returns `range` as a list.
+/// Returns a list with `range` as its only element.
 fn one(range: Range<usize>) -> Vec<Range<usize>> {
     std::iter::once(range).collect()
 }
 
-/// Returns the parts of `ranges` that are in none of `taken`.
+/// Returns the parts of `ranges` that lie in none of the ranges in `taken`.
 fn without(ranges: &[Range<usize>], taken: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut left = ranges.to_vec();
     for cut in taken {

@@ -1,4 +1,4 @@
-//! Search for an adapter, and one device on it.
+//! List of GPU adapters, choice of one, and the device opened on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,13 +11,13 @@ use wgpu::{
 use super::GpuError;
 use super::kernels::{Pipelines, Slice};
 
-/// Name of a limit in WebGPU, minimum value for the kernels, and accessor.
+/// WebGPU limit: its name, the minimum value that the kernels need, and its accessor.
 type Limit = (&'static str, u64, fn(&Limits) -> u64);
 
 /// Size of the test buffers that probe for free memory, in bytes.
 const BLOCK_BYTES: u64 = 128 << 20;
 
-/// Limits that the kernels need of an adapter. WebGPU guarantees all of them by default.
+/// Limits that the kernels need. WebGPU guarantees all of them by default.
 const NEEDED: &[Limit] = &[
     ("maxStorageBuffersPerShaderStage", 8, |limits| limits.max_storage_buffers_per_shader_stage.into()),
     ("maxComputeInvocationsPerWorkgroup", 256, |limits| limits.max_compute_invocations_per_workgroup.into()),
@@ -26,14 +26,14 @@ const NEEDED: &[Limit] = &[
     ("maxStorageBufferBindingSize", 128 << 20, |limits| limits.max_storage_buffer_binding_size),
 ];
 
-/// Device features that products and attention on matrix units need.
+/// Device features that the kernels on matrix units need.
 const MATRICES: Features =
     Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(Features::SHADER_F16).union(Features::SUBGROUP);
-/// Lanes of a subgroup there, and bytes of workgroup memory.
+/// Lanes of a subgroup on a GPU whose matrix units are used.
 const SUBGROUP: u32 = 32;
 const MATRICES_BYTES: u32 = 32 << 10;
 
-/// Returns true if these are the matrices of `matmul_matrix.wgsl` and `parts/strips.wgsl`.
+/// Returns true if the kernels `matmul_matrix.wgsl` and `parts/strips.wgsl` can use matrices of this kind.
 fn is_ours(found: &wgpu::CooperativeMatrixProperties) -> bool {
     [found.m_size, found.n_size, found.k_size] == [16; 3]
         && found.ab_type == wgpu::CooperativeScalarType::F16
@@ -43,49 +43,49 @@ fn is_ours(found: &wgpu::CooperativeMatrixProperties) -> bool {
 /// Properties of an adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterFacts {
-    /// Name from its driver.
+    /// Name reported by the driver.
     pub name: String,
-    /// "discrete GPU", "integrated GPU", "virtual GPU", "software" or "unknown".
+    /// Type of device: "discrete GPU", "integrated GPU", "virtual GPU", "software" or "unknown".
     pub kind: &'static str,
-    /// "vulkan", "metal" or "webgpu".
+    /// API of the driver: "vulkan", "metal" or "webgpu".
     pub backend: &'static str,
-    /// Driver and version.
+    /// Name and version of the driver.
     pub driver: String,
-    /// Whether it is a software GPU.
+    /// Whether it is a software GPU, which runs on the CPU.
     pub software: bool,
     /// Largest binding of a kernel, in bytes.
     pub binding_bytes_max: u64,
     /// Largest buffer, in bytes.
     pub buffer_bytes_max: u64,
-    /// Whether it supports 16-bit floats.
+    /// Whether the adapter supports 16-bit floats.
     pub f16: bool,
-    /// Whether it can time kernels.
+    /// Whether the adapter can time kernels.
     pub timestamps: bool,
-    /// Whether it supports subgroup operations.
+    /// Whether the adapter supports subgroup operations.
     pub subgroups: bool,
-    /// Whether it has the matrix units that our kernels use: 16 × 16 values, 16-bit floats with 32-bit sums, and
-    /// subgroups of 32.
+    /// Whether the adapter has matrix units that our kernels can use: 16 × 16 matrices of 16-bit floats with 32-bit
+    /// sums, and subgroups of 32 lanes.
     pub matrices: bool,
-    /// Reason why it cannot be used, if any.
+    /// The first limit that is too low for the kernels; `None` if the adapter is usable.
     pub unfit: Option<GpuError>,
 }
 
 /// Choice of an adapter, and restrictions on its use.
 #[derive(Clone, Debug, Default)]
 pub struct GpuOptions {
-    /// Part of the name of the adapter to use. `None` selects the best adapter.
+    /// Substring of the name of the adapter to use. `None` selects the best adapter.
     pub adapter: Option<String>,
-    /// Accepts a software GPU.
+    /// Accepts a software GPU too.
     pub software: bool,
-    /// Keeps to WebGPU's default limits, regardless of the adapter's.
+    /// Uses WebGPU's default limits, even if the adapter allows more.
     pub default_limits: bool,
-    /// Multiplies 32-bit floats only, even if the adapter has matrix units.
+    /// Multiplies only 32-bit floats, even if the adapter has matrix units.
     pub whole_products: bool,
-    /// Maximum size of a binding in bytes, even if the adapter allows more.
+    /// Maximum size of a binding in bytes, if it is below the adapter's limit.
     pub binding_bytes_max: Option<u64>,
 }
 
-/// A device and its fault, if any. Clones share it.
+/// Device with the record of its first fault. Clones share both.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     pub(super) device: wgpu::Device,
@@ -95,10 +95,10 @@ pub struct Gpu {
     binding_bytes_max: u64,
     has_matrices: bool,
     fault: Arc<Mutex<Option<GpuError>>>,
-    taken: Arc<AtomicU64>,
+    allocated: Arc<AtomicU64>,
 }
 
-/// Returns all adapters, best first.
+/// Returns the properties of all adapters, best first.
 pub async fn adapters() -> Vec<AdapterFacts> {
     found().await.iter().map(facts).collect()
 }
@@ -110,7 +110,7 @@ async fn found() -> Vec<wgpu::Adapter> {
     adapters.sort_by_key(|adapter| match adapter.get_info().device_type {
         DeviceType::DiscreteGpu => 0,
         DeviceType::IntegratedGpu => 1,
-        // Browsers do not report the type.
+        // Browsers do not report the type of the device.
         DeviceType::Other | DeviceType::VirtualGpu => 2,
         DeviceType::Cpu => 3,
     });
@@ -155,8 +155,9 @@ impl Gpu {
     /// Opens a device on the best adapter that `options` allow.
     ///
     /// # Errors
-    /// [`GpuError::NoAdapter`], [`GpuError::NotNamed`], [`GpuError::SoftwareOnly`], [`GpuError::Limit`] and
-    /// [`GpuError::NoDevice`].
+    /// - [`GpuError::NoAdapter`], [`GpuError::NotNamed`], [`GpuError::SoftwareOnly`], [`GpuError::Limit`]: no adapter
+    ///   is suitable.
+    /// - [`GpuError::NoDevice`]: the adapter provides no device.
     pub async fn open(options: &GpuOptions) -> Result<Self, GpuError> {
         let adapters = found().await;
         let all: Vec<AdapterFacts> = adapters.iter().map(facts).collect();
@@ -202,22 +203,22 @@ impl Gpu {
         let binding_bytes_max = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
         let binding_bytes_max = options.binding_bytes_max.unwrap_or(u64::MAX).min(binding_bytes_max);
         let (pipelines, facts) = (Arc::default(), Arc::new(facts));
-        let taken = Arc::default();
-        Ok(Self { device, queue, pipelines, facts, binding_bytes_max, has_matrices, fault, taken })
+        let allocated = Arc::default();
+        Ok(Self { device, queue, pipelines, facts, binding_bytes_max, has_matrices, fault, allocated })
     }
 
-    /// Returns true if products may run on its matrix units.
+    /// Returns true if kernels may use the device's matrix units.
     pub(in crate::engine) fn has_matrices(&self) -> bool {
         self.has_matrices
     }
 
-    /// Pretends that the device has matrix units, even if its driver does not list them.
+    /// Makes the device claim matrix units, even if its driver does not list them.
     #[cfg(test)]
     pub(in crate::engine) fn with_matrices(self) -> Self {
         Self { has_matrices: true, ..self }
     }
 
-    /// Returns the properties of its adapter.
+    /// Returns the properties of the device's adapter.
     #[must_use]
     pub fn facts(&self) -> &AdapterFacts {
         &self.facts
@@ -229,10 +230,10 @@ impl Gpu {
         self.binding_bytes_max
     }
 
-    /// Checks that no error has occurred since the device was opened.
+    /// Checks that no error has been recorded since the device was opened.
     ///
     /// # Errors
-    /// [`GpuError::Lost`] or [`GpuError::Refused`]: the device is no longer usable.
+    /// [`GpuError::Lost`] or [`GpuError::Refused`] if the device is no longer usable.
     pub fn check(&self) -> Result<(), GpuError> {
         match &*self.fault.lock().expect("no thread panics with the lock") {
             None => Ok(()),
@@ -240,39 +241,40 @@ impl Gpu {
         }
     }
 
-    /// Destroys the device, as a driver reset would.
+    /// Destroys the device, as a driver reset would do.
     pub fn lose(&self) {
         self.device.destroy();
         self.note_loss("destroyed on purpose");
     }
 
-    /// Records that the device is gone, unless this is known. The official notice may come later than the first
-    /// symptom.
+    /// Records a loss of the device, unless one is recorded. A failed operation may show the loss before the driver's
+    /// callback does.
     pub(super) fn note_loss(&self, reason: &str) {
         note(&self.fault, GpuError::Lost { reason: reason.to_owned() });
     }
 
-    /// Writes `values` to the start of `slice`, before all later submissions.
+    /// Writes `values` to the start of `slice`. All later submissions see them.
     pub(super) fn write(&self, slice: &Slice, values: &[f32]) {
         self.queue.write_buffer(&slice.buffer, slice.start_byte, &from_f32s(values));
     }
 
-    /// Returns the bytes of all buffers ever created on it, except the parameters of dispatches (256 bytes each).
-    pub(super) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
+    /// Returns the total size in bytes of all buffers created on the device, dropped ones included. The uniforms of
+    /// dispatches (256 bytes each) do not count.
+    pub(super) fn allocated_bytes(&self) -> u64 {
+        self.allocated.load(Ordering::Relaxed)
     }
 
-    /// Counts a buffer of `bytes` created on it.
-    pub(super) fn take(&self, bytes: u64) {
-        self.taken.fetch_add(bytes, Ordering::Relaxed);
+    /// Adds a new buffer of `bytes` to the total that [`Self::allocated_bytes`] returns.
+    pub(super) fn add_allocated(&self, bytes: u64) {
+        self.allocated.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the error that `bytes` are not free.
-    pub(super) fn no_room(&self, bytes: u64) -> GpuError {
+    /// Returns the error that the device has less than `bytes` of free memory.
+    pub(super) fn out_of_memory(&self, bytes: u64) -> GpuError {
         GpuError::Memory { adapter: self.facts.name.clone(), needed_mib: bytes.div_ceil(1 << 20) }
     }
 
-    /// Returns true if buffers of `bytes` in total can be allocated.
+    /// Returns true if buffers of `bytes` in total can be allocated on the device.
     pub(super) async fn has_free(&self, bytes: u64) -> bool {
         let largest = self.binding_bytes_max.clamp(4, BLOCK_BYTES);
         let buffer = |size: u64| {
@@ -289,30 +291,30 @@ impl Gpu {
         made.is_ok()
     }
 
-    /// Runs `make`, which allocates buffers of about `bytes`.
+    /// Runs `make`, which allocates buffers of about `bytes` in total.
     ///
     /// # Errors
-    /// [`GpuError::Memory`]: they do not fit.
+    /// [`GpuError::Memory`] if the device lacks memory for them.
     pub(super) async fn allocate<T>(&self, bytes: u64, make: impl FnOnce() -> T) -> Result<T, GpuError> {
         let scope = self.device.push_error_scope(ErrorFilter::OutOfMemory);
         let made = make();
         match scope.pop().await {
             None => Ok(made),
-            Some(_) => Err(self.no_room(bytes)),
+            Some(_) => Err(self.out_of_memory(bytes)),
         }
     }
 }
 
-/// Permits the use of features that wgpu calls experimental.
+/// Enables the features that wgpu calls experimental.
 #[allow(unsafe_code, reason = "what wgpu asks for; see below")]
 fn experimental() -> ExperimentalFeatures {
     // SAFETY: wgpu warns of faults in unfinished features. Only cooperative matrices are used, by the kernels of
-    // products and of attention, and each device must first reproduce the results of other kernels. This comparison
-    // also guards against naga's barriers, which order less than they should there (gfx-rs/wgpu issue 8805).
+    // products and attention, and each device must first reproduce the results of other kernels. This check also covers
+    // naga's barriers, which order fewer accesses than these kernels need (gfx-rs/wgpu issue 8805).
     unsafe { ExperimentalFeatures::enabled() }
 }
 
-/// Records a fault. The first fault is the cause of later ones, but a loss explains all of them.
+/// Records a fault. The first fault stays, as the cause of later ones, but a loss replaces any other fault.
 fn note(fault: &Mutex<Option<GpuError>>, found: GpuError) {
     let mut fault = fault.lock().expect("no thread panics with the lock");
     if fault.is_none()
@@ -322,7 +324,7 @@ fn note(fault: &Mutex<Option<GpuError>>, found: GpuError) {
     }
 }
 
-/// Returns the index of the adapter to use among `all`, best first.
+/// Returns the index of the adapter to use in `all`, which is sorted best first.
 fn choose(all: &[AdapterFacts], options: &GpuOptions) -> Result<usize, GpuError> {
     let named = |facts: &&AdapterFacts| match &options.adapter {
         Some(part) => facts.name.to_lowercase().contains(&part.to_lowercase()),

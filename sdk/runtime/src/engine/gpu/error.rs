@@ -2,27 +2,27 @@
 
 use crate::wire::Code;
 
-/// Reason why no GPU is available for training.
+/// Error of a GPU or of its choice.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GpuError {
-    /// No computing device was found.
+    /// The system lists no GPU.
     #[error("no GPU was found: install its Vulkan driver, or use the CPU engine")]
     NoAdapter,
     /// No GPU has the requested name.
     #[error("no GPU has {wanted:?} in its name; choose from: {}", found.join(", "))]
     NotNamed {
-        /// Requested part of a name.
+        /// Requested substring of a name.
         wanted: String,
         /// Names of the available GPUs.
         found: Vec<String>,
     },
-    /// The only GPU is a software one.
+    /// Only software GPUs are available, and the options do not accept one.
     #[error("the only GPU is {adapter}, a software GPU on the CPU: the CPU engine is faster")]
     SoftwareOnly {
         /// Name of the adapter.
         adapter: String,
     },
-    /// The adapter cannot do what the kernels need.
+    /// A limit of the adapter is too low for the kernels.
     #[error("{adapter} allows {limit} = {found}, but {needed} are needed: use the CPU engine")]
     Limit {
         /// Name of the adapter.
@@ -34,15 +34,15 @@ pub enum GpuError {
         /// Value that the kernels need.
         needed: u64,
     },
-    /// The adapter provided no device.
+    /// The adapter did not open a device.
     #[error("cannot open {adapter}: {reason}")]
     NoDevice {
         /// Name of the adapter.
         adapter: String,
-        /// Reason from the adapter.
+        /// Error message of the adapter.
         reason: String,
     },
-    /// A size that is not a multiple of four, which the kernels require.
+    /// A size of the model is not a multiple of four.
     #[error("{field} is {value}, but the GPU engine needs a multiple of 4: use the CPU engine")]
     Shape {
         /// Field of the model.
@@ -50,7 +50,7 @@ pub enum GpuError {
         /// Value of the field.
         value: u32,
     },
-    /// A code of the exchange without kernels.
+    /// There are no kernels for the code that the run exchanges.
     #[error(
         "the run exchanges in {code:?}, but the GPU engine supports Int4, E3m0 or F32: use the CPU engine"
     )]
@@ -58,27 +58,27 @@ pub enum GpuError {
         /// The run's code.
         code: Code,
     },
-    /// Heads that are too wide for a workgroup.
+    /// Attention heads are too wide for a workgroup.
     #[error("a head is {width} wide, but the GPU engine supports at most {width_max}: use the CPU engine")]
     Head {
-        /// D.
+        /// Values in a head, D.
         width: u32,
         /// Maximum width.
         width_max: u32,
     },
-    /// A matrix that exceeds the binding limit.
+    /// A matrix or body exceeds the binding limit.
     #[error("{tensor} takes {bytes} bytes, but {adapter} binds at most {bytes_max}: use the CPU engine")]
     TensorTooLarge {
-        /// Name of the matrix.
+        /// Name of the matrix or body.
         tensor: String,
-        /// Size of the matrix.
+        /// Its size, in bytes.
         bytes: u64,
-        /// Maximum size of a binding.
+        /// Maximum size of a binding, in bytes.
         bytes_max: u64,
         /// Name of the adapter.
         adapter: String,
     },
-    /// The model does not fit.
+    /// The device lacks free memory for the model.
     #[error(
         "{adapter} has less than {needed_mib} MiB of memory free: choose a smaller preset, or use the CPU engine"
     )]
@@ -88,16 +88,16 @@ pub enum GpuError {
         /// Memory needed, in MiB.
         needed_mib: u64,
     },
-    /// The device is gone: reset, unplugged, or taken by the system.
+    /// The device is gone: it was reset, unplugged, or taken by the system.
     #[error("the GPU was lost: {reason}")]
     Lost {
         /// Reason from the driver.
         reason: String,
     },
-    /// A command was refused, because of a mistake in this program or in the driver.
+    /// The device rejected a command because of a mistake in this program or in the driver.
     #[error("the GPU refused a command: {reason}")]
     Refused {
-        /// Reason for the refusal.
+        /// Error message of the device.
         reason: String,
     },
 }

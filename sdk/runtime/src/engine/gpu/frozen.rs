@@ -1,4 +1,4 @@
-//! Frozen weights in device memory, in their original form.
+//! Frozen weights in device memory, in the form in which they were fetched.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,16 +15,16 @@ use crate::model::{Dims, FROZEN_BLOCK, FrozenForm, FrozenWeights, Slots};
 /// Planned layout of frozen weights on the device.
 #[derive(Clone, Debug)]
 pub struct FrozenPlan {
-    /// Flat range and row length of each matrix, group of adjacent matrices, or slice of embedding and head.
+    /// Flat range and row length of each matrix, group of adjacent matrices, or slice of embedding or head.
     matrices: Vec<(Range<usize>, usize)>,
-    /// Ranges of the norms.
+    /// Flat ranges of the norms.
     vectors: Vec<Range<usize>>,
     form: FrozenForm,
-    /// Rows of the embedding or head in a slice. The last slice may have fewer.
+    /// Number of rows in a slice of the embedding or head. The last slice may have fewer.
     slice_rows: usize,
 }
 
-/// Returns the bytes of some rows of a matrix on the device.
+/// Returns the size of `rows` rows of a matrix on the device, in bytes.
 fn bytes(form: FrozenForm, rows: usize, cols: usize) -> u64 {
     let bytes = match form {
         FrozenForm::F16 => 2 * rows * cols,
@@ -34,10 +34,12 @@ fn bytes(form: FrozenForm, rows: usize, cols: usize) -> u64 {
 }
 
 impl FrozenPlan {
-    /// Splits the weights of a model into buffers of at most `bytes_max`.
+    /// Divides the weights of a model into buffers of at most `bytes_max` bytes. `adapter` is the device's name for
+    /// errors.
     ///
     /// # Errors
-    /// [`GpuError::TensorTooLarge`]: a matrix other than embedding and head, or 128 rows of those, exceeds it.
+    /// [`GpuError::TensorTooLarge`] if a matrix other than embedding and head, or [`ALIGN`] rows of those, exceed
+    /// `bytes_max`.
     pub fn new(
         dims: &Dims,
         slots: &Slots,
@@ -71,14 +73,14 @@ impl FrozenPlan {
         }
     }
 
-    /// Returns the bytes on the device.
+    /// Returns the size of the weights on the device, in bytes.
     pub fn bytes(&self) -> u64 {
         let of = |(flat, cols): &(Range<usize>, usize)| bytes(self.form, flat.len() / cols, *cols);
         let vectors: u64 = self.vectors.iter().map(|flat| vector_bytes(flat.len())).sum();
         self.matrices.iter().map(of).sum::<u64>() + vectors
     }
 
-    /// Does the same as [`super::arena::Arena::row_slices`].
+    /// Returns slices of `matrix` as [`super::arena::Arena::row_slices`] does.
     pub fn row_slices(&self, dims: &Dims, matrix: &Range<usize>) -> Vec<(usize, usize, Range<usize>)> {
         super::arena::row_slices(self.slice_rows, dims, matrix)
     }
@@ -92,14 +94,14 @@ fn vector_bytes(len: usize) -> u64 {
 #[derive(Debug)]
 pub struct Frozen {
     plan: FrozenPlan,
-    /// Slices by the start of their flat range.
-    places: BTreeMap<usize, Slice>,
+    /// Slices on the device, by the start of their flat range.
+    slices: BTreeMap<usize, Slice>,
 }
 
 impl Frozen {
     /// Writes `weights` to the device according to `plan`.
     pub fn new(gpu: &Gpu, plan: FrozenPlan, weights: &FrozenWeights) -> Self {
-        let mut places = BTreeMap::new();
+        let mut slices = BTreeMap::new();
         for (flat, cols) in &plan.matrices {
             let size = bytes(plan.form, flat.len() / cols, *cols);
             let buffer = buffer(gpu, "frozen", size / 4);
@@ -109,9 +111,9 @@ impl Frozen {
                 gpu.queue.write_buffer(&buffer, at, part);
                 at += part.len() as u64;
             }
-            // Written data stays in separate memory until the next submission.
+            // The queue holds written data in separate memory until a submission. An empty one releases it.
             gpu.queue.submit([]);
-            places.insert(flat.start, Slice::whole(&buffer));
+            slices.insert(flat.start, Slice::whole(&buffer));
         }
         let vectors = buffer(gpu, "frozen", plan.vectors.iter().map(|v| vector_bytes(v.len()) / 4).sum());
         let mut start_byte = 0;
@@ -120,10 +122,10 @@ impl Frozen {
             weights.read(flat.clone(), &mut values);
             let slice = Slice { buffer: vectors.clone(), start_byte, bytes: 4 * flat.len() as u64 };
             gpu.write(&slice, &values);
-            places.insert(flat.start, slice);
+            slices.insert(flat.start, slice);
             start_byte += vector_bytes(flat.len());
         }
-        Self { plan, places }
+        Self { plan, slices }
     }
 
     /// Returns the layout.
@@ -131,7 +133,7 @@ impl Frozen {
         &self.plan
     }
 
-    /// Returns the storage form of matrices.
+    /// Returns the number format of the matrices.
     pub fn values(&self) -> Values {
         match self.plan.form {
             FrozenForm::F16 => Values::Half,
@@ -139,10 +141,10 @@ impl Frozen {
         }
     }
 
-    /// Returns the slice of the matrix, matrix group, slice of embedding or head, or vector that begins at the start of
-    /// `flat`.
+    /// Returns the slice of the tensor, tensor group, or slice of embedding or head whose flat range begins at the
+    /// start of `flat`.
     pub fn slice(&self, flat: &Range<usize>) -> Slice {
-        self.places.get(&flat.start).cloned().unwrap_or_else(|| unreachable!("no tensor begins at {flat:?}"))
+        self.slices.get(&flat.start).cloned().unwrap_or_else(|| unreachable!("no tensor begins at {flat:?}"))
     }
 }
 
@@ -162,19 +164,19 @@ mod tests {
         (dims, slots, plan)
     }
 
-    /// Two bytes for each of 134.5 M values, or one and an eighth.
+    /// The model has 134.5 million values of 2 bytes, or of 1.125 bytes as 8-bit codes with scales.
     #[test]
-    fn takes_about_what_it_was_given() {
+    fn size_is_that_of_the_form() {
         let spec = Preset::Llama135m.model(49_152);
         let bytes = |form| plan(&spec, form, 128 << 20).2.unwrap().bytes();
         assert_eq!(bytes(FrozenForm::F16) / 1_000_000, 269);
         assert_eq!(bytes(FrozenForm::Int8) / 1_000_000, 151);
     }
 
-    /// Each tensor except embedding and head lies in one piece, regardless of the binding limit. Those two come in
-    /// slices.
+    /// Each tensor other than embedding and head lies in one buffer, whatever the binding limit. Embedding and head lie
+    /// in slices.
     #[test]
-    fn every_tensor_has_its_place() {
+    fn every_tensor_lies_in_one_buffer() {
         for (untied_head, form, bytes_max, slices) in [
             (false, FrozenForm::F16, 128 << 20, 1),
             (true, FrozenForm::F16, 48 << 10, 3),

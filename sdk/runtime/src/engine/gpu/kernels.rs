@@ -1,7 +1,7 @@
-//! Table of kernels, with one row for each. The source lies in `kernels/` under the kernel's name, and shared source in
-//! `kernels/parts/`.
+//! Table of the kernels, one row each. The source of a kernel is `kernels/NAME.wgsl`; source that several kernels share
+//! is in `kernels/parts/`.
 //!
-//! Binding 0 is the uniform `Params`, whose fields are those of the struct in the row. The storage buffers follow in
+//! Binding 0 is the uniform `Params` with the fields of the struct that the row names. The storage buffers follow in
 //! the order of the row.
 
 use std::collections::BTreeMap;
@@ -27,18 +27,18 @@ pub enum Access {
 pub struct Kernel {
     /// Name of the kernel and of its file.
     pub name: &'static str,
-    /// Shared source that precedes it, from `kernels/parts/`.
+    /// Names of the shared sources before the kernel's own, in `kernels/parts/`.
     #[cfg(test)]
     pub parts: &'static [&'static str],
-    /// WGSL, with its parts.
+    /// WGSL source, shared sources included.
     pub source: &'static str,
-    /// The fields of `Params`.
+    /// Fields of `Params`.
     pub fields: &'static [params::Field],
-    /// Storage buffers, from binding 1 on.
+    /// Access to the storage buffers, from binding 1 on.
     pub storage: &'static [Access],
 }
 
-/// A kernel whose uniform is a `P`.
+/// Kernel with uniform parameters of type `P`.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelOf<P> {
     kernel: &'static Kernel,
@@ -46,7 +46,7 @@ pub struct KernelOf<P> {
 }
 
 impl<P: Params> KernelOf<P> {
-    /// Combines the kernel with its parameters.
+    /// Combines the kernel with the values of its parameters.
     pub fn with(self, params: P) -> Call {
         Call { kernel: self.kernel, params: params.words() }
     }
@@ -65,7 +65,7 @@ impl Call {
         self.kernel
     }
 
-    /// Returns the words of its uniform.
+    /// Returns the words of the uniform parameters.
     pub fn params(&self) -> &[u32] {
         &self.params
     }
@@ -137,13 +137,14 @@ kernels! {
     REBASE = "rebase", Rebase, [Read, Read, Write];
 }
 
-/// Alignment of a binding's start, in bytes: WebGPU's default, and a multiple of any other.
+/// Alignment of a binding's start in bytes: the default of WebGPU, and a multiple of every other alignment that it
+/// allows.
 pub const ALIGN_BYTES: u64 = 256;
 
-/// A part of a device buffer, as a kernel sees it.
+/// Part of a device buffer that is bound to a kernel.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    /// Containing buffer.
+    /// Buffer that contains the slice.
     pub buffer: wgpu::Buffer,
     /// First byte, a multiple of [`ALIGN_BYTES`].
     pub start_byte: u64,
@@ -157,7 +158,7 @@ impl Slice {
         Self { buffer: buffer.clone(), start_byte: 0, bytes: buffer.size() }
     }
 
-    /// Returns the rest of the slice, starting `values` 32-bit words after its start.
+    /// Returns the part of the slice that starts `values` 32-bit words after its start.
     pub fn after(&self, values: u64) -> Self {
         let bytes = values * 4;
         Self { buffer: self.buffer.clone(), start_byte: self.start_byte + bytes, bytes: self.bytes - bytes }
@@ -172,7 +173,7 @@ impl Slice {
 /// Name and value of an `override`.
 pub type Constant = (&'static str, u32);
 
-/// Compiled kernels of one device, by name and constants. Each is compiled only once.
+/// Compiled kernels of one device, by name and constants.
 #[derive(Debug, Default)]
 pub struct Pipelines(Mutex<BTreeMap<(&'static str, Vec<Constant>), Pipeline>>);
 
@@ -181,12 +182,12 @@ pub struct Pipelines(Mutex<BTreeMap<(&'static str, Vec<Constant>), Pipeline>>);
 pub struct Pipeline {
     /// Pipeline to dispatch.
     pub pipeline: wgpu::ComputePipeline,
-    /// Layout of its bindings.
+    /// Layout of the kernel's bindings.
     pub layout: wgpu::BindGroupLayout,
 }
 
 impl Pipelines {
-    /// Returns `kernel` with these values of its `override`s, compiled on `device` on first use.
+    /// Returns `kernel` with `constants`, the values of its overrides. Compiles it on `device` on first use.
     pub fn get(&self, device: &wgpu::Device, kernel: &Kernel, constants: &[Constant]) -> Pipeline {
         let mut all = self.0.lock().expect("no thread panics with the lock");
         all.entry((kernel.name, constants.to_vec()))

@@ -1,9 +1,11 @@
 //! Uniform `Params` of each kernel: a struct with the fields of its WGSL counterpart, in the same order.
 //!
-//! A kernel can only be dispatched with its own struct ([`super::kernels::KernelOf`]). A test compares names, types and
-//! order of the fields with those that naga reads in the source.
+//! Sizes are written with the letters of the model: R rows (tokens) of C values, B windows of T tokens, H query heads
+//! and K key heads of D values, F feed-forward values, E experts, and V tokens in the vocabulary. A quad is four
+//! adjacent values. A kernel can only be dispatched with its own struct ([`super::kernels::KernelOf`]). A test compares
+//! names, types and order of the fields with those that naga reads in the source.
 
-/// One 32-bit word of a uniform.
+/// Type of a 32-bit word in a uniform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// `u32`.
@@ -15,16 +17,16 @@ pub enum Word {
 /// Name and type of a field.
 pub type Field = (&'static str, Word);
 
-/// The parameters of a kernel.
+/// Uniform parameters of one kernel.
 pub trait Params: Copy {
-    /// Fields, in the order of the words.
+    /// Names and types of the fields, in the order of the words.
     const FIELDS: &'static [Field];
 
     /// Returns the words of the uniform.
     fn words(self) -> Vec<u32>;
 }
 
-/// Type of a field, and its value as a word.
+/// Scalar type of a field, with its conversion to a word.
 trait Scalar {
     const WORD: Word;
     fn word(self) -> u32;
@@ -67,13 +69,13 @@ macro_rules! params {
 }
 
 params! {
-    /// A matrix product, or the sum of its parts: `parts/matmul.wgsl`.
+    /// Matrix product, or the sum of its partial sums: `parts/matmul.wgsl`.
     Product {
         /// Rows of C.
         m: u32,
         /// Columns of C.
         n: u32,
-        /// Terms of each sum; in `matmul_sum` the number of partial sums.
+        /// Number of terms in each sum; for `matmul_sum`, number of partial sums.
         k: u32,
         /// Stride of A's rows, in quads.
         a_stride: u32,
@@ -83,37 +85,37 @@ params! {
         c_stride: u32,
         /// First row of C to compute.
         row: u32,
-        /// Number of terms that one workgroup sums.
+        /// Number of terms in a partial sum, which one workgroup computes.
         depth: u32,
-        /// First quad in A's rows.
+        /// First quad of A within its rows.
         a_first: u32,
-        /// First quad in C's rows.
+        /// First quad of C within its rows.
         c_first: u32,
         /// Factor on the product.
         scale: f32,
-        /// Factor on A, and divisor of the sums, if 16-bit floats are multiplied.
+        /// Factor on the gradients in A before they are rounded to 16-bit floats. The sums are divided by it.
         gain: f32,
     }
 
-    /// A vector that is read four values at a time: `halve.wgsl`.
+    /// Conversion of a vector to 16-bit floats: `halve.wgsl`.
     Halve {
-        /// Values / 4.
+        /// Number of quads.
         quads: u32,
     }
 
-    /// Zeros, `clear.wgsl`.
+    /// Zeroing of a vector: `clear.wgsl`.
     Clear {
-        /// Values / 4.
+        /// Number of quads.
         quads: u32,
     }
 
-    /// A slice of the embedding, `embed.wgsl` and `embed_grad.wgsl`.
+    /// Slice of the embedding: `embed.wgsl` and `embed_grad.wgsl`.
     Embed {
-        /// R.
+        /// Number of rows, R.
         rows: u32,
-        /// C / 4.
+        /// Quads in a row, C / 4.
         quads: u32,
-        /// The slice's first row of the vocabulary.
+        /// First row of the embedding in the slice.
         first: u32,
         /// Number of rows in the slice.
         count: u32,
@@ -121,19 +123,19 @@ params! {
 
     /// RMSNorm: `norm.wgsl`.
     Norm {
-        /// R.
+        /// Number of rows, R.
         rows: u32,
-        /// C / 4.
+        /// Quads in a row, C / 4.
         quads: u32,
-        /// Constant that keeps the root away from 0.
+        /// Constant added to the mean square, which keeps the root above 0.
         eps: f32,
     }
 
     /// Gradient of RMSNorm: `norm_grad.wgsl`.
     NormGrad {
-        /// R.
+        /// Number of rows, R.
         rows: u32,
-        /// C / 4.
+        /// Quads in a row, C / 4.
         quads: u32,
         /// Number of rows over which one workgroup sums the weight's gradient.
         rows_per_group: u32,
@@ -141,139 +143,139 @@ params! {
         add: u32,
     }
 
-    /// The sum of rows: `column_sum.wgsl`.
+    /// Sum of rows: `column_sum.wgsl`.
     ColumnSum {
-        /// R.
+        /// Number of rows.
         rows: u32,
-        /// C / 4.
+        /// Quads in a row, C / 4.
         quads: u32,
         /// 1 to add to the sum, 0 to set it.
         add: u32,
     }
 
-    /// Rotary positions: `rotary.wgsl`.
+    /// Rotary position embedding: `rotary.wgsl`.
     Rotary {
-        /// R.
+        /// Number of rows, R.
         rows: u32,
-        /// T.
+        /// Tokens in a window, T.
         context: u32,
-        /// Values in a row.
+        /// Number of values in a row of qkv.
         stride: u32,
-        /// Heads that are rotated, of queries and of keys.
+        /// Number of heads to rotate, H + K.
         heads: u32,
-        /// D / 2.
+        /// Half the values in a head, D / 2.
         half: u32,
-        /// 1 forwards, −1 backwards.
+        /// Direction of the rotation: 1 forward, −1 backward.
         sign: f32,
     }
 
     /// Attention and its gradients: `parts/bands.wgsl`.
     Attention {
-        /// B.
+        /// Number of windows, B.
         windows: u32,
-        /// T.
+        /// Tokens in a window, T.
         context: u32,
-        /// H.
+        /// Number of query heads, H.
         heads: u32,
-        /// K.
+        /// Number of key heads, K.
         kv_heads: u32,
-        /// First of the workgroups with work.
+        /// First unit of work of this dispatch.
         first: u32,
-        /// End of the workgroups with work, exclusive.
+        /// End of this dispatch's units of work, exclusive.
         end: u32,
     }
 
     /// Attention and its gradients on matrix units: `parts/strips.wgsl`.
     AttentionMatrix {
-        /// B.
+        /// Number of windows, B.
         windows: u32,
-        /// T.
+        /// Tokens in a window, T.
         context: u32,
-        /// H.
+        /// Number of query heads, H.
         heads: u32,
-        /// K.
+        /// Number of key heads, K.
         kv_heads: u32,
-        /// First of the workgroups with work.
+        /// First unit of work of this dispatch.
         first: u32,
-        /// End of the workgroups with work, exclusive.
+        /// End of this dispatch's units of work, exclusive.
         end: u32,
-        /// Factor on gradients during the computation.
+        /// Factor on gradients before they are rounded to 16-bit floats.
         gain: f32,
     }
 
-    /// Dot products of rows: `attention_dots.wgsl`.
+    /// Dot product of output and its gradient for each token and head: `attention_dots.wgsl`.
     AttentionDots {
-        /// R · H.
+        /// Number of tokens times heads, R · H.
         rows: u32,
-        /// D / 4.
+        /// Quads in a head, D / 4.
         quads: u32,
     }
 
-    /// The feed-forward layer's gate, `swiglu.wgsl`, and its gradient, `swiglu_grad.wgsl`.
+    /// SwiGLU gate, `swiglu.wgsl`, and its gradient, `swiglu_grad.wgsl`.
     Swiglu {
-        /// R.
+        /// Number of rows, R.
         rows: u32,
-        /// F / 4.
+        /// Quads in a row, F / 4.
         quads: u32,
     }
 
-    /// The router of a mixture of experts: `route.wgsl`.
+    /// Router of a mixture of experts: `route.wgsl`.
     Route {
-        /// R.
+        /// Number of rows, R.
         rows: u32,
-        /// E.
+        /// Number of experts, E.
         experts: u32,
-        /// Columns, at least E.
+        /// Stride of the router's rows, at least E.
         stride: u32,
-        /// Experts of a token.
+        /// Number of experts chosen for each token.
         chosen: u32,
     }
 
-    /// Tokens of each window in each expert: `expert_count.wgsl`.
+    /// Count of each window's tokens in each expert: `expert_count.wgsl`.
     ExpertCount {
-        /// Windows.
+        /// Number of windows, B.
         windows: u32,
-        /// T.
+        /// Tokens in a window, T.
         context: u32,
-        /// E.
+        /// Number of experts, E.
         experts: u32,
-        /// Columns, at least E.
+        /// Stride of the router's rows, at least E.
         stride: u32,
-        /// Start of the layer's counts.
+        /// Index of the layer's first count.
         first: u32,
-        /// E times the weight of a layer's load-balancing loss.
+        /// Weight of a layer's load-balancing loss, times E.
         aux: f32,
     }
 
-    /// The gate of one expert, `expert.wgsl`, and its gradient, `expert_grad.wgsl`.
+    /// Gate of one expert, `expert.wgsl`, and its gradient, `expert_grad.wgsl`.
     Expert {
-        /// R.
+        /// Number of rows, R.
         rows: u32,
-        /// F / 4.
+        /// Quads in a row, F / 4.
         quads: u32,
-        /// Stride of the rows of weights.
+        /// Stride of the router's rows, at least E.
         stride: u32,
         /// Index of the expert.
         column: u32,
     }
 
-    /// The gradient of the router's logits: `route_grad.wgsl`.
+    /// Gradient of the router's logits: `route_grad.wgsl`.
     RouteGrad {
-        /// R.
+        /// Number of rows, R.
         rows: u32,
-        /// T.
+        /// Tokens in a window, T.
         context: u32,
-        /// E.
+        /// Number of experts, E.
         experts: u32,
-        /// Columns, at least E.
+        /// Stride of the router's rows, at least E.
         stride: u32,
     }
 
-    /// Losses of some rows of logits: `cross_entropy.wgsl`.
+    /// Losses and logit gradients of some tokens: `cross_entropy.wgsl`.
     CrossEntropy {
-        /// R.
+        /// Number of rows of logits.
         rows: u32,
-        /// V.
+        /// Size of the vocabulary, V.
         vocab: u32,
         /// Quads in a row of logits, at least V / 4.
         quads: u32,
@@ -281,15 +283,15 @@ params! {
 
     /// Partial sums of squares: `squares.wgsl`.
     Squares {
-        /// Values / 4.
+        /// Number of quads.
         quads: u32,
-        /// Start of this dispatch's sums.
+        /// Index of this dispatch's first sum.
         first: u32,
     }
 
     /// Statistics of a step: `finish.wgsl`.
     Finish {
-        /// Number of sums of squares.
+        /// Number of partial sums of squares.
         partials: u32,
         /// Number of losses.
         losses: u32,
@@ -299,47 +301,47 @@ params! {
 
     /// One AdamW step: `adamw.wgsl`.
     AdamW {
-        /// Values / 4.
+        /// Number of quads.
         quads: u32,
-        /// 1 for matrices, 0 for vectors.
+        /// Whether weight decay applies: 1 for matrices, 0 for vectors.
         decayed: u32,
     }
 
-    /// One AdamW step on packed moments: `adamw_halves.wgsl`.
+    /// One AdamW step on moments packed as bfloat16: `adamw_halves.wgsl`.
     AdamWHalves {
-        /// Values / 4.
+        /// Number of quads.
         quads: u32,
-        /// 1 for matrices, 0 for vectors.
+        /// Whether weight decay applies: 1 for matrices, 0 for vectors.
         decayed: u32,
-        /// Position of the first value among all.
+        /// Index of the chunk's first value among the values of all chunks.
         first: u32,
     }
 
-    /// A piece of a fragment and its position in the coded body: `parts/piece.wgsl`.
+    /// Piece of a fragment and its position in the coded body: `parts/piece.wgsl`.
     Piece {
-        /// The piece's first value in the vectors, as they are bound.
+        /// Index of the piece's first value within the bound slices.
         start: u32,
         /// Number of values.
         len: u32,
-        /// First value within the segment.
+        /// Index of the first value within the segment.
         offset: u32,
-        /// The segment's first value within the fragment.
+        /// Index of the segment's first value within the fragment.
         value: u32,
-        /// The segment's first code, in words.
+        /// Index of the segment's first code, in words.
         code: u32,
-        /// The segment's first block within the fragment.
+        /// Index of the segment's first block within the fragment.
         block: u32,
-        /// For `decode_add`: 1 if the values are a Θ̂, which fits in 16 bits.
+        /// For `decode_add`: 1 if the values are Θ̂ and must be rounded to 16 bits, else 0.
         is_hat: u32,
     }
 
-    /// Progress on top of a new Θ̂: `rebase.wgsl`.
+    /// Move of θ to a new Θ̂ plus a share of the progress: `rebase.wgsl`.
     Rebase {
-        /// The piece's first value in the vectors, as they are bound.
+        /// Index of the piece's first value within the bound slices.
         start: u32,
         /// Number of values.
         len: u32,
-        /// Share of the progress that is kept.
+        /// Fraction of the progress that is kept.
         share: f32,
     }
 }

@@ -1,4 +1,4 @@
-//! Layout of a run on a device, its memory use, and options that take less memory.
+//! Layout of a run on a device, its memory use, and plans that need less memory.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -16,19 +16,19 @@ use crate::engine::{BATCH_MAX, EngineError};
 use crate::model::{Dims, FrozenForm, ModelSpec, Slots, check_inner, layout};
 use crate::wire::{ApplyPolicy, InnerSpec, RunSpec};
 
-/// Maximum head width for which attention is tested.
+/// Maximum number of values in a head for which the attention kernels are tested.
 const HEAD_MAX: u32 = 256;
 
-/// Memory plan of an engine on its device.
+/// Memory plan of an engine and the device memory that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Memory savings in use.
+    /// Memory plan in use.
     pub thrift: MemoryPlan,
-    /// Resulting size of its buffers, in bytes, without the parameters of its dispatches (less than 1 MB).
+    /// Total size of the engine's buffers in bytes, without the uniforms of its dispatches (less than 1 MB).
     pub bytes: u64,
 }
 
-/// A run, validated and laid out for one device.
+/// Run that was validated and laid out for one device.
 #[derive(Debug)]
 pub struct RunPlan {
     pub inner: InnerSpec,
@@ -41,13 +41,13 @@ pub struct RunPlan {
     pub arena: Arena,
     /// Layout of the frozen weights, if adapters are trained.
     pub frozen: Option<FrozenPlan>,
-    /// Whether θ is also stored as 16-bit floats.
+    /// Whether θ is stored as 16-bit floats too.
     pub half: bool,
 }
 
 impl RunPlan {
-    /// Plans the run that `spec` describes on `gpu`. `form` is the form of the frozen weights under adapters. With
-    /// `half_weights`, matrix products read weights as 16-bit floats.
+    /// Plans the run that `spec` describes on `gpu`. `form` is the storage form of the frozen weights, if adapters are
+    /// trained. With `half_weights`, matrix products read weights as 16-bit floats, unless these are frozen.
     ///
     /// # Errors
     /// [`EngineError::Model`], [`EngineError::Batch`], [`EngineError::NoFragments`], [`EngineError::Codec`], and
@@ -78,13 +78,13 @@ impl RunPlan {
         Ok(Self { inner, dims, slots, layout, fragments, codec, apply, arena, frozen, half })
     }
 
-    /// Returns the inputs of the exchange.
+    /// Returns the inputs of the exchange under the memory plan `thrift`.
     pub fn exchange(&self, thrift: MemoryPlan) -> Parts<'_> {
         let Self { arena, fragments, codec, apply, .. } = self;
         Parts { arena, fragments, codec: *codec, policy: *apply, host_hat: thrift.host_hat }
     }
 
-    /// Returns the device memory that does not depend on the batch, in bytes.
+    /// Returns the device memory under the memory plan `thrift` that does not depend on the batch, in bytes.
     pub fn bytes(&self, thrift: MemoryPlan) -> u64 {
         self.frozen.as_ref().map_or(0, FrozenPlan::bytes)
             + Vectors::bytes(&self.arena, thrift.half_moments, self.half)
@@ -92,25 +92,25 @@ impl RunPlan {
             + Shadow::bytes(self.layout.len(), thrift.half_moments)
     }
 
-    /// Returns the additional device memory of steps of `shape`, in bytes, on a device that binds at most
-    /// `binding_bytes_max`.
+    /// Returns the device memory for steps of `shape`, in bytes, in addition to [`Self::bytes`]. `binding_bytes_max` is
+    /// the device's binding limit.
     pub fn step_bytes(&self, binding_bytes_max: u64, shape: &BatchShape, recompute: bool) -> u64 {
         Workspace::bytes(binding_bytes_max, &self.dims, shape, recompute)
             + StepBuffers::bytes(&self.dims, &self.arena, shape)
     }
 
-    /// Returns every division of the batch into microbatches, the largest first.
+    /// Returns every division of the batch into equal microbatches, that with the largest ones first.
     pub fn shapes(&self) -> impl Iterator<Item = BatchShape> {
         let (batch, context) = (self.inner.batch as usize, self.dims.context);
         let counts = (1..=batch).filter(move |count| batch.is_multiple_of(*count));
         counts.map(move |microbatches| BatchShape { microbatches, windows: batch / microbatches, context })
     }
 
-    /// Returns the first of `thrifts` with which the smallest microbatch fits on `gpu` within `bytes_max`. Tests this
-    /// by an allocation that is freed again.
+    /// Returns the first of `thrifts` with which microbatches of one window fit on `gpu` within `bytes_max`. To find
+    /// out, it allocates the memory and frees it again.
     ///
     /// # Errors
-    /// [`GpuError::Memory`]: memory is too small with each of them.
+    /// [`GpuError::Memory`] if none fits.
     pub async fn room(
         &self,
         gpu: &Gpu,
@@ -127,11 +127,12 @@ impl RunPlan {
             }
             needed = bytes;
         }
-        Err(gpu.no_room(needed))
+        Err(gpu.out_of_memory(needed))
     }
 }
 
-/// Checks the shape, because the kernels read four values at a time.
+/// Checks that sizes are multiples of four, because the kernels read four values at a time, and that heads are not too
+/// wide.
 fn check_shape(model: &ModelSpec) -> Result<(), GpuError> {
     let head = model.d_model / model.heads;
     let rank = model.lora.map_or(QUAD, |lora| lora.rank);
@@ -148,31 +149,31 @@ fn check_shape(model: &ModelSpec) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// Memory savings. Without any, an engine keeps all its data on the device.
+/// Memory plan: which data of an engine is recomputed, kept in host memory, or packed to save device memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Saves only the input of each layer for the backward pass, which recomputes the rest (Chen et al. 2016, arXiv
-    /// 1604.06174). Takes about a third more operations and changes no bit.
+    /// Stores only the input of each layer for the backward pass, which recomputes the other activations (Chen et al.
+    /// 2016, arXiv 1604.06174). A step then needs about a third more operations. No bit changes.
     pub recompute: bool,
-    /// Keeps Θ̂ in host memory, in two bytes per parameter. Takes time when a fragment is exchanged, and changes no
-    /// bit.
+    /// Keeps Θ̂ in host memory, in two bytes per parameter. Exchanging a fragment then takes longer. No bit changes.
     pub host_hat: bool,
-    /// Packs both moments into one word, see [`crate::model::moments`]. Changes steps slightly, by stochastic rounding.
+    /// Packs both moments into one word; see [`crate::model::moments`]. Stochastic rounding then changes steps
+    /// slightly.
     pub half_moments: bool,
 }
 
 impl MemoryPlan {
-    /// No saving.
+    /// Plan that saves no memory.
     pub const NONE: Self = Self { recompute: false, host_hat: false, half_moments: false };
-    /// All savings that change no bit.
+    /// Plan with all savings that change no bit.
     pub const EXACT: Self = Self { recompute: true, host_hat: true, half_moments: false };
-    /// All savings.
+    /// Plan with all savings.
     pub const ALL: Self = Self { recompute: true, host_hat: true, half_moments: true };
-    /// Steps from no saving to all, in the order in which they are tried if memory is short.
+    /// Plans in the order in which they are tried until one fits.
     pub const LADDER: [Self; 3] = [Self::NONE, Self::EXACT, Self::ALL];
 }
 
-/// Describes the savings as a part of a sentence.
+/// Formats the plan as a part of a sentence.
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ways = [

@@ -1,5 +1,5 @@
-//! A list of dispatches that is built once and submitted any number of times, the amount of work in one submission, and
-//! the time of each kernel on the device's own clock.
+//! Lists of dispatches, built once and submitted any number of times; the size of a submission; and the time of each
+//! kernel by the device's clock.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use super::{Gpu, GpuError};
 
 pub use super::kernels::{ALIGN_BYTES, Constant, Slice};
 
-/// Creates a device buffer of `words` 32-bit words, zeroed. It may be bound, copied from and copied to.
+/// Creates a zeroed device buffer of `words` 32-bit words. Kernels can bind it, and it can be copied from and to.
 pub fn buffer(gpu: &Gpu, label: &str, words: u64) -> wgpu::Buffer {
-    gpu.take(buffer_bytes(words));
+    gpu.add_allocated(buffer_bytes(words));
     gpu.device.create_buffer(&wgpu::BufferDescriptor {
         label: Some(label),
         size: buffer_bytes(words),
@@ -24,34 +24,34 @@ pub fn buffer(gpu: &Gpu, label: &str, words: u64) -> wgpu::Buffer {
     })
 }
 
-/// Returns the bytes of a [`buffer`] of `words`.
+/// Returns the size of a [`buffer`] of `words` words, in bytes.
 pub fn buffer_bytes(words: u64) -> u64 {
     (words * 4).max(16)
 }
 
-/// One dispatch, before it is built.
+/// One dispatch of a kernel.
 #[derive(Debug)]
 pub struct Dispatch {
     /// Kernel with its parameters.
     pub call: Call,
-    /// Values of its `override`s.
+    /// Values of the kernel's overrides.
     pub constants: Vec<Constant>,
-    /// Its storage buffers.
+    /// Storage buffers of the kernel.
     pub storage: Vec<Slice>,
-    /// Workgroups in each dimension; each at most 65,535.
+    /// Number of workgroups in each dimension, each at most 65,535.
     pub groups: [u32; 3],
-    /// Rough count of floating-point operations and moved values, by which long lists are split.
+    /// Estimated number of floating-point operations and moved values. Long lists are divided by it.
     pub cost: u64,
 }
 
-/// Builder of a program.
+/// Builder of a [`DispatchList`].
 #[derive(Debug, Default)]
 pub struct Builder {
     dispatches: Vec<Dispatch>,
 }
 
 impl Builder {
-    /// Adds a dispatch. Dispatches run in call order, and each sees the writes of earlier ones.
+    /// Adds a dispatch. Dispatches run in the order of these calls, and each sees the writes of earlier ones.
     pub fn add(&mut self, dispatch: Dispatch) {
         let kernel = dispatch.call.kernel();
         debug_assert_eq!(dispatch.storage.len(), kernel.storage.len(), "{}", kernel.name);
@@ -60,7 +60,7 @@ impl Builder {
         }
     }
 
-    /// Compiles kernels that are not compiled yet, and binds all buffers.
+    /// Builds the list: compiles kernels that are not compiled yet, and binds all buffers.
     pub fn build(self, gpu: &Gpu) -> DispatchList {
         let stride = ALIGN_BYTES as usize;
         let mut words = vec![0_u8; (self.dispatches.len() * stride).max(stride)];
@@ -104,7 +104,7 @@ impl Builder {
     }
 }
 
-/// A list of dispatches, ready to run.
+/// List of dispatches, ready to submit.
 #[derive(Debug)]
 pub struct DispatchList {
     bound: Vec<BoundDispatch>,
@@ -120,7 +120,7 @@ struct BoundDispatch {
 }
 
 impl DispatchList {
-    /// Returns the sum of the costs of its dispatches.
+    /// Returns the sum of the costs of the dispatches.
     pub fn cost(&self) -> u64 {
         self.bound.iter().map(|bound| bound.cost).sum()
     }
@@ -130,12 +130,12 @@ impl DispatchList {
         self.bound.len()
     }
 
-    /// Returns the kernels that it runs, with the cost of each dispatch.
+    /// Returns the name of the kernel and the cost of each dispatch.
     pub fn kernels(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.bound.iter().map(|bound| (bound.kernel, bound.cost))
     }
 
-    /// Submits the whole program, and waits until it is done.
+    /// Submits the whole list and waits until it is done.
     ///
     /// # Errors
     /// [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -145,22 +145,23 @@ impl DispatchList {
         gpu.queue.on_submitted_work_done(move || {
             let _ = done.send(());
         });
-        // Waits, except in browsers, whose event loop delivers the notice. An error appears below.
+        // This blocks in native programs. In browsers it does nothing, and the event loop calls the callback. Errors
+        // are checked below.
         let _ = gpu.device.poll(wgpu::PollType::wait_indefinitely());
-        let heard = wait.await;
+        let notified = wait.await;
         gpu.check()?;
-        if heard.is_err() {
+        if notified.is_err() {
             gpu.note_loss("no report of completion");
         }
         gpu.check()
     }
 
-    /// Records the whole program.
+    /// Records all dispatches of the list.
     pub fn record(&self, encoder: &mut wgpu::CommandEncoder) {
         record(&self.bound, encoder, None);
     }
 
-    /// Records dispatch `index` alone.
+    /// Records only dispatch `index`.
     pub fn record_one(
         &self,
         index: usize,
@@ -170,8 +171,8 @@ impl DispatchList {
         record(&self.bound[index..=index], encoder, timestamp_writes);
     }
 
-    /// Submits the program in parts of at most `cost_max` each, so that others can use the device in between. A single
-    /// dispatch above that is a separate part. Returns the number of parts.
+    /// Submits the list in parts with a cost of at most `cost_max`, so that others can use the device in between. A
+    /// dispatch with a higher cost is a part of its own. Returns the number of parts.
     pub fn submit(&self, gpu: &Gpu, cost_max: u64) -> u32 {
         let mut parts = 0;
         let mut rest = &self.bound[..];
@@ -207,30 +208,30 @@ fn record(
 }
 
 /// Maximum time that one submission should occupy the device, in microseconds. Other users of the device, such as the
-/// screen, wait for it, and browsers revoke a device that does not answer for seconds.
+/// screen, wait for it. Browsers destroy a device that does not respond for seconds.
 const SUBMISSION_US_MAX: f64 = 100_000.0;
-/// Cost that any device handles within that time, in floating-point operations; used for the first step.
+/// Cost of a submission that any device completes in [`SUBMISSION_US_MAX`]. It is used until a step time is measured.
 const COST_FIRST: u64 = 200_000_000;
-/// Weight of the newest step in the average.
+/// Weight of the newest step in the average step time.
 const SHARE: f64 = 0.2;
 
-/// Measurement of step times, from which the size of submissions follows.
+/// Average step time, from which the size of submissions follows.
 pub struct StepTimes {
     now_us: Box<dyn Fn() -> u64>,
     step_cost: u64,
-    /// Time when the last step finished; `None` if the device has been idle since.
+    /// Time when the previous step finished; `None` if the device has been idle since.
     done_us: Option<u64>,
-    /// Average step time, in microseconds.
+    /// Average step time in microseconds; `None` before the first measurement.
     step_us: Option<f64>,
 }
 
 impl StepTimes {
-    /// Creates a pace for steps of `step_cost`, with a clock in microseconds.
+    /// Creates an instance for steps of cost `step_cost`. `now_us` is a clock in microseconds.
     pub fn new(now_us: Box<dyn Fn() -> u64>, step_cost: u64) -> Self {
         Self { now_us, step_cost, done_us: None, step_us: None }
     }
 
-    /// Records a finished step after which the device continued with the next one at once.
+    /// Records that a step has finished. Unless [`Self::idle`] is called, the device begins the next step at once.
     pub fn step_done(&mut self) {
         let now_us = (self.now_us)();
         if let Some(done_us) = self.done_us {
@@ -240,7 +241,7 @@ impl StepTimes {
         self.done_us = Some(now_us);
     }
 
-    /// Records that the device is idle, so that the next step's time does not count.
+    /// Records that the device is idle, so the time until the next step finishes is not a step time.
     pub fn idle(&mut self) {
         self.done_us = None;
     }
@@ -254,7 +255,7 @@ impl StepTimes {
     }
 }
 
-/// Maximum number of queries in a set, by WebGPU.
+/// Maximum number of queries in a query set, WebGPU's limit.
 const QUERIES_MAX: u32 = 4096;
 
 /// Total time of the dispatches of one kernel.
@@ -262,16 +263,16 @@ const QUERIES_MAX: u32 = 4096;
 pub struct KernelTime {
     /// Number of dispatches.
     pub dispatches: u32,
-    /// Time on the device, in microseconds.
+    /// Total time on the device, in microseconds.
     pub us: f64,
-    /// Rough cost, in floating-point operations; exact for matrix products.
+    /// Total cost in floating-point operations: exact for matrix products, estimated for other kernels.
     pub cost: u64,
 }
 
-/// Runs `program` once and times each kernel. Returns `None` if the device has no timestamps.
+/// Runs `program` once and returns the time of each kernel, by name. Returns `None` if the device has no timestamps.
 ///
 /// # Errors
-/// - [`GpuError::Lost`]: the device is gone.
+/// [`GpuError::Lost`] and [`GpuError::Refused`].
 pub async fn profile(
     gpu: &Gpu,
     program: &DispatchList,
@@ -296,7 +297,7 @@ pub async fn profile(
     Ok(Some(times))
 }
 
-/// Returns the ticks of dispatches `first..first + count`, each in a separate pass.
+/// Runs dispatches `first..first + count`, each in a separate pass, and returns the duration of each in clock ticks.
 async fn time(gpu: &Gpu, program: &DispatchList, first: usize, count: usize) -> Result<Vec<u64>, GpuError> {
     let queries = gpu.device.create_query_set(&wgpu::QuerySetDescriptor {
         label: Some("profile"),
@@ -341,22 +342,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cuts_by_what_steps_took() {
+    fn submission_size_follows_step_times() {
         let clock = Rc::new(Cell::new(0));
         let now = Rc::clone(&clock);
-        let mut pace = StepTimes::new(Box::new(move || now.get()), 1_000_000_000);
-        let step = |pace: &mut StepTimes, us: u64| {
+        let mut times = StepTimes::new(Box::new(move || now.get()), 1_000_000_000);
+        let step = |times: &mut StepTimes, us: u64| {
             clock.set(clock.get() + us);
-            pace.step_done();
+            times.step_done();
         };
-        step(&mut pace, 77);
-        assert_eq!(pace.cost_max(), COST_FIRST, "nothing is known of the time before");
-        step(&mut pace, 1_000_000);
-        assert_eq!(pace.cost_max(), 100_000_000, "a tenth of a step of one second");
-        step(&mut pace, 500_000);
-        assert_eq!(pace.cost_max(), 111_111_111);
-        pace.idle();
-        step(&mut pace, 60_000_000);
-        assert_eq!(pace.cost_max(), 111_111_111, "it was idle");
+        step(&mut times, 77);
+        assert_eq!(times.cost_max(), COST_FIRST, "nothing is known of the time before");
+        step(&mut times, 1_000_000);
+        assert_eq!(times.cost_max(), 100_000_000, "a tenth of a step of one second");
+        step(&mut times, 500_000);
+        assert_eq!(times.cost_max(), 111_111_111);
+        times.idle();
+        step(&mut times, 60_000_000);
+        assert_eq!(times.cost_max(), 111_111_111, "it was idle");
     }
 }

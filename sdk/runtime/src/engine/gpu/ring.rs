@@ -1,4 +1,4 @@
-//! Asynchronous read-back.
+//! Asynchronous copies from the device to the host.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use super::{Gpu, GpuError};
 
 /// Pending copies of device memory to the host, oldest first, in a fixed number of slots.
 ///
-/// A [`GpuError::Lost`] or [`GpuError::Refused`] from here is final: pending copies never arrive.
+/// After a method has returned [`GpuError::Lost`] or [`GpuError::Refused`], pending copies never arrive.
 #[derive(Debug)]
 pub struct Ring<T> {
     free: Vec<wgpu::Buffer>,
@@ -23,14 +23,14 @@ struct Pending<T> {
     staging: wgpu::Buffer,
     bytes: u64,
     submission: SubmissionIndex,
-    /// Notified when `staging` is readable; dropped if it never will be.
+    /// Receives when `staging` is readable. It is cancelled if `staging` never will be.
     arrival: oneshot::Receiver<()>,
     arrived: bool,
 }
 
 impl<T> Ring<T> {
-    /// Creates a ring of `slots`, each of which holds up to `bytes`, a multiple of 4. Allocates buffers, so it must run
-    /// in [`Gpu::allocate`].
+    /// Creates a ring of `slots` slots, each of at most `bytes` bytes, a multiple of 4. It allocates buffers, so call
+    /// it in [`Gpu::allocate`].
     pub fn new(gpu: &Gpu, label: &str, slots: usize, bytes: u64) -> Self {
         let descriptor = wgpu::BufferDescriptor {
             label: Some(label),
@@ -38,17 +38,17 @@ impl<T> Ring<T> {
             usage: BufferUsages::COPY_DST | BufferUsages::MAP_READ,
             mapped_at_creation: false,
         };
-        gpu.take(slots as u64 * bytes);
+        gpu.add_allocated(slots as u64 * bytes);
         let free = (0..slots).map(|_| gpu.device.create_buffer(&descriptor)).collect();
         Self { free, pending: VecDeque::with_capacity(slots) }
     }
 
-    /// Returns true if every slot is taken.
+    /// Returns true if every slot has a pending copy.
     pub fn is_full(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// Returns true if nothing is pending.
+    /// Returns true if no copy is pending.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
@@ -58,11 +58,12 @@ impl<T> Ring<T> {
         self.pending.len()
     }
 
-    /// Copies `slices`, one after the other, in their state after all earlier submissions. `tag` returns with them.
-    /// Slices are at least 4 bytes long, with starts and lengths in multiples of 4.
+    /// Copies `slices`, one after the other, to a free slot, with their values after all earlier submissions.
+    /// [`Self::next`] returns `tag` with the copy. Each slice is at least 4 bytes long; its start and length are
+    /// multiples of 4.
     ///
     /// # Panics
-    /// If the ring is full, or the slices do not fit a slot.
+    /// If the ring is full, or if the slices exceed the size of a slot.
     pub fn read(&mut self, gpu: &Gpu, slices: &[Slice], tag: T) {
         let staging = self.free.pop().expect("the caller asks is_full first");
         let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
@@ -73,17 +74,17 @@ impl<T> Ring<T> {
         }
         assert!(bytes <= staging.size(), "{bytes} bytes in a slot of {}", staging.size());
         let submission = gpu.queue.submit([encoder.finish()]);
-        let (tell, arrival) = oneshot::channel();
+        let (notify, arrival) = oneshot::channel();
         staging.map_async(MapMode::Read, ..bytes, move |mapped| {
             if mapped.is_ok() {
-                // The ring may be gone, and then the notification is not needed.
-                tell.send(()).ok();
+                // The receiver is gone if the ring was dropped. That is no error.
+                notify.send(()).ok();
             }
         });
         self.pending.push_back(Pending { tag, staging, bytes, submission, arrival, arrived: false });
     }
 
-    /// Calls `take` with the oldest copy and frees its slot, if the copy has arrived. Does not wait.
+    /// If the oldest copy has arrived, calls `take` with its tag and bytes, and frees its slot. Never waits.
     ///
     /// # Errors
     /// [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -102,14 +103,15 @@ impl<T> Ring<T> {
         Ok(Some(taken))
     }
 
-    /// Waits until [`Self::next`] can return the oldest copy, if there is one.
+    /// Waits until [`Self::next`] can return the oldest copy. Returns at once if no copy is pending.
     ///
     /// # Errors
     /// [`GpuError::Lost`] and [`GpuError::Refused`].
     pub async fn ready(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
         let submission_index = self.pending.front().map(|oldest| oldest.submission.clone());
         let Some(submission_index) = submission_index else { return gpu.check() };
-        // Blocks until it has arrived. In a browser this does nothing, and the arrival wakes this future.
+        // In native programs this blocks until the copy has arrived. In browsers it does nothing, and `arrival` wakes
+        // this future.
         poll(gpu, PollType::Wait { submission_index: Some(submission_index), timeout: None })?;
         let oldest = self.pending.front_mut().expect("it was there above");
         if !oldest.arrived {
@@ -126,7 +128,7 @@ fn poll(gpu: &Gpu, how: PollType) -> Result<(), GpuError> {
     polled.map(drop).map_err(|error| GpuError::Refused { reason: error.to_string() })
 }
 
-/// Returns the reason why a requested copy does not arrive.
+/// Returns the error because of which a requested copy will never arrive.
 fn unreadable(gpu: &Gpu) -> GpuError {
     if gpu.check().is_ok() {
         gpu.note_loss("its memory can no longer be read");

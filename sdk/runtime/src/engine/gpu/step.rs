@@ -1,9 +1,9 @@
 //! The dispatch list of a step: all microbatches, then gradient norm, clipping and AdamW.
 //!
-//! The kernels read the tokens of a step as words. Each microbatch consists of inputs `[R]`, targets `[R]` with given
-//! ones marked as in [`crate::token`], rows grouped by token `[R]`, and one group `(token, begin, end, 0)` for each of
-//! them `[R, 4]`. R is padded to the alignment of bindings. The groups allow the gradient of the embedding to be summed
-//! in row order, without atomic additions.
+//! The kernels read the tokens of a step as words. A microbatch has R rows, one per predicted token. It consists of
+//! inputs `[R]`, targets `[R]` (masked ones are marked as in [`crate::token`]), row numbers grouped by input token
+//! `[R]`, and a group `(token, begin, end, 0)` for each distinct token `[R, 4]`. R is padded to the alignment of
+//! bindings. With the groups, the gradient of the embedding is summed in row order, without atomic additions.
 
 use super::arena::Arena;
 use super::attention::{Attention, Sizes};
@@ -20,19 +20,19 @@ use crate::token;
 
 /// Number of values that a kernel reads at a time.
 pub const QUAD: u32 = 4;
-/// Maximum number of submitted steps whose loss and norm have not been read back.
+/// Maximum number of submitted steps whose loss and norm were not read back yet.
 pub const STEPS_MAX: usize = 2;
-/// Maximum number of workgroups that share the sum of squares of a chunk, and minimum number of quads for each.
+/// Maximum number of workgroups that sum the squares of a chunk, and minimum number of quads per workgroup.
 const SQUARES_GROUPS: usize = 4096;
 const SQUARES_QUADS: usize = 1024;
 
 /// Inputs for the dispatch list of a step.
 pub struct StepParts<'a> {
-    /// The device.
+    /// Device of the engine.
     pub gpu: &'a Gpu,
-    /// The optimiser.
+    /// Settings of the optimiser.
     pub inner: InnerSpec,
-    /// The sizes.
+    /// Sizes of the model.
     pub dims: &'a Dims,
     /// Ranges of the tensors in the flat vector.
     pub slots: &'a Slots,
@@ -44,16 +44,17 @@ pub struct StepParts<'a> {
     pub vectors: &'a Vectors,
 }
 
-/// Device memory that the host writes before a step and reads after it.
+/// Device buffers that the host writes before a step and reads after it.
 #[derive(Debug)]
 pub struct StepBuffers {
-    /// The batch, as laid out by [`BatchShape::fill`].
+    /// Tokens of the batch, as laid out by [`BatchShape::fill`].
     pub tokens: wgpu::Buffer,
-    /// The inputs of `adamw.wgsl`, the share of `cross_entropy.wgsl`, and the step of `adamw_halves.wgsl`, `[8]`.
+    /// Inputs of the kernels: six for `adamw.wgsl`, the factor of `cross_entropy.wgsl` (one over the number of target
+    /// tokens), and the step number for `adamw_halves.wgsl`, `[8]`.
     pub hyper: Slice,
-    /// Loss, norm, factor and finiteness flag, `[4]`: see `finish.wgsl`.
+    /// Loss, gradient norm, clipping factor, and flag for finite values, `[4]`; see `finish.wgsl`.
     pub stats: Slice,
-    /// Number of tokens that went through each expert so far, modulo 2³², `[layers, E]`; unused in a dense model.
+    /// Number of tokens routed to each expert so far, modulo 2³², `[layers, E]`; unused in a dense model.
     pub seen: Slice,
 }
 
@@ -65,7 +66,7 @@ impl StepBuffers {
         Self { tokens, hyper: small(gpu, "hyper", 8), stats: small(gpu, "stats", 4), seen }
     }
 
-    /// Returns the device memory that they take, in bytes, including the sums of a step and its read-back.
+    /// Returns the size of these buffers in bytes, including the partial sums of a step and its read-back.
     pub fn bytes(dims: &Dims, arena: &Arena, shape: &BatchShape) -> u64 {
         let (seen, losses) = (dims.layers * dims.experts, shape.microbatches * shape.rows_padded());
         let words = [shape.words(), 8, 4, seen, losses, arena.chunks().len() * SQUARES_GROUPS];
@@ -75,7 +76,7 @@ impl StepBuffers {
 }
 
 impl StepParts<'_> {
-    /// Returns the program of a step: forwards and backwards over all microbatches, then the optimiser.
+    /// Returns the dispatches of a step: forward and backward pass of all microbatches, then the optimiser.
     pub fn program(
         &self,
         matmul: &Matmul,
@@ -120,7 +121,8 @@ impl StepParts<'_> {
         builder.build(self.gpu)
     }
 
-    /// Converts the parameters to 16-bit floats in each step, because the exchange changes them too.
+    /// Adds the conversion of the parameters to 16-bit floats. It is part of each step, because the exchange changes
+    /// parameters too.
     fn halve(&self, builder: &mut Builder) {
         let halves = self.vectors.half.iter().flatten();
         for ((chunk, theta), half) in self.arena.chunks().iter().zip(&self.vectors.theta).zip(halves) {
@@ -153,7 +155,7 @@ impl StepParts<'_> {
             let params =
                 params::Squares { quads: chunk.len as u32 / QUAD, first: (i * SQUARES_GROUPS) as u32 };
             let storage = [&Slice::whole(grad), &partials];
-            // The sums of the other groups stay 0.
+            // The partial sums of the remaining groups stay 0.
             let groups = (params.quads as usize).div_ceil(SQUARES_QUADS).min(SQUARES_GROUPS);
             add(kernels::SQUARES.with(params), 64, &storage, groups, chunk.len * 4);
         }
@@ -163,7 +165,7 @@ impl StepParts<'_> {
             clip: self.inner.clip_norm,
         });
         add(finish, 256, &[&partials, losses, stats], 1, losses_len);
-        let mut place = 0;
+        let mut first_value = 0;
         for (i, chunk) in chunks.iter().enumerate() {
             for (range, decayed) in [(0..chunk.decayed, 1), (chunk.decayed..chunk.len, 0)] {
                 let part = |vector: &[wgpu::Buffer]| Slice {
@@ -181,62 +183,62 @@ impl StepParts<'_> {
                         let call = kernels::ADAMW.with(params::AdamW { quads, decayed });
                         add(call, 64, &storage, groups, range.len() * 24);
                     }
-                    Moments::Halves(packed) => {
-                        let params = params::AdamWHalves { quads, decayed, first: place };
+                    Moments::Packed(packed) => {
+                        let params = params::AdamWHalves { quads, decayed, first: first_value };
                         let storage = [stats, hyper, &theta, &grad, &part(packed)];
                         add(kernels::ADAMW_HALVES.with(params), 64, &storage, groups, range.len() * 40);
                     }
                 }
-                place += range.len() as u32;
+                first_value += range.len() as u32;
             }
         }
     }
 }
 
-/// Allocates a buffer of some words.
+/// Allocates a buffer of `words` words.
 fn small(gpu: &Gpu, label: &str, words: usize) -> Slice {
     Slice::whole(&buffer(gpu, label, words as u64))
 }
 
-/// Words of a microbatch per row.
+/// Number of words per row of a microbatch.
 const WORDS: usize = 7;
 
-/// The shape of a step's tokens.
+/// Division of a step's tokens into microbatches and windows.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchShape {
-    /// Microbatches in a step.
+    /// Number of microbatches in a step.
     pub microbatches: usize,
-    /// Windows in each.
+    /// Number of windows in a microbatch.
     pub windows: usize,
-    /// Tokens in a window.
+    /// Number of predicted tokens in a window.
     pub context: usize,
 }
 
-/// Slices of the parts of a microbatch on the device.
+/// Device slices of the parts of a microbatch, R rows padded.
 #[derive(Debug)]
 pub struct Microbatch {
     /// Input tokens, `[R]`.
     pub inputs: Slice,
     /// Tokens to be predicted, `[R]`.
     pub targets: Slice,
-    /// Rows grouped by token, `[R]`.
+    /// Row numbers grouped by input token, `[R]`.
     pub order: Slice,
-    /// `(token, begin, end, 0)`, `[R]`.
+    /// Groups `(token, begin, end, 0)`, one per distinct token, `[R, 4]`. The rest is zero.
     pub runs: Slice,
 }
 
 impl BatchShape {
-    /// Returns R.
+    /// Returns the number of rows in a microbatch, R.
     pub fn rows(&self) -> usize {
         self.windows * self.context
     }
 
-    /// Returns R, padded.
+    /// Returns R, padded to the alignment of bindings.
     pub fn rows_padded(&self) -> usize {
         self.rows().next_multiple_of((ALIGN_BYTES / 4) as usize)
     }
 
-    /// Returns the words of all microbatches.
+    /// Returns the number of words of all microbatches.
     pub fn words(&self) -> usize {
         self.microbatches * self.rows_padded() * WORDS
     }
@@ -252,7 +254,7 @@ impl BatchShape {
         Microbatch { inputs: part(0, 1), targets: part(1, 1), order: part(2, 1), runs: part(3, 4) }
     }
 
-    /// Returns the words for `tokens`, `[microbatches · windows, context + 1]`.
+    /// Returns the words of a step for `tokens`, `[microbatches · windows, context + 1]`.
     pub fn fill(&self, tokens: &[u32]) -> Vec<u32> {
         let (rows, padded) = (self.rows(), self.rows_padded());
         let mut words = vec![0; self.words()];
@@ -268,7 +270,7 @@ impl BatchShape {
             }
             let (inputs, order) = (&inputs[..rows], &mut order[..rows]);
             order.iter_mut().zip(0..).for_each(|(row, index)| *row = index);
-            // Stable: the rows of one token stay in order.
+            // The sort is stable: the rows of one token stay in order.
             order.sort_by_key(|&row| inputs[row as usize]);
             let mut begin = 0;
             for (same, run) in order

@@ -1,4 +1,4 @@
-//! The GPU engine: its construction, steps and exchange on one device, for one run.
+//! The GPU engine of one run on one device: construction, steps, and exchange.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,10 +26,10 @@ use crate::wire::{RunSpec, Serial};
 
 /// Engine that trains a model on a GPU and exchanges its fragments there.
 ///
-/// Device memory is 5 × 4 bytes for each parameter (parameters, gradient, two moments and Θ̂), plus the bodies of the
-/// exchange and the activations of one microbatch. Host memory is 2 × 4 bytes for each parameter, for the moments.
-/// [`super::MemoryPlan`] reduces device memory. If adapters are trained, only they are the parameters, and the frozen
-/// weights lie on the device in their given form.
+/// It needs 20 bytes of device memory per parameter (parameters, gradient, two moments and Θ̂), plus the bodies of the
+/// exchange and the activations of one microbatch, and 8 bytes of host memory per parameter, for the moments.
+/// [`super::MemoryPlan`] reduces the device memory. If adapters are trained, only they are parameters, and the frozen
+/// weights lie on the device in the form in which they were fetched.
 pub struct GpuEngine {
     gpu: Gpu,
     room: Room,
@@ -42,15 +42,15 @@ pub struct GpuEngine {
     shape: BatchShape,
     buffers: StepBuffers,
     program: DispatchList,
-    pace: StepTimes,
-    /// Read-back of each step, tagged with the number of tokens learnt in it.
+    step_times: StepTimes,
+    /// Read-backs of steps, tagged with the number of target tokens of the step.
     ring: Ring<u64>,
     newest: Option<(f32, f32)>,
     exchange: Exchange,
     shadow: Shadow,
     steps: u64,
-    /// Expert counts of the device after the newest finished step, `[layers, E]`, followed by the tokens since the last
-    /// report.
+    /// The device's expert token counts after the newest finished step, modulo 2³², `[layers, E]`. The next field has
+    /// the tokens since the last report.
     counted: Vec<u32>,
     seen: Vec<u64>,
 }
@@ -72,11 +72,11 @@ impl GpuEngine {
         upload(&self.gpu, &self.arena, &self.vectors.theta, range, flat);
     }
 
-    /// Reads the parameters in `ranges` into the same ranges of `flat`, `[len]`, after all steps taken. `ring` comes
-    /// from [`super::vectors::reader`].
+    /// Reads the parameters in `ranges` into the same ranges of `flat`, `[len]`, as they are after all submitted steps.
+    /// `ring` comes from [`super::vectors::reader`].
     ///
     /// # Errors
-    /// - [`EngineError::Lost`]: the device is gone.
+    /// [`EngineError::Lost`] if the device is gone, and [`EngineError::Gpu`] if it rejects a command.
     pub(super) async fn read_params(
         &mut self,
         ranges: &[Range<usize>],
@@ -86,10 +86,10 @@ impl GpuEngine {
         Ok(read_into(&self.gpu, &self.arena, (&self.vectors.theta, ranges), ring, flat).await?)
     }
 
-    /// Returns the parameters, `[len]`, after all steps taken.
+    /// Returns the parameters, `[len]`, after all submitted steps.
     ///
     /// # Errors
-    /// - [`EngineError::Lost`]: the device is gone.
+    /// [`EngineError::Lost`] if the device is gone, and [`EngineError::Gpu`] if it rejects a command.
     pub async fn params(&mut self) -> Result<Vec<f32>, EngineError> {
         Ok(download(&self.gpu, &self.arena, &self.vectors.theta, self.layout.len()).await?)
     }
@@ -97,57 +97,58 @@ impl GpuEngine {
     /// Returns the gradient of the last step, `[len]`, before clipping.
     ///
     /// # Errors
-    /// - [`EngineError::Lost`]: the device is gone.
+    /// [`EngineError::Lost`] if the device is gone, and [`EngineError::Gpu`] if it rejects a command.
     pub async fn grad(&mut self) -> Result<Vec<f32>, EngineError> {
         Ok(download(&self.gpu, &self.arena, &self.vectors.grad, self.layout.len()).await?)
     }
 
-    /// Returns the memory plan, with the bytes of all its buffers on the device.
+    /// Returns the memory plan in use, and the total size of the engine's buffers on the device.
     #[must_use]
     pub fn room(&self) -> Room {
         self.room
     }
 
-    /// Returns the bytes of bodies read back so far, for the exchange.
+    /// Returns the total bytes that the exchange has read back from the device.
     #[must_use]
     pub fn exchange_bytes(&self) -> u64 {
         self.exchange.bytes_read_back()
     }
 
-    /// Repeats the last step kernel by kernel, and returns the time of each kernel on the device's own clock. Returns
-    /// `None` if the device has no such clock.
+    /// Runs the last step again with a pass per kernel, and returns the time of each kernel by the device's clock.
+    /// Returns `None` if the device has no timestamps.
     ///
     /// # Errors
-    /// - [`EngineError::Lost`]: the device is gone.
+    /// [`EngineError::Lost`] if the device is gone, [`EngineError::Gpu`] if it rejects a command, and
+    /// [`EngineError::NotFinite`] if a pending step diverged.
     pub async fn profile(&mut self) -> Result<Option<BTreeMap<&'static str, KernelTime>>, EngineError> {
         self.settle().await?;
         Ok(profile(&self.gpu, &self.program).await?)
     }
 
-    /// Returns the number of windows in `tokens`, which must equal the batch.
+    /// Returns the number of windows in `tokens`, after checking that it is the batch size.
     fn check_batch(&self, tokens: &[u32]) -> Result<usize, EngineError> {
         let (found, batch) = (windows(tokens, &self.dims)?, self.inner.batch as usize);
         if found == batch { Ok(batch) } else { Err(EngineError::Windows { found, batch }) }
     }
 
-    /// Submits a step to the device and requests its statistics. The device computes the clipping factor from its own
-    /// norm and ignores the one in `a`.
+    /// Submits a step with the settings in `a`, and requests its statistics. The device computes the clipping factor
+    /// from its own gradient norm and ignores the one in `a`.
     fn submit(&mut self, tokens: &[u32], a: &Adjust) {
         let words: Vec<u8> = self.shape.fill(tokens).into_iter().flat_map(u32::to_le_bytes).collect();
         self.gpu.queue.write_buffer(&self.buffers.tokens, 0, &words);
         let learnt = token::learnt(tokens, self.dims.context);
-        // Without learnt tokens, no loss is divided.
+        // Without target tokens, all losses are 0, and the divisor must not be.
         let share = 1.0 / learnt.max(1) as f32;
         let step = f32::from_bits(self.steps as u32);
         let hyper = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, share, step];
         self.gpu.write(&self.buffers.hyper, &hyper);
-        self.program.submit(&self.gpu, self.pace.cost_max());
+        self.program.submit(&self.gpu, self.step_times.cost_max());
         let slices = [self.buffers.stats.clone(), self.buffers.seen.clone()];
         let count = if self.counted.is_empty() { 1 } else { 2 };
         self.ring.read(&self.gpu, &slices[..count], learnt);
     }
 
-    /// Processes the statistics of the oldest pending step, which is done.
+    /// Processes the statistics of the oldest pending step, which must be finished.
     fn take_stats(&mut self) -> Result<(), EngineError> {
         let rows = (self.shape.microbatches * self.shape.rows_padded()) as f32;
         let stats = self.ring.next(&self.gpu, |learnt, bytes| {
@@ -213,7 +214,7 @@ impl Engine for GpuEngine {
 
     fn describe(&self) -> String {
         let facts = self.gpu.facts();
-        // Browsers may give no name.
+        // Browsers may hide the adapter's name.
         let words = ["gpu", &facts.name, facts.backend];
         words.iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
     }
@@ -227,11 +228,11 @@ impl Engine for GpuEngine {
         self.steps += 1;
         self.submit(tokens, &Adjust::new(&self.inner, self.steps, lr, 0.0));
         self.shadow.follow(&self.gpu, &self.vectors.moments, self.steps)?;
-        // One step stays with the device while the host prepares the next.
-        let on_way = if self.newest.is_none() { 0 } else { STEPS_MAX - 1 };
-        while self.ring.len() > on_way {
+        // After the first step, one step stays pending on the device while the host prepares the next.
+        let pending_max = if self.newest.is_none() { 0 } else { STEPS_MAX - 1 };
+        while self.ring.len() > pending_max {
             self.ring.ready(&self.gpu).await?;
-            self.pace.step_done();
+            self.step_times.step_done();
             self.take_stats()?;
         }
         let (loss, grad_norm) = self.newest.expect("the first step was waited for");
@@ -243,7 +244,7 @@ impl Engine for GpuEngine {
         self.settle().await?;
         self.submit(tokens, &Adjust::NOTHING);
         self.ring.ready(&self.gpu).await?;
-        // Tokens of a rehearsal count for no expert.
+        // Tokens of a rehearsal are not credited to any expert.
         let counted = self.ring.next(&self.gpu, |_, bytes| numbers(&bytes[STATS_BYTES..]))?;
         self.counted.iter_mut().zip(counted.unwrap_or_default()).for_each(|(old, new)| *old = new);
         Ok(true)
@@ -254,7 +255,7 @@ impl Engine for GpuEngine {
             self.ring.ready(&self.gpu).await?;
             self.take_stats()?;
         }
-        self.pace.idle();
+        self.step_times.idle();
         self.exchange.ready().await
     }
 
@@ -271,43 +272,43 @@ impl Engine for GpuEngine {
     }
 }
 
-/// Bytes of a step's statistics, before the expert counts.
+/// Size of a step's statistics in bytes; the expert token counts follow them.
 const STATS_BYTES: usize = 16;
 
-/// Returns the words as numbers.
+/// Returns the little-endian 32-bit words in `bytes`.
 fn numbers(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-/// Settings of a GPU engine besides the run.
+/// Settings of a GPU engine that are not part of the run.
 pub struct GpuSetup {
-    /// Matrix products.
+    /// Choice of the kernels of matrix products.
     pub matmul: Matmul,
-    /// Frozen weights, for a run that trains adapters.
+    /// Frozen weights; required if the run trains adapters.
     pub frozen: Option<Arc<FrozenWeights>>,
-    /// Memory savings to try; the first that fits is used.
+    /// Memory plans to try, in this order, until one fits.
     pub thrifts: Vec<MemoryPlan>,
-    /// Maximum device memory of its buffers, in bytes; `None` for no limit.
+    /// Maximum total size of the engine's buffers on the device, in bytes; `None` for no limit.
     pub bytes_max: Option<u64>,
-    /// Optimiser state to resume from.
+    /// Optimiser state to restore.
     pub moments: Option<OptimiserState>,
-    /// Clock in microseconds since an arbitrary time.
+    /// Clock in microseconds since an arbitrary origin.
     pub now_us: Box<dyn Fn() -> u64>,
 }
 
 impl GpuEngine {
-    /// Builds an engine for the run that `spec` describes. The parameters are meaningless until each fragment has been
+    /// Builds an engine for the run that `spec` describes. The parameters are meaningless until each fragment is
     /// loaded.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: the model of `spec` is invalid, or a number of the optimiser is out of range.
     /// - [`EngineError::Batch`]: the batch is out of range.
     /// - [`EngineError::NoFragments`], [`EngineError::Codec`]: the exchange is invalid.
-    /// - [`EngineError::Gpu`]: the model does not fit the device: [`GpuError::Shape`], [`GpuError::Head`],
-    ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], or [`GpuError::Refused`]; or the run exchanges
-    ///   in a code without kernels: [`GpuError::Code`].
-    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: the run trains adapters, and `setup` has no weights, or
-    ///   weights of another model.
+    /// - [`EngineError::Gpu`]: the model does not suit the device ([`GpuError::Shape`], [`GpuError::Head`],
+    ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], [`GpuError::Refused`]), or the run exchanges in a code
+    ///   without kernels ([`GpuError::Code`]).
+    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: the run trains adapters, and `setup` has no frozen
+    ///   weights, or those of another model.
     /// - [`EngineError::Lost`]: the device is gone.
     pub async fn new(gpu: &Gpu, spec: &RunSpec, setup: GpuSetup) -> Result<Self, EngineError> {
         let weights = frozen_for(&ModelSpec::of(&spec.model)?, setup.frozen)?;
@@ -318,9 +319,9 @@ impl GpuEngine {
             None => None,
         };
         let bytes_max = setup.bytes_max.unwrap_or(u64::MAX).saturating_sub(setup.matmul.bytes());
-        let placed = place(gpu, &plan, &setup.thrifts, bytes_max).await?;
-        let Placed { thrift, vectors, exchange, shape, work, bytes: placed } = placed;
-        let begun = gpu.taken();
+        let allocation = allocate_first(gpu, &plan, &setup.thrifts, bytes_max).await?;
+        let Allocation { thrift, vectors, exchange, shape, work, bytes: allocated } = allocation;
+        let begun = gpu.allocated_bytes();
         // Moments of another model are ignored.
         let moments = setup.moments.filter(|moments| moments.adamw(plan.layout.len()).is_some());
         if let Some(both) = moments.as_ref().and_then(|moments| moments.adamw(plan.layout.len())) {
@@ -334,8 +335,8 @@ impl GpuEngine {
         gpu.check()?;
         let ring = Ring::new(gpu, "stats", STEPS_MAX, buffers.stats.bytes + buffers.seen.bytes);
         let frozen_bytes = plan.frozen.as_ref().map_or(0, FrozenPlan::bytes);
-        let bytes = setup.matmul.bytes() + frozen_bytes + placed + gpu.taken() - begun;
-        let pace = StepTimes::new(setup.now_us, program.cost());
+        let bytes = setup.matmul.bytes() + frozen_bytes + allocated + gpu.allocated_bytes() - begun;
+        let step_times = StepTimes::new(setup.now_us, program.cost());
         let counted = vec![0; plan.dims.layers * plan.dims.experts];
         let RunPlan { inner, dims, layout, fragments, arena, .. } = plan;
         Ok(Self {
@@ -350,7 +351,7 @@ impl GpuEngine {
             shape,
             buffers,
             program,
-            pace,
+            step_times,
             ring,
             newest: None,
             exchange,
@@ -361,8 +362,8 @@ impl GpuEngine {
         })
     }
 
-    /// Returns the memory plan that [`Self::new`] would try for the run of `spec` on `gpu`, without building an engine.
-    /// It assumes one window in a microbatch and at most `bytes_max` bytes.
+    /// Returns the memory plan that [`Self::new`] would use for the run that `spec` describes, with microbatches of one
+    /// window and at most `bytes_max` bytes, without building an engine.
     ///
     /// # Errors
     /// Those of [`Self::new`], except those of frozen weights.
@@ -372,60 +373,60 @@ impl GpuEngine {
     }
 }
 
-/// Parts of an engine that may not fit.
-struct Placed {
+/// Buffers of an engine whose size depends on memory plan and microbatch.
+struct Allocation {
     thrift: MemoryPlan,
     vectors: Vectors,
     exchange: Exchange,
     shape: BatchShape,
     work: Workspace,
-    /// Total bytes.
+    /// Total size in bytes.
     bytes: u64,
 }
 
-/// Allocates the buffers of `plan` with the first of `thrifts` that fits within `bytes_max`.
-async fn place(
+/// Allocates the buffers of `plan` with the first of `thrifts` that fits within `bytes_max` bytes.
+async fn allocate_first(
     gpu: &Gpu,
     plan: &RunPlan,
     thrifts: &[MemoryPlan],
     bytes_max: u64,
-) -> Result<Placed, GpuError> {
+) -> Result<Allocation, GpuError> {
     let mut refused = None;
     for &thrift in thrifts {
-        match place_with(gpu, plan, thrift, bytes_max).await {
+        match allocate_with(gpu, plan, thrift, bytes_max).await {
             Err(error @ GpuError::Memory { .. }) => refused = Some(error),
-            placed => return placed,
+            allocated => return allocated,
         }
     }
-    Err(refused.unwrap_or_else(|| gpu.no_room(plan.bytes(MemoryPlan::NONE))))
+    Err(refused.unwrap_or_else(|| gpu.out_of_memory(plan.bytes(MemoryPlan::NONE))))
 }
 
-async fn place_with(
+async fn allocate_with(
     gpu: &Gpu,
     plan: &RunPlan,
     thrift: MemoryPlan,
     bytes_max: u64,
-) -> Result<Placed, GpuError> {
-    let begun = gpu.taken();
+) -> Result<Allocation, GpuError> {
+    let begun = gpu.allocated_bytes();
     let fixed = plan.bytes(thrift);
-    let Some(bytes_left) = bytes_max.checked_sub(fixed) else { return Err(gpu.no_room(fixed)) };
+    let Some(bytes_left) = bytes_max.checked_sub(fixed) else { return Err(gpu.out_of_memory(fixed)) };
     let bytes = Vectors::bytes(&plan.arena, thrift.half_moments, plan.half);
     let make = || Vectors::new(gpu, &plan.arena, thrift.half_moments, plan.half);
     let vectors = gpu.allocate(bytes, make).await?;
     let exchange = Exchange::new(gpu, &vectors.theta, plan.exchange(thrift)).await?;
-    let (kept, mut refused) = (gpu.taken() - begun, None);
+    let (kept, mut refused) = (gpu.allocated_bytes() - begun, None);
     for shape in plan.shapes() {
         let bytes = plan.step_bytes(gpu.binding_bytes_max(), &shape, thrift.recompute);
         if bytes > bytes_left {
-            refused = Some(gpu.no_room(fixed + bytes));
+            refused = Some(gpu.out_of_memory(fixed + bytes));
             continue;
         }
-        let before = gpu.taken();
+        let before = gpu.allocated_bytes();
         let make = || Workspace::new(gpu, &plan.dims, &shape, thrift.recompute);
         match gpu.allocate(bytes, make).await.and_then(|made| made) {
             Ok(work) => {
-                let bytes = kept + gpu.taken() - before;
-                return Ok(Placed { thrift, vectors, exchange, shape, work, bytes });
+                let bytes = kept + gpu.allocated_bytes() - before;
+                return Ok(Allocation { thrift, vectors, exchange, shape, work, bytes });
             }
             Err(error @ (GpuError::Memory { .. } | GpuError::TensorTooLarge { .. })) => refused = Some(error),
             Err(error) => return Err(error),
@@ -434,7 +435,7 @@ async fn place_with(
     Err(refused.expect("1 divides every batch"))
 }
 
-/// Returns the inputs for the dispatch list of a step.
+/// Returns the inputs of a step's dispatch list.
 fn step_parts<'a>(
     gpu: &'a Gpu,
     plan: &'a RunPlan,
@@ -452,14 +453,15 @@ async fn freeze(gpu: &Gpu, plan: &RunPlan, weights: &FrozenWeights) -> Result<Fr
 }
 
 impl GpuEngine {
-    /// Returns the mean loss of the parameters over the learnt tokens of `tokens`, `[n, context + 1]`, in nats per
-    /// token, for any n. It is 0 if no token is learnt. Parameters and moments stay unchanged, because it runs steps
-    /// that change nothing.
+    /// Returns the mean loss of the current parameters over the target tokens of `tokens`, `[n, context + 1]`, in nats
+    /// per token, for any n. Returns 0 if there are no target tokens. It runs steps that change neither parameters nor
+    /// moments.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `tokens` has another shape or a token outside the vocabulary.
     /// - [`EngineError::NotFinite`]: an earlier step diverged.
     /// - [`EngineError::Lost`]: the device is gone.
+    /// - [`EngineError::Gpu`]: the device rejected a command.
     pub async fn loss(&mut self, tokens: &[u32]) -> Result<f32, EngineError> {
         windows(tokens, &self.dims)?;
         self.settle().await?;
@@ -476,14 +478,14 @@ impl GpuEngine {
         Ok((sum / token::learnt(tokens, self.dims.context).max(1) as f64) as f32)
     }
 
-    /// Returns `tokens`, padded to a whole batch with windows without learnt tokens.
+    /// Returns `tokens`, padded to the batch size with windows without target tokens.
     fn whole_batch(&self, tokens: &[u32]) -> Vec<u32> {
         let mut batch = tokens.to_vec();
         batch.resize(self.inner.batch as usize * (self.dims.context + 1), token::GIVEN);
         batch
     }
 
-    /// Returns the sum of the losses of the oldest pending batch, in nats.
+    /// Returns the sum of the losses in the oldest pending batch, in nats.
     async fn take_loss(&mut self) -> Result<f64, EngineError> {
         self.ring.ready(&self.gpu).await?;
         let rows = self.shape.microbatches * self.shape.rows_padded();
@@ -492,7 +494,7 @@ impl GpuEngine {
             (f64::from(to_f32s(stats)[0]) * rows as f64, numbers(seen))
         })?;
         let (sum, counted) = found.expect("it was waited for");
-        // Tokens that are only read count for no expert.
+        // Tokens of a loss measurement are not credited to any expert.
         self.counted.iter_mut().zip(counted).for_each(|(old, new)| *old = new);
         Ok(sum)
     }

@@ -1,4 +1,4 @@
-//! Kernels of matrix products that suit a model on a device, measured once.
+//! Tuning: the choice of kernels for a model on a device, measured once.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,36 +9,36 @@ use crate::engine::EngineError;
 use crate::model::ModelSpec;
 use crate::wire::RunSpec;
 
-/// Fastest kernels for products of one shape on one device, and whether attention is faster on matrix units. Stored for
-/// later sessions.
+/// Tuning result for one model shape on one device: the fastest kernels of matrix products, and whether attention is
+/// faster on matrix units. Programs store it for later sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
-    /// Number of tokens in a step.
+    /// Number of tokens in a batch.
     pub rows: u32,
-    /// C.
+    /// Width of the model, C.
     pub width: u32,
-    /// F.
+    /// Width of the feed-forward layer, F.
     pub ff: u32,
-    /// Device and chosen kernels.
+    /// Device, and the kernels chosen for it.
     pub choice: Choice,
 }
 
-/// Kernels of an engine's products.
+/// Kernels for an engine, and how they were chosen.
 #[derive(Debug)]
 pub struct TunedKernels {
-    /// Matrix products of the engine.
+    /// Matrix products with the chosen kernels.
     pub matmul: Matmul,
-    /// Tuning to store for later sessions.
+    /// Tuning result to store for later sessions.
     pub tuning: Tuning,
-    /// Measurements; empty if the choice was already known.
+    /// Measurements; empty if a stored result was used.
     pub trials: Vec<Trial>,
-    /// Reason why an earlier choice for products of this shape cannot be used on this device.
+    /// Reason why a stored result for this shape cannot be used on this device, if there was one.
     pub stale: Option<ChoiceError>,
 }
 
 impl Tuning {
-    /// Returns true if both have the same shape and adapter.
+    /// Returns true if `newer` has the same shape and adapter.
     #[must_use]
     pub fn is_replaced_by(&self, newer: &Self) -> bool {
         self.shape() == newer.shape() && self.choice.adapter == newer.choice.adapter
@@ -49,14 +49,15 @@ impl Tuning {
     }
 }
 
-/// Returns the sizes of attention for a step of `model` on `batch` windows.
+/// Returns the sizes of attention for a step of `model` with `batch` windows.
 fn attention_sizes(model: &ModelSpec, batch: u32) -> Sizes {
     let ModelSpec { context, heads, kv_heads, d_model, .. } = *model;
     Sizes { windows: batch, context, heads, kv_heads, head: d_model / heads }
 }
 
-/// Takes the `known` tuning for a step of `spec` on `gpu`, if its matrix-unit kernels are still correct; otherwise
-/// measures. `now_us` returns microseconds since an arbitrary time.
+/// Chooses the kernels for the run that `spec` describes on `gpu`. Uses a result in `known` if it applies and its
+/// kernels on matrix units are still correct; otherwise measures. `now_us` returns microseconds since an arbitrary
+/// origin.
 ///
 /// # Errors
 /// - [`EngineError::Model`]: the model of `spec` is invalid.
@@ -89,7 +90,7 @@ pub async fn tune(
             Err(error) => stale = Some(error),
         }
     }
-    // The widest matrix of a layer and a square one represent all.
+    // The products of the widest matrix of a layer and of a square matrix represent all products.
     let (square, wide) = (width, 2 * ff);
     let shapes = [
         (Form::Nt, rows, wide, width),
@@ -100,7 +101,7 @@ pub async fn tune(
         (Form::Tn, square, width, rows),
     ];
     let (matmul, trials) = Matmul::choose(gpu, &shapes, now_us).await?;
-    let matmul = matmul.with_strips(attention::wins(gpu, sizes, now_us).await?);
+    let matmul = matmul.with_strips(attention::is_faster(gpu, sizes, now_us).await?);
     let choice = matmul.choice(gpu);
     Ok(TunedKernels { matmul, tuning: Tuning { rows, width, ff, choice }, trials, stale })
 }

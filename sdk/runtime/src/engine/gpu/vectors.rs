@@ -1,5 +1,4 @@
-//! Vectors with one value for each parameter, on the device, and their transfer. The optimiser's moments are among
-//! them.
+//! Vectors with one value per parameter on the device (θ, gradient, moments), and their transfer to and from the host.
 
 use std::ops::Range;
 
@@ -13,42 +12,42 @@ use super::ring::Ring;
 use crate::engine::OptimiserState;
 use crate::model::moments::{pack, unpack};
 
-/// Number of values read back at a time.
+/// Maximum number of values in one read-back.
 const PIECE: usize = 1 << 20;
-/// Number of such pieces that the device copies while the host processes one.
+/// Number of read-backs that are in progress while the host processes one.
 const READ_AHEAD: usize = 3;
 
-/// Parameters and their gradient and moments, with one buffer for each chunk.
+/// Parameters with their gradient and moments. Each vector has one buffer per chunk.
 #[derive(Debug)]
 pub struct Vectors {
-    /// θ.
+    /// Parameters θ.
     pub theta: Vec<wgpu::Buffer>,
-    /// Gradient.
+    /// Gradient of θ.
     pub grad: Vec<wgpu::Buffer>,
-    /// Moments.
+    /// Moments of AdamW.
     pub moments: Moments,
-    /// θ as 16-bit floats, if the matrix products read this form.
+    /// θ as 16-bit floats, if matrix products read weights in this format.
     pub half: Option<Vec<wgpu::Buffer>>,
 }
 
 impl Vectors {
-    /// Allocates zeroed vectors: packed moments if `halves`, and θ as 16-bit floats too if `half`.
-    pub fn new(gpu: &Gpu, arena: &Arena, halves: bool, half: bool) -> Self {
+    /// Allocates zeroed vectors. Moments are packed if `packed`. θ is stored as 16-bit floats too if `half`.
+    pub fn new(gpu: &Gpu, arena: &Arena, packed: bool, half: bool) -> Self {
         let vector = |label| arena.vector(gpu, label);
         Self {
             theta: vector("theta"),
             grad: vector("grad"),
-            moments: Moments::new(gpu, arena, halves),
+            moments: Moments::new(gpu, arena, packed),
             half: half.then(|| {
                 arena.chunks().iter().map(|chunk| buffer(gpu, "half", chunk.len as u64 / 2)).collect()
             }),
         }
     }
 
-    /// Returns the device memory that [`Self::new`] takes, in bytes.
-    pub fn bytes(arena: &Arena, halves: bool, half: bool) -> u64 {
+    /// Returns the size of the vectors on the device, in bytes.
+    pub fn bytes(arena: &Arena, packed: bool, half: bool) -> u64 {
         let half = if half { arena.bytes() / 2 } else { 0 };
-        (2 + Moments::words(halves)) * arena.bytes() + half
+        (2 + Moments::words(packed)) * arena.bytes() + half
     }
 }
 
@@ -59,15 +58,15 @@ pub fn upload(gpu: &Gpu, arena: &Arena, vector: &[wgpu::Buffer], range: Range<us
     }
 }
 
-/// Creates the ring in which [`read_into`] reads vectors of length `len`.
+/// Creates the ring that [`read_into`] needs for vectors of `len` values.
 pub fn reader(gpu: &Gpu, len: usize) -> Ring<Vec<ChunkRange>> {
     Ring::new(gpu, "download", READ_AHEAD, len.clamp(1, PIECE) as u64 * 4)
 }
 
-/// Reads `vector` back, `[len]`.
+/// Reads `vector`, `[len]`, from the device.
 ///
 /// # Errors
-/// - [`GpuError::Lost`]: the device is gone.
+/// [`GpuError::Lost`] and [`GpuError::Refused`].
 pub async fn download(
     gpu: &Gpu,
     arena: &Arena,
@@ -80,10 +79,10 @@ pub async fn download(
     Ok(flat)
 }
 
-/// Reads `ranges` of `vector` back into the same ranges of `flat`, `[len]`. `ring` comes from [`reader`] for `len`.
+/// Reads `ranges` of `vector` from the device into the same ranges of `flat`, `[len]`. `ring` comes from [`reader`].
 ///
 /// # Errors
-/// - [`GpuError::Lost`]: the device is gone.
+/// [`GpuError::Lost`] and [`GpuError::Refused`].
 pub async fn read_into(
     gpu: &Gpu,
     arena: &Arena,
@@ -107,7 +106,7 @@ pub async fn read_into(
     }
 }
 
-/// Groups the pieces of `ranges` into loads that are read at once.
+/// Divides `ranges` into loads of at most [`PIECE`] values. Each load is read back at once.
 fn loads(arena: &Arena, ranges: &[Range<usize>]) -> Vec<Vec<ChunkRange>> {
     let mut loads: Vec<Vec<ChunkRange>> = Vec::new();
     let mut room = 0;
@@ -128,7 +127,7 @@ fn loads(arena: &Arena, ranges: &[Range<usize>]) -> Vec<Vec<ChunkRange>> {
     loads
 }
 
-/// Copies the bytes read for `load` into `flat`.
+/// Copies the bytes of a load to their ranges of `flat`.
 fn take(load: &[ChunkRange], mut bytes: &[u8], flat: &mut [f32]) {
     for run in load {
         let (own, rest) = bytes.split_at(run.flat.len() * 4);
@@ -137,51 +136,51 @@ fn take(load: &[ChunkRange], mut bytes: &[u8], flat: &mut [f32]) {
     }
 }
 
-/// Number of steps in which all moments are read back once.
+/// Approximate number of steps in which all moments are read back once.
 const SWEEP_STEPS: usize = 128;
-/// Minimum number of values in a piece of the read-back.
+/// Minimum number of values in a piece of the moments.
 const PIECE_MIN: usize = 1 << 12;
-/// Number of values written at a time.
+/// Maximum number of values written at a time.
 const WRITTEN: usize = 1 << 20;
 
-/// AdamW's moments, with one buffer for each chunk.
+/// AdamW's moments on the device. Each vector has one buffer per chunk.
 #[derive(Debug)]
 pub enum Moments {
-    /// The first and the second, as 32-bit floats.
+    /// First and second moments as 32-bit floats.
     Whole([Vec<wgpu::Buffer>; 2]),
-    /// Both in one word, as packed by [`crate::model::moments`].
-    Halves(Vec<wgpu::Buffer>),
+    /// Both moments in one word, as packed by [`crate::model::moments`].
+    Packed(Vec<wgpu::Buffer>),
 }
 
 impl Moments {
-    /// Creates moments of zero.
-    pub fn new(gpu: &Gpu, arena: &Arena, halves: bool) -> Self {
-        match halves {
-            true => Self::Halves(arena.vector(gpu, "moments")),
+    /// Allocates zeroed moments. They are packed if `packed`.
+    pub fn new(gpu: &Gpu, arena: &Arena, packed: bool) -> Self {
+        match packed {
+            true => Self::Packed(arena.vector(gpu, "moments")),
             false => Self::Whole(["m", "v"].map(|label| arena.vector(gpu, label))),
         }
     }
 
-    /// Returns the words per parameter.
-    pub fn words(halves: bool) -> u64 {
-        if halves { 1 } else { 2 }
+    /// Returns the number of words per parameter.
+    pub fn words(packed: bool) -> u64 {
+        if packed { 1 } else { 2 }
     }
 
     fn vectors(&self) -> &[Vec<wgpu::Buffer>] {
         match self {
             Self::Whole(both) => both,
-            Self::Halves(packed) => std::slice::from_ref(packed),
+            Self::Packed(packed) => std::slice::from_ref(packed),
         }
     }
 
-    /// Writes moments, `[len]`, rounded to the nearest value if they are packed.
+    /// Writes the moments m and v, `[len]`, to the device. Packed moments are rounded to the nearest value.
     pub fn upload(&self, gpu: &Gpu, arena: &Arena, [m, v]: [&[f32]; 2]) {
         for first in (0..m.len()).step_by(WRITTEN) {
             for run in arena.runs(first..m.len().min(first + WRITTEN)) {
                 let [m, v] = [m, v].map(|moment| &moment[run.flat.clone()]);
                 let bytes = match self {
                     Self::Whole(_) => [m, v].map(from_f32s).to_vec(),
-                    Self::Halves(_) => {
+                    Self::Packed(_) => {
                         vec![m.iter().zip(v).flat_map(|(m, v)| pack(*m, *v).to_le_bytes()).collect()]
                     }
                 };
@@ -189,12 +188,12 @@ impl Moments {
                     gpu.queue.write_buffer(&vector[run.chunk], run.start as u64 * 4, &bytes);
                 }
             }
-            // Written data stays in separate memory until the next submission.
+            // The queue holds written data in separate memory until a submission. An empty one releases it.
             gpu.queue.submit([]);
         }
     }
 
-    /// Copies the bytes read for `run` into `m` and `v`, `[len]`.
+    /// Copies the moments read back for `run` to their ranges of `m` and `v`, `[len]`.
     fn take(&self, run: &ChunkRange, bytes: &[u8], [m, v]: [&mut [f32]; 2]) {
         let (m, v) = (&mut m[run.flat.clone()], &mut v[run.flat.clone()]);
         match self {
@@ -203,7 +202,7 @@ impl Moments {
                 copy_f32s(first, m);
                 copy_f32s(second, v);
             }
-            Self::Halves(_) => {
+            Self::Packed(_) => {
                 let words = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
                 m.iter_mut().zip(v).zip(words).for_each(|((m, v), word)| [*m, *v] = unpack(word));
             }
@@ -211,26 +210,26 @@ impl Moments {
     }
 }
 
-/// Copy of the moments in host memory, slightly outdated. One piece is read back after each step, so a lost device
-/// costs the optimiser only [`SWEEP_STEPS`] steps of memory.
+/// Copy of the moments in host memory. One piece is read back after each step, so after a loss of the device, restored
+/// moments are at most about [`SWEEP_STEPS`] steps old.
 #[derive(Debug)]
 pub struct Shadow {
     moments: OptimiserState,
     pieces: Vec<ChunkRange>,
     next: usize,
     ring: Ring<ChunkRange>,
-    /// Whether every piece was read at least once.
+    /// Whether every piece was read at least once, or the copy began with restored moments.
     whole: bool,
 }
 
-/// Returns the values of a piece, for `len` values in total.
+/// Returns the number of values in a piece, for `len` values in total.
 fn piece_len(len: usize) -> usize {
     len.div_ceil(SWEEP_STEPS).max(PIECE_MIN)
 }
 
 impl Shadow {
-    /// Creates a copy that starts with the moments `begun`.
-    pub fn new(gpu: &Gpu, arena: &Arena, begun: Option<OptimiserState>, len: usize, halves: bool) -> Self {
+    /// Creates a copy of `len` values that begins with the moments `begun`, or with zeros.
+    pub fn new(gpu: &Gpu, arena: &Arena, begun: Option<OptimiserState>, len: usize, packed: bool) -> Self {
         let piece = piece_len(len);
         let pieces = (0..len).step_by(piece).flat_map(|first| arena.runs(first..len.min(first + piece)));
         let whole = begun.is_some();
@@ -239,24 +238,24 @@ impl Shadow {
             pieces: pieces.collect(),
             moments: begun.unwrap_or_else(zeros),
             next: 0,
-            ring: Ring::new(gpu, "moments", 2, Self::slot_bytes(len, halves)),
+            ring: Ring::new(gpu, "moments", 2, Self::slot_bytes(len, packed)),
             whole,
         }
     }
 
-    fn slot_bytes(len: usize, halves: bool) -> u64 {
-        piece_len(len) as u64 * 4 * Moments::words(halves)
+    fn slot_bytes(len: usize, packed: bool) -> u64 {
+        piece_len(len) as u64 * 4 * Moments::words(packed)
     }
 
-    /// Returns the device memory that [`Self::new`] takes, in bytes.
-    pub fn bytes(len: usize, halves: bool) -> u64 {
-        2 * Self::slot_bytes(len, halves)
+    /// Returns the size of the read-back buffers, in bytes.
+    pub fn bytes(len: usize, packed: bool) -> u64 {
+        2 * Self::slot_bytes(len, packed)
     }
 
-    /// Processes finished reads after step `steps`, and requests the next piece.
+    /// Processes the read-backs that have arrived by step `steps`, and requests the next piece.
     ///
     /// # Errors
-    /// - [`GpuError::Lost`]: the device is gone.
+    /// [`GpuError::Lost`] and [`GpuError::Refused`].
     pub fn follow(&mut self, gpu: &Gpu, moments: &Moments, steps: u64) -> Result<(), GpuError> {
         let [m, v] = &mut self.moments.vectors[..] else { unreachable!("AdamW has two moments") };
         let mut take = |run: ChunkRange, bytes: &[u8]| moments.take(&run, bytes, [m, v]);
@@ -272,7 +271,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// Returns the copy, if it covers all moments.
+    /// Returns the copy, or `None` if a piece is missing.
     pub fn salvage(&self) -> Option<OptimiserState> {
         self.whole.then(|| self.moments.clone())
     }

@@ -1,4 +1,4 @@
-//! Device memory of a step besides the parameters: activations saved for the backward pass, and scratch.
+//! Device memory of a step in addition to the parameters: activations for the backward pass, and scratch buffers.
 //!
 //! Each tensor has a separate buffer, because WebGPU forbids reading one part of a buffer and writing another in the
 //! same dispatch.
@@ -9,23 +9,23 @@ use super::program::{Slice, buffer, buffer_bytes};
 use super::step::BatchShape;
 use crate::model::{Dims, rotary_tables};
 
-/// Maximum size of the logits held at once, in bytes. The head processes the tokens in chunks.
+/// Maximum size of the logits in memory, in bytes. The head processes the tokens in chunks.
 const LOGITS_BYTES_MAX: u64 = 64 << 20;
-/// Rows of a chunk are a multiple of this, so that each chunk begins at an aligned offset.
+/// Rows of a chunk are a multiple of this number, so that each chunk begins at an aligned offset.
 const CHUNK_ROWS: usize = 64;
 /// Number of rows over which one workgroup sums a norm weight's gradient.
 pub const NORM_ROWS: usize = 8;
 
-/// Activations of one layer for the backward pass, with R rows, one for each token.
+/// Activations of one layer that the backward pass needs. There are R rows, one per token.
 #[derive(Clone, Debug)]
 pub struct Layer {
-    /// Residual stream on entry, `[R, C]`.
+    /// Residual stream at the layer's input, `[R, C]`.
     pub x: Slice,
     /// Scales of the first norm, `[R]`.
     pub scales1: Slice,
     /// Queries and keys after rotation, and values, `[R, C + 2 K D]`.
     pub qkv: Slice,
-    /// Logarithms of the sums of the softmax in attention, `[R, H]`.
+    /// Logarithms of the softmax sums in attention, `[R, H]`.
     pub lse: Slice,
     /// Output of attention, `[R, C]`.
     pub attended: Slice,
@@ -33,78 +33,79 @@ pub struct Layer {
     pub middle: Slice,
     /// Scales of the second norm, `[R]`.
     pub scales2: Slice,
-    /// Gates and ups, `[R, 2 F]`. The backward pass overwrites them. Unused with experts.
+    /// Gates and ups, `[R, 2 F]`. The backward pass overwrites them with their gradient. Empty with experts.
     pub gate_up: Slice,
-    /// Routing of the tokens; unused in a dense layer.
+    /// Routing of the tokens; empty in a dense layer.
     pub mixture: Mixture,
-    /// Products `x Aᵀ` of the adapters, `[R, r]`; empty if the weights are trained.
+    /// Products `x Aᵀ` of the adapters, `[R, r]` each. There are none if the whole model is trained.
     pub low: Vec<Slice>,
 }
 
 /// Routing of a layer's tokens, and activations of the experts.
 #[derive(Clone, Debug)]
 pub struct Mixture {
-    /// Softmax of the router's logits, `[R, stride]`.
+    /// Softmax of the router's logits, `[R, stride]`; see [`router_stride`].
     pub probs: Slice,
     /// Weight of each expert for each token, mostly 0, `[R, stride]`.
     pub weights: Slice,
-    /// Gradients of the load-balancing loss, `[R / T, stride]`.
+    /// Gradient of the load-balancing loss for each window and expert, `[R / T, stride]`.
     pub slopes: Slice,
-    /// Gates and ups of each expert, `[E]`, each `[R, 2 F]`; the backward pass overwrites them.
+    /// Gates and ups of each expert, `[R, 2 F]` each. The backward pass overwrites them with their gradient.
     pub gate_up: Vec<Slice>,
 }
 
-/// Returns the values in a row of the router's logits: E padded to 4.
+/// Returns the number of values in a row of the router's logits: E, rounded up to a multiple of 4.
 pub fn router_stride(dims: &Dims) -> usize {
     dims.experts.next_multiple_of(4)
 }
 
-/// Memory of a step, for one microbatch at a time.
+/// Buffers of a step, for one microbatch at a time.
 #[derive(Debug)]
 pub struct Workspace {
     /// Activations of each layer.
     pub layers: Vec<Layer>,
-    /// Whether the layers share one set of activation buffers, except for their inputs and routing. The backward pass
-    /// then finds only the last layer's activations there, and recomputes those of the others.
+    /// Whether the layers share one set of activation buffers, except for their inputs and routing. After the forward
+    /// pass, it holds the activations of the last layer, and the backward pass recomputes those of the others.
     pub recompute: bool,
-    /// Residual stream at the end, `[R, C]`.
+    /// Residual stream after the last layer, `[R, C]`.
     pub x: Slice,
     /// Scales of the last norm, `[R]`.
     pub scales: Slice,
-    /// Input of the matrices after a norm, `[R, C]`.
+    /// Output of a norm and input of the next matrix, `[R, C]`.
     pub normed: Slice,
-    /// Input of the down matrix, and its gradient, `[R, F]`.
+    /// Input of the down matrix, later its gradient, `[R, F]`.
     pub gated: Slice,
-    /// Logits of the router, and their gradient, `[R, stride]`; unused in a dense model.
+    /// Logits of the router, later their gradient, `[R, stride]`; empty in a dense model.
     pub router: Slice,
-    /// Gradient of the experts' weights for tokens, `[R, stride]`; unused in a dense model.
+    /// Gradient of the experts' weights for each token, `[R, stride]`; empty in a dense model.
     pub dweights: Slice,
     /// Gradient of the output of a norm or of attention, `[R, C]`.
     pub branch: Slice,
     /// Gradient of queries, keys and values, `[R, C + 2 K D]`.
     pub dqkv: Slice,
-    /// Scratch of attention's gradient, `[R, H]`.
+    /// For each token and head, the dot product of attention's output and its gradient, `[R, H]`.
     pub dots: Slice,
     /// Gradient of the residual stream, `[R, C]`.
     pub dx: Slice,
-    /// Gradient of the products `x Aᵀ` of a layer's adapters, `[R, r]`; empty if the weights are trained.
+    /// Gradients of the products `x Aᵀ` of a layer's adapters, `[R, r]` each. There are none if the whole model is
+    /// trained.
     pub dlow: Vec<Slice>,
     /// Partial sums of a norm weight's gradient, `[R / NORM_ROWS, C]`.
     pub partial: Slice,
-    /// Logits of a chunk of tokens, `[chunk, logits_stride]`.
+    /// Logits of a chunk of tokens, later their gradient, `[chunk, logits_stride]`.
     pub logits: Slice,
-    /// Values in a row of logits: V padded to 4.
+    /// Number of values in a row of logits: V, rounded up to a multiple of 4.
     pub logits_stride: usize,
-    /// Tokens in a chunk.
+    /// Number of tokens in a chunk.
     pub chunk: usize,
-    /// Cosines of the positions, `[T, D / 2]`.
+    /// Cosines of the rotary angles, `[T, D / 2]`.
     pub cos: Slice,
-    /// Sines of the positions, `[T, D / 2]`.
+    /// Sines of the rotary angles, `[T, D / 2]`.
     pub sin: Slice,
 }
 
 impl Workspace {
-    /// Returns the device memory that [`Self::new`] takes, in bytes, if the device binds at most `bytes_max`.
+    /// Returns the size of a workspace in bytes, on a device with a binding limit of `bytes_max` bytes.
     pub fn bytes(bytes_max: u64, dims: &Dims, shape: &BatchShape, recompute: bool) -> u64 {
         let (rows, c, wide, f) = (shape.rows(), dims.width, dims.qkv_width(), dims.ff);
         let (stride, dense) = (router_stride(dims), usize::from(dims.experts == 0));
@@ -126,10 +127,10 @@ impl Workspace {
         dims.layers as u64 * kept + sets * left + own
     }
 
-    /// Allocates memory for microbatches of `shape`; less of it with `recompute`.
+    /// Allocates a workspace for microbatches of `shape`. With `recompute`, layers share most buffers.
     ///
     /// # Errors
-    /// - [`GpuError::TensorTooLarge`]: a tensor of one microbatch exceeds the binding limit.
+    /// [`GpuError::TensorTooLarge`] if a tensor of one microbatch exceeds the binding limit.
     pub fn new(gpu: &Gpu, dims: &Dims, shape: &BatchShape, recompute: bool) -> Result<Self, GpuError> {
         let (rows, c, wide) = (shape.rows(), dims.width, dims.qkv_width());
         let bytes_max = gpu.binding_bytes_max();
@@ -175,7 +176,7 @@ impl Workspace {
     }
 }
 
-/// Creates the activations of each layer, in slices that `make` allocates by label and number of values.
+/// Creates the activations of each layer. `make` allocates a slice by label and number of values.
 fn layers(
     dims: &Dims,
     shape: &BatchShape,
@@ -217,7 +218,7 @@ fn layers(
     Ok(layers)
 }
 
-/// Creates a slice of `[rows, r]` for each adapter of a layer.
+/// Creates a slice `[rows, r]` for each adapter of a layer.
 fn low(
     dims: &Dims,
     rows: usize,

@@ -1,4 +1,4 @@
-//! HTTP GET on a separate thread.
+//! HTTP GET requests, each on a separate thread.
 
 use std::future::Future;
 use std::io::Read;
@@ -11,32 +11,33 @@ use ureq::Agent;
 
 use crate::platform::{FetchError, FetchReply, FetchRequest, Proxy, transfer_fault};
 
-/// Maximum wait for a connection.
+/// Timeout for opening a connection, in seconds.
 const CONNECT_S: u64 = 10;
-/// Maximum wait for the head of an answer, because the syncer may be busy with the requested fragment.
+/// Timeout for the head of a response, in seconds. It is long because the syncer may first have to prepare the
+/// fragment.
 const RESPONSE_S: u64 = 30;
-/// Maximum silence in the middle of an answer.
+/// Timeout for each read of the body, in seconds.
 const READ_S: u64 = 30;
-/// Number of redirects followed: zero, because a syncer never redirects, and a socket would not follow.
+/// Maximum number of redirects to follow. A syncer never redirects, and a socket would not follow either.
 const REDIRECTS_MAX: u32 = 0;
-/// Bytes read between two checks whether the caller still wants the answer.
+/// Number of bytes read between two checks whether the request was cancelled.
 const READ_BYTES: usize = 64 * 1024;
-/// Maximum number of bytes read from the body of an error: enough for a message to people.
+/// Maximum number of bytes read from the body of an error response, enough for a message.
 const ERROR_BODY_BYTES_MAX: u64 = 4 * 1024;
 
-/// Sends `request`, in the background from this call on. Dropping the future ends the transfer.
+/// Starts `request` in the background at once. Dropping the future cancels it.
 ///
 /// # Errors
-/// - [`FetchError::Network`]: there was no answer, or it was cut short.
+/// - [`FetchError::Network`]: there was no response, or it ended early.
 /// - [`FetchError::TooLarge`]: the body exceeds `body_bytes_max`.
 ///
-/// An answer with an error status is not an error here; its body is cut to 4 KiB.
+/// A response with an error status is not an error. Its body is cut to 4 KiB.
 pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, FetchError>> {
     let (answer, answered) = oneshot::channel();
     let url = request.url.clone();
     let spawned = thread::Builder::new().name("archipelago-fetch".to_owned()).spawn(move || {
         let result = get(&request, &|| answer.is_canceled());
-        // An error means that the caller no longer waits for the answer.
+        // An error means that the request was cancelled.
         drop(answer.send(result));
     });
     async move {
@@ -56,7 +57,7 @@ pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, F
     }
 }
 
-/// Returns the agent shared by all transfers, so that they reuse connections.
+/// Returns the HTTP agent that all requests share, so that they reuse connections.
 fn agent() -> &'static Agent {
     static AGENT: OnceLock<Agent> = OnceLock::new();
     AGENT.get_or_init(|| {

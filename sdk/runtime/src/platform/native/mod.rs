@@ -1,5 +1,5 @@
-//! Operating-system platform: separate threads for the network, so that a long step never makes a peer wait; secrets on
-//! disk, signals, and trusted certificate authorities.
+//! Platform of native programs: network threads, so that a long step does not delay answers to a peer; files with
+//! secrets; signals; and trusted certificate authorities.
 
 mod http;
 mod socket;
@@ -29,7 +29,7 @@ use super::hears_hangup;
 pub use http::fetch;
 pub use socket::Socket;
 
-/// A monotonic clock that starts at [`Clock::start`].
+/// Monotonic clock that starts at [`Clock::start`].
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
 
@@ -54,7 +54,7 @@ impl Clock {
     }
 }
 
-/// Waits `ms` milliseconds. Must be polled within a Tokio runtime with an enabled timer.
+/// Waits `ms` milliseconds. Requires a Tokio runtime with a timer.
 pub async fn sleep(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }
@@ -73,7 +73,7 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Returns `N` unpredictable bytes, for identities and for jitter.
+/// Returns `N` random bytes that are suitable for keys.
 ///
 /// # Errors
 /// [`RandomError`]: the operating system provided no random bytes.
@@ -83,13 +83,13 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N], RandomError> {
     Ok(bytes)
 }
 
-/// Variable, and a value with which a layer of the graphics driver finds no display and stays silent. On machines
-/// without a display it complains on standard error that the variable is not set, although the program draws nothing.
+/// Environment variable and a value for it with which a Vulkan layer finds no display and reports nothing. Without a
+/// display, the layer complains on standard error if the variable is not set, although this program draws nothing.
 #[cfg(target_os = "linux")]
 const RUNTIME_FOLDER: (&str, &str) = ("XDG_RUNTIME_DIR", "/nonexistent");
 
-/// Replaces this process by the same program with the same arguments and the variable set, if it is not set. A process
-/// cannot safely change its own environment. If the restart fails, the program goes on unchanged. Call this function
+/// Restarts this program with the same arguments and the variable set, if it is not set. The process is replaced
+/// because it cannot safely change its own environment. If the restart fails, the program continues. Call this function
 /// first in `main`.
 #[cfg(target_os = "linux")]
 pub fn silence_display() {
@@ -97,7 +97,7 @@ pub fn silence_display() {
     use std::{env, process};
 
     let (name, value) = RUNTIME_FOLDER;
-    // The layer accepts only an absolute path.
+    // The layer accepts only absolute paths.
     if env::var_os(name).is_some_and(|folder| folder.as_encoded_bytes().starts_with(b"/")) {
         return;
     }
@@ -106,14 +106,15 @@ pub fn silence_display() {
     let _failed = process::Command::new("/proc/self/exe").arg0(own).args(arguments).env(name, value).exec();
 }
 
-/// Does nothing: other systems have no such layer.
+/// Does nothing, because only Linux has this layer.
 #[cfg(not(target_os = "linux"))]
 pub fn silence_display() {}
 
-/// Opens `path` to read and write, and creates it for its owner alone if it is not there.
+/// Opens the file at `path` for reading and writing. If it does not exist, creates it so that only its owner has
+/// access.
 ///
 /// # Errors
-/// The errors of the operating system.
+/// Those of the operating system.
 pub fn open_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -122,15 +123,15 @@ pub fn open_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Waits for a request to end this process: Ctrl+C, SIGTERM, or a terminal that closes (see [`hears_hangup`]). From the
-/// first poll on, none of these signals ends the process by itself.
+/// Waits for a signal to end this process: Ctrl+C, SIGTERM, or a closed terminal (see [`hears_hangup`]). From the first
+/// poll on, these signals no longer end the process by themselves.
 ///
 /// # Errors
-/// The errors of the operating system, if it does not let us listen for signals.
+/// Those of the operating system if it cannot install a handler.
 #[cfg(unix)]
 pub async fn interrupted() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
-    // Read before the handler is installed, since the handler changes the mask.
+    // The mask must be read before the handler is installed, because that changes it.
     static HEARS_HANGUP: LazyLock<bool> = LazyLock::new(hears_hangup);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = if *HEARS_HANGUP { Some(signal(SignalKind::hangup())?) } else { None };
@@ -147,17 +148,16 @@ pub async fn interrupted() -> io::Result<()> {
     }
 }
 
-/// Waits for a request to end this process: Ctrl+C, or SIGTERM where it exists. From the first poll on, neither ends
-/// the process by itself.
+/// Waits for Ctrl+C. From the first poll on, Ctrl+C no longer ends the process by itself.
 ///
 /// # Errors
-/// The errors of the operating system, if it does not let us listen for signals.
+/// Those of the operating system if it cannot install a handler.
 #[cfg(not(unix))]
 pub async fn interrupted() -> io::Result<()> {
     tokio::signal::ctrl_c().await
 }
 
-/// Authorities passed to [`trust_only`].
+/// Certificate authorities set by [`trust_only`].
 static TRUSTED: OnceLock<TrustStores> = OnceLock::new();
 
 #[derive(Debug)]
@@ -166,7 +166,7 @@ struct TrustStores {
     transfers: Arc<Vec<Certificate<'static>>>,
 }
 
-/// Reason why authorities cannot be trusted.
+/// Reason why certificate authorities cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrustError {
     /// The text contains no certificate.
@@ -175,22 +175,22 @@ pub enum TrustError {
     /// A certificate is not usable as an authority.
     #[error("certificate {number} is invalid: {why}")]
     Unusable {
-        /// Position of the certificate, from 1.
+        /// Position of the certificate in the text, from 1.
         number: usize,
         /// Reason.
         why: String,
     },
-    /// Other authorities were set before.
+    /// Certificate authorities were set before.
     #[error("this program already trusts other certificates")]
     Late,
 }
 
-/// Makes every connection of this program trust only the authorities whose certificates are in `pem`, and no public
-/// ones. Must be called once, before the first connection.
+/// Makes every connection of this program trust only the certificate authorities in `pem`, and no public ones. Must be
+/// called before the first connection, and only once.
 ///
 /// # Errors
-/// - [`TrustError::NoCertificate`], [`TrustError::Unusable`]: the text is no list of usable certificates.
-/// - [`TrustError::Late`]: it was called before.
+/// - [`TrustError::NoCertificate`], [`TrustError::Unusable`]: the text contains no certificate, or an unusable one.
+/// - [`TrustError::Late`]: the function was called before.
 pub fn trust_only(pem: &[u8]) -> Result<(), TrustError> {
     TRUSTED.set(TrustStores::read(pem)?).map_err(|_| TrustError::Late)
 }
@@ -212,11 +212,11 @@ impl TrustStores {
         if certificates.is_empty() {
             return Err(TrustError::NoCertificate);
         }
-        Ok(Self { sockets: believing(roots), transfers: Arc::new(certificates) })
+        Ok(Self { sockets: client_config(roots), transfers: Arc::new(certificates) })
     }
 }
 
-/// Returns the TLS connector for sockets, or `None` if the public authorities are trusted.
+/// Returns the TLS connector for sockets, or `None` if public authorities are trusted.
 fn connector() -> Option<Connector> {
     TRUSTED.get().map(|trusted| Connector::Rustls(Arc::clone(&trusted.sockets)))
 }
@@ -225,18 +225,18 @@ fn connector() -> Option<Connector> {
 fn sockets() -> Arc<ClientConfig> {
     match TRUSTED.get() {
         Some(trusted) => Arc::clone(&trusted.sockets),
-        None => believing(TLS_SERVER_ROOTS.iter().cloned().collect()),
+        None => client_config(TLS_SERVER_ROOTS.iter().cloned().collect()),
     }
 }
 
-fn believing(roots: RootCertStore) -> Arc<ClientConfig> {
+fn client_config(roots: RootCertStore) -> Arc<ClientConfig> {
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .expect("the provider has suites for both versions");
     Arc::new(config.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Returns the TLS configuration for transfers, or `None` if the public authorities are trusted.
+/// Returns the TLS configuration for HTTP requests, or `None` if public authorities are trusted.
 fn authorities() -> Option<TlsConfig> {
     let trusted = TRUSTED.get()?;
     Some(TlsConfig::builder().root_certs(RootCerts::Specific(Arc::clone(&trusted.transfers))).build())
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_names_no_authority_is_said() {
+    fn text_without_certificate_is_an_error() {
         let junk = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         assert_eq!(TrustStores::read(b"my words").unwrap_err(), TrustError::NoCertificate);
         let error = TrustStores::read(junk.as_bytes()).unwrap_err();

@@ -1,4 +1,4 @@
-//! A WebSocket on a separate thread, which answers pings and moves frames while a step computes.
+//! WebSocket on a separate thread, which answers pings and moves frames while a step computes.
 
 use std::io::{self, ErrorKind};
 use std::pin::pin;
@@ -27,18 +27,18 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async_tls_with_c
 use crate::platform::proxy::tls_fault;
 use crate::platform::{Proxy, SendError, SocketBytes, SocketEvent, SocketLimits};
 
-/// Maximum wait for a connection, including the handshake.
+/// Timeout for opening a connection, handshake included, in milliseconds.
 const CONNECT_MS: u64 = 10_000;
-/// Time between two pings, which keep routers in between from dropping the connection.
+/// Time between two pings in milliseconds. Pings keep routers from dropping the connection.
 const PING_MS: u64 = 15_000;
-/// Time without any byte from the peer after which the connection counts as lost.
+/// Time without any message from the peer after which the connection counts as lost, in milliseconds.
 const SILENT_MS: u64 = 60_000;
-/// Maximum wait for the last frames and the peer's close frame.
+/// Timeout for sending the close frame, and for the peer's last frames and close frame, in milliseconds.
 const CLOSE_MS: u64 = 2_000;
-/// Capacity for incoming frames while a step computes. When it is full, the peer has to wait.
+/// Maximum number of events that wait for the caller. If the queue is full, the socket stops reading.
 const EVENTS_MAX: usize = 1_024;
 
-/// One connection. Dropping it ends the connection without a close frame.
+/// WebSocket connection. Dropping it ends the connection without a close frame.
 #[derive(Debug)]
 pub struct Socket {
     events: mpsc::Receiver<SocketEvent>,
@@ -62,7 +62,7 @@ struct Counters {
 }
 
 impl Socket {
-    /// Starts to connect to `url` (`ws` or `wss`) with the given subprotocol. The outcome arrives as an event.
+    /// Starts to connect to `url` (`ws` or `wss`) with the given subprotocol. The result arrives as an event.
     #[must_use]
     pub fn connect(url: &str, subprotocol: &str, limits: SocketLimits) -> Self {
         let (events_in, events) = mpsc::channel(EVENTS_MAX);
@@ -83,11 +83,11 @@ impl Socket {
                 Ok(runtime) => runtime.block_on(wire.live(&url, &subprotocol)),
                 Err(error) => lost(format!("cannot start a runtime for the connection: {error}")),
             };
-            // An error means that the handle is gone.
+            // An error means that the socket was dropped.
             drop(events.blocking_send(closed));
         });
         if let Err(error) = spawned {
-            // The channel is empty, so there is room.
+            // The channel is empty, so it can take the event.
             drop(events_in.try_send(lost(format!("cannot start a thread for the connection: {error}"))));
         }
         Self { events, control, bulk, counters, queue_bytes_max: limits.queue_bytes_max }
@@ -98,7 +98,7 @@ impl Socket {
         self.events.try_recv().ok()
     }
 
-    /// Returns the next event, or waits forever after [`SocketEvent::Closed`]. Dropping the future loses nothing.
+    /// Waits for the next event. After the last event it waits forever. Dropping the future loses no event.
     pub async fn recv(&mut self) -> SocketEvent {
         match self.events.recv().await {
             Some(event) => event,
@@ -106,12 +106,11 @@ impl Socket {
         }
     }
 
-    /// Queues one frame. Control frames overtake `bulk` frames.
+    /// Queues one frame. Control frames are sent before `bulk` frames that wait.
     ///
     /// # Errors
-    /// - [`SendError::Closed`]: the connection is gone. After all earlier events, [`SocketEvent::Closed`] gives the
-    ///   reason.
-    /// - [`SendError::QueueFull`]: more than `queue_bytes_max` would wait.
+    /// - [`SendError::Closed`]: the connection is closed. An event gives the reason.
+    /// - [`SendError::QueueFull`]: more than `queue_bytes_max` bytes would wait.
     pub fn send(&mut self, frame: Vec<u8>, bulk: bool) -> Result<(), SendError> {
         let frame_bytes = frame.len();
         let queued_bytes = self.counters.queued_bytes.load(Relaxed);
@@ -127,7 +126,7 @@ impl Socket {
         }
     }
 
-    /// Sends a close frame after the control frames queued so far. Waiting bulk frames are dropped.
+    /// Sends a close frame after the control frames in the queue. Waiting bulk frames are dropped.
     /// [`SocketEvent::Closed`] follows within seconds.
     pub fn close(&mut self, code: u16, reason: &str) {
         let reason = clip(reason, CLOSE_REASON_BYTES_MAX).to_owned();
@@ -141,7 +140,7 @@ impl Socket {
         self.counters.queued_bytes.load(Relaxed)
     }
 
-    /// Returns the bytes that crossed the socket so far.
+    /// Returns the bytes that the socket has sent and received.
     #[must_use]
     pub fn bytes(&self) -> SocketBytes {
         SocketBytes {
@@ -151,7 +150,7 @@ impl Socket {
     }
 }
 
-/// The thread's side of a [`Socket`].
+/// State of the socket's thread.
 struct Wire {
     events: mpsc::Sender<SocketEvent>,
     control: mpsc::UnboundedReceiver<Outgoing>,
@@ -161,7 +160,7 @@ struct Wire {
 }
 
 impl Wire {
-    /// Connects and moves frames until the connection ends; returns how it ended.
+    /// Connects and moves frames until the connection ends. Returns the last event.
     async fn live(self, url: &str, subprotocol: &str) -> SocketEvent {
         let proxy = match Proxy::for_url(url) {
             Ok(proxy) => proxy,
@@ -188,7 +187,7 @@ impl Wire {
         self.converse(sink, stream).await
     }
 
-    /// Connects, through `proxy` if there is one.
+    /// Connects to `url`, through `proxy` if there is one.
     async fn connect(
         &self,
         url: &str,
@@ -211,7 +210,8 @@ impl Wire {
         })
     }
 
-    /// Moves frames in both directions independently, because a peer that does not read must not block our reading.
+    /// Moves frames in both directions independently, because a peer that does not read must not stop our reading.
+    /// Returns the last event.
     async fn converse<I, O>(self, sink: O, stream: I) -> SocketEvent
     where
         I: Stream<Item = Result<Message, tungstenite::Error>> + Unpin,
@@ -224,7 +224,7 @@ impl Wire {
             closed = &mut reading => return closed,
             closed = write(sink, control, bulk, &counters) => closed,
         };
-        // The peer's last frames may still be in transit, above all its close frame.
+        // The peer's last frames, in particular its close frame, may still be in transit.
         tokio::select! {
             closed = reading => closed,
             () = tokio::time::sleep(Duration::from_millis(CLOSE_MS)) => closed,
@@ -233,7 +233,7 @@ impl Wire {
     }
 }
 
-/// Passes incoming frames on until the peer closes.
+/// Forwards incoming frames as events until the connection ends. Returns the last event.
 async fn read<S>(mut stream: S, events: mpsc::Sender<SocketEvent>, counters: &Counters) -> SocketEvent
 where
     S: Stream<Item = Result<Message, tungstenite::Error>> + Unpin,
@@ -253,7 +253,7 @@ where
                 }
             }
             Message::Close(farewell) => {
-                // One more poll lets the library answer the close frame.
+                // The library answers the close frame at the next poll.
                 drop(timeout(Duration::from_millis(CLOSE_MS), stream.next()).await);
                 return match farewell {
                     Some(CloseFrame { code, reason }) => {
@@ -262,7 +262,7 @@ where
                     None => lost("closed without a reason".to_owned()),
                 };
             }
-            // The library answers pings.
+            // The library itself answers pings.
             Message::Ping(_) | Message::Pong(_) => {
                 if events.send(SocketEvent::Alive).await.is_err() {
                     return lost("cancelled".to_owned());
@@ -275,7 +275,8 @@ where
     }
 }
 
-/// Sends queued frames, control before bulk, until a close request arrives or the handle is dropped.
+/// Sends queued frames, control frames first, until a close is requested or the socket is dropped. Returns the last
+/// event.
 async fn write<S>(
     mut sink: S,
     mut control: mpsc::UnboundedReceiver<Outgoing>,
@@ -323,29 +324,29 @@ fn lost(reason: String) -> SocketEvent {
     SocketEvent::Closed { code: None, reason }
 }
 
-/// Longest server message that is repeated, in bytes.
+/// Maximum size of a server message that is shown to the user, in bytes.
 const REASON_BYTES_MAX: u32 = 1_000;
 
-/// Returns true if an answer means that the address has no socket and never will.
+/// Returns true if the response means that there is no socket at the address and never will be.
 fn is_absent(answer: &Response<Option<Vec<u8>>>) -> bool {
     let gone = [StatusCode::NOT_FOUND, StatusCode::MOVED_PERMANENTLY, StatusCode::PERMANENT_REDIRECT];
     gone.contains(&answer.status())
 }
 
-/// Returns true if an answer is a web page and not an error of a server.
+/// Returns true if the response is a web page that is no error message.
 fn is_page(answer: &Response<Option<Vec<u8>>>) -> bool {
     let body = answer.body().as_deref().unwrap_or_default();
     answer.status().is_success() && body.trim_ascii_start().starts_with(b"<")
 }
 
-/// Returns the target of an answer that redirects.
+/// Returns the target of a redirect.
 fn location(answer: &Response<Option<Vec<u8>>>) -> Option<String> {
     let location = answer.headers().get("location").filter(|_| answer.status().is_redirection())?;
     let location = String::from_utf8_lossy(location.as_bytes());
     Some(clip(&location, REASON_BYTES_MAX).replace(char::is_control, " "))
 }
 
-/// Returns an error message that helps people who read it.
+/// Returns an error message for the user.
 fn explain(error: &tungstenite::Error) -> String {
     match error {
         tungstenite::Error::Http(response) if let Some(location) = location(response) => {
@@ -359,13 +360,13 @@ fn explain(error: &tungstenite::Error) -> String {
         }
         tungstenite::Error::Http(response) => {
             let status = response.status().as_u16();
-            let said =
+            let text =
                 response.body().as_deref().and_then(|body| std::str::from_utf8(body).ok()).map(str::trim);
-            let said =
-                said.filter(|said| (1..=REASON_BYTES_MAX as usize).contains(&said.len()) && !said.contains('<'));
-            let said =
-                said.map(|said| format!(": {}", said.replace(char::is_control, " "))).unwrap_or_default();
-            format!("answered HTTP status {status} instead of opening a WebSocket{said}")
+            let text =
+                text.filter(|text| (1..=REASON_BYTES_MAX as usize).contains(&text.len()) && !text.contains('<'));
+            let text =
+                text.map(|text| format!(": {}", text.replace(char::is_control, " "))).unwrap_or_default();
+            format!("answered HTTP status {status} instead of opening a WebSocket{text}")
         }
         tungstenite::Error::Io(error) => match error.get_ref().and_then(|error| tls_fault(error)) {
             Some(why) => why,
@@ -378,20 +379,20 @@ fn explain(error: &tungstenite::Error) -> String {
     }
 }
 
-/// Maximum size of the head of a proxy's answer, in bytes.
+/// Maximum size of the head of a proxy's response, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Connects to the server of `uri`, through `proxy` if there is one. The caller adds TLS with the server itself.
+/// Opens a connection to the server of `uri`, through `proxy` if there is one. The caller adds TLS to the server.
 ///
 /// # Errors
-/// A message for users about the failed connection.
+/// Message for the user.
 pub(super) async fn connect(uri: &Uri, proxy: Option<&Proxy>) -> Result<MaybeTlsStream<TcpStream>, String> {
     let Some(proxy) = proxy else {
         let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("wss") { 443 } else { 80 });
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
         return dial(host, port).await.map(MaybeTlsStream::Plain).map_err(|error| error.to_string());
     };
-    through(proxy).await.map_err(|why| proxy.explain(&why))
+    connect_through(proxy).await.map_err(|why| proxy.explain(&why))
 }
 
 async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
@@ -400,9 +401,9 @@ async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Connects to the server through `proxy`.
-async fn through(proxy: &Proxy) -> Result<MaybeTlsStream<TcpStream>, String> {
-    let (host, port) = proxy.place();
+/// Opens a connection to the proxy and has it connect to the server.
+async fn connect_through(proxy: &Proxy) -> Result<MaybeTlsStream<TcpStream>, String> {
+    let (host, port) = proxy.host_and_port();
     let unreachable = |error: io::Error| {
         let fault = error.get_ref().and_then(|error| tls_fault(error));
         format!("the proxy cannot be reached: {}", fault.unwrap_or_else(|| error.to_string()))
@@ -415,12 +416,12 @@ async fn through(proxy: &Proxy) -> Result<MaybeTlsStream<TcpStream>, String> {
     } else {
         MaybeTlsStream::Plain(stream)
     };
-    ask(&mut stream, &proxy.target(), proxy.credentials()).await?;
+    request_tunnel(&mut stream, &proxy.target(), proxy.credentials()).await?;
     Ok(stream)
 }
 
-/// Asks the proxy at the other end of `stream` to connect to `target`.
-async fn ask<S>(stream: &mut S, target: &str, credentials: Option<String>) -> Result<(), String>
+/// Requests from the proxy on `stream` a connection to `target`.
+async fn request_tunnel<S>(stream: &mut S, target: &str, credentials: Option<String>) -> Result<(), String>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -432,7 +433,7 @@ where
     stream.write_all(request.as_bytes()).await.map_err(broke)?;
     stream.flush().await.map_err(broke)?;
     let mut head = Vec::new();
-    // One byte at a time, because the bytes after the head belong to the server.
+    // The head is read byte by byte, because the bytes after it come from the server.
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() == HEAD_BYTES_MAX {
             return Err("the proxy does not answer in HTTP".to_owned());
@@ -451,7 +452,7 @@ where
     }
 }
 
-/// Returns the status in the head of an answer.
+/// Returns the status code in the head of a response.
 fn status(head: &[u8]) -> Option<u16> {
     let line = std::str::from_utf8(head.split(|byte| *byte == b'\r').next()?).ok()?;
     line.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()
@@ -463,8 +464,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the events of a socket whose peer accepts no more data and sends `said`.
-    fn report(said: impl Stream<Item = Message> + Unpin) -> Vec<SocketEvent> {
+    /// Returns the events of a socket whose peer reads nothing and sends the messages in `message`.
+    fn report(message: impl Stream<Item = Message> + Unpin) -> Vec<SocketEvent> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (events, mut reported) = mpsc::channel(EVENTS_MAX);
@@ -476,7 +477,7 @@ mod tests {
             let broken = Box::pin(sink::unfold((), async |(), _: Message| {
                 Err(tungstenite::Error::Io(ErrorKind::BrokenPipe.into()))
             }));
-            let last = wire.converse(broken, said.map(Ok)).await;
+            let last = wire.converse(broken, message.map(Ok)).await;
             let mut found = Vec::new();
             while let Ok(event) = reported.try_recv() {
                 found.push(event);
@@ -487,34 +488,38 @@ mod tests {
     }
 
     #[test]
-    fn what_the_peer_said_before_it_hung_up_is_heard() {
+    fn last_frames_of_a_closing_peer_are_delivered() {
         let farewell = Message::Close(Some(CloseFrame { code: 4000.into(), reason: "done".into() }));
         let late = async |message| {
             tokio::time::sleep(Duration::from_millis(20)).await;
             message
         };
-        let said = stream::iter([Message::Binary(vec![7].into()), farewell]).then(late);
+        let message = stream::iter([Message::Binary(vec![7].into()), farewell]).then(late);
         let closed = SocketEvent::Closed { code: Some(4000), reason: "done".to_owned() };
-        assert_eq!(report(Box::pin(said)), [SocketEvent::Frame(vec![7]), closed]);
+        assert_eq!(report(Box::pin(message)), [SocketEvent::Frame(vec![7]), closed]);
     }
 
     #[test]
-    fn a_peer_that_takes_nothing_and_says_nothing_is_lost() {
+    fn silent_peer_that_reads_nothing_is_lost() {
         let events = report(stream::pending());
         assert!(
             matches!(&events[..], [SocketEvent::Closed { code: None, reason }] if reason.contains("pipe"))
         );
     }
 
-    /// Runs [`ask`] against a proxy that sends `answer`. Returns the result, the request, and the bytes left unread.
-    fn asked(answer: &'static [u8], credentials: Option<&str>) -> (Result<(), String>, String, Vec<u8>) {
+    /// Runs [`request_tunnel`] against a proxy that sends `answer`. Returns the result, the request, and the bytes
+    /// that were not read.
+    fn run_request(
+        answer: &'static [u8],
+        credentials: Option<&str>,
+    ) -> (Result<(), String>, String, Vec<u8>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (mut ours, mut theirs) = tokio::io::duplex(64 * 1024);
             theirs.write_all(answer).await.unwrap();
             let credentials = credentials.map(str::to_owned);
             let (mut request, mut rest) = (vec![0; 1_024], Vec::new());
-            let done = ask(&mut ours, "a.lab:443", credentials).await;
+            let done = request_tunnel(&mut ours, "a.lab:443", credentials).await;
             let len = theirs.read(&mut request).await.unwrap();
             drop(theirs);
             ours.read_to_end(&mut rest).await.unwrap();
@@ -524,12 +529,12 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_asked_once_and_what_follows_is_the_servers() {
+    fn tunnel_request_leaves_the_servers_bytes_unread() {
         let (done, request, rest) =
-            asked(b"HTTP/1.1 200 Connection established\r\nVia: p\r\n\r\nhello", None);
+            run_request(b"HTTP/1.1 200 Connection established\r\nVia: p\r\n\r\nhello", None);
         assert_eq!((done, &rest[..]), (Ok(()), &b"hello"[..]));
         assert_eq!(request, "CONNECT a.lab:443 HTTP/1.1\r\nHost: a.lab:443\r\n\r\n");
-        let (done, request, _) = asked(b"HTTP/1.0 200\r\n\r\n", Some("Aladdin:open sesame"));
+        let (done, request, _) = run_request(b"HTTP/1.0 200\r\n\r\n", Some("Aladdin:open sesame"));
         assert_eq!(done, Ok(()));
         assert!(
             request.contains("\r\nProxy-Authorization: Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==\r\n"),
@@ -538,8 +543,8 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_why() {
-        let why = |answer| asked(answer, None).0.unwrap_err();
+    fn refused_tunnel_has_a_reason() {
+        let why = |answer| run_request(answer, None).0.unwrap_err();
         assert_eq!(why(b"HTTP/1.1 403 Forbidden\r\n\r\n"), "it answered CONNECT with HTTP status 403");
         assert!(why(b"HTTP/1.1 407 No\r\n\r\n").contains("http://NAME:PASSWORD@HOST:PORT"));
         assert!(why(b"SSH-2.0-x\r\n\r\n").contains("not answer in HTTP"));

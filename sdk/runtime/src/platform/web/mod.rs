@@ -1,4 +1,4 @@
-//! Browser platform: the interfaces that pages and workers share.
+//! Browser platform, with interfaces that exist in pages and in workers.
 
 mod socket;
 
@@ -22,7 +22,7 @@ pub use socket::Socket;
 
 #[wasm_bindgen]
 extern "C" {
-    /// The global object of a page or of a worker.
+    /// Global object of a page or a worker.
     type Scope;
     #[wasm_bindgen(method, getter)]
     fn performance(this: &Scope) -> Performance;
@@ -38,7 +38,7 @@ fn scope() -> Scope {
     js_sys::global().unchecked_into()
 }
 
-/// Returns the message of a value thrown by the browser.
+/// Returns the message of a value that JavaScript code threw.
 fn thrown(error: &JsValue) -> String {
     match error.dyn_ref::<js_sys::Error>() {
         Some(error) => String::from(error.message()),
@@ -46,7 +46,7 @@ fn thrown(error: &JsValue) -> String {
     }
 }
 
-/// A monotonic clock that starts at [`Clock::start`].
+/// Monotonic clock that starts at [`Clock::start`].
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start_ms: f64,
@@ -72,7 +72,7 @@ impl Clock {
     }
 }
 
-/// Waits `ms` milliseconds; longer in a hidden page.
+/// Waits `ms` milliseconds. In a hidden page, the wait may be longer.
 pub async fn sleep(ms: u64) {
     let wait = Promise::new(&mut |resolve, _| {
         scope().set_timeout(&resolve, ms as f64);
@@ -81,11 +81,11 @@ pub async fn sleep(ms: u64) {
     JsFuture::from(wait).await.ok();
 }
 
-/// Lets the browser process pending messages, timers and GPU callbacks. It uses no timer, so hidden pages are not
-/// slowed down.
+/// Returns to the browser once, so that it processes pending messages, timers and GPU callbacks. It uses a message
+/// instead of a timer, because timers are slow in hidden pages.
 pub async fn yield_now() {
     let turn = Promise::new(&mut |resolve, _| {
-        // Without channels it continues at once, which only delays other work.
+        // Without a channel, it resolves at once, which only delays other work.
         let Ok(channel) = MessageChannel::new() else { return drop(resolve.call0(&JsValue::NULL)) };
         channel.port1().set_onmessage(Some(&resolve));
         channel.port2().post_message(&JsValue::NULL).ok();
@@ -93,7 +93,7 @@ pub async fn yield_now() {
     JsFuture::from(turn).await.ok();
 }
 
-/// Opens a file that only its owner may read. Always fails, because browsers have no files.
+/// Fails, because browsers have no files.
 ///
 /// # Errors
 /// Always.
@@ -104,7 +104,7 @@ pub fn open_private(path: &Path) -> io::Result<File> {
     ))
 }
 
-/// Returns `N` unpredictable bytes, for identities and for jitter.
+/// Returns `N` random bytes that are suitable for keys.
 ///
 /// # Errors
 /// [`RandomError`]: the browser provided no random bytes.
@@ -117,10 +117,10 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N], RandomError> {
     Ok(random)
 }
 
-/// Maximum number of bytes read from the body of an error: enough for a message to people.
+/// Maximum number of bytes read from the body of an error response, enough for a message.
 const ERROR_BODY_BYTES_MAX: u64 = 4 * 1024;
 
-/// Ends the transfer when it is dropped.
+/// Guard that cancels the request when it is dropped.
 struct Abort(Option<AbortController>);
 
 impl Drop for Abort {
@@ -131,13 +131,13 @@ impl Drop for Abort {
     }
 }
 
-/// Sends `request`, in the background from this call on. Dropping the future ends the transfer.
+/// Starts `request` in the background at once. Dropping the future cancels it.
 ///
 /// # Errors
-/// - [`FetchError::Network`]: there was no answer, or it was cut short.
+/// - [`FetchError::Network`]: there was no response, or it ended early.
 /// - [`FetchError::TooLarge`]: the body exceeds `body_bytes_max`.
 ///
-/// An answer with an error status is not an error here; its body is cut to 4 KiB.
+/// A response with an error status is not an error. Its body is cut to 4 KiB.
 pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, FetchError>> {
     let begun = begin(&request);
     async move {
@@ -155,7 +155,7 @@ pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, F
 }
 
 fn begin(request: &FetchRequest) -> Result<(JsFuture, Abort), JsValue> {
-    // Without a controller, an abandoned transfer runs to its end, which is only wasteful.
+    // Without a controller, a cancelled request runs to its end, which only costs bandwidth.
     let controller = AbortController::new().ok();
     let init = RequestInit::new();
     init.set_redirect(RequestRedirect::Error);
@@ -170,7 +170,7 @@ fn begin(request: &FetchRequest) -> Result<(JsFuture, Abort), JsValue> {
     Ok((JsFuture::from(scope().fetch(&asked)), Abort(controller)))
 }
 
-/// Reads the body piece by piece, so that it never holds more than the limit.
+/// Reads the body piece by piece, so that at most `body_bytes_max` bytes are kept.
 async fn read(request: &FetchRequest, response: &Response) -> Result<FetchReply, FetchError> {
     let (status, success) = (response.status(), response.ok());
     let text = |name: &str| response.headers().get(name).ok().flatten();

@@ -1,4 +1,4 @@
-//! A browser's WebSocket. The browser answers pings by itself, even while a step computes.
+//! WebSocket of a browser. The browser itself answers pings, even while a step computes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,19 +15,19 @@ use web_sys::{BinaryType, CloseEvent, MessageEvent, WebSocket};
 use super::thrown;
 use crate::platform::{SendError, SocketBytes, SocketEvent, SocketLimits};
 
-/// Limit on the bytes waiting in the browser. Bulk frames are handed over only below it, so that control frames
-/// overtake the rest.
+/// Maximum number of bytes in the browser's send buffer above which no bulk frame is handed over, so that control
+/// frames need not wait behind many bulk frames.
 const BUFFERED_BYTES_MAX: usize = 256 << 10;
-/// Close codes that a page may send; the browser refuses others.
+/// Close codes that a page may send.
 const CODES: std::ops::RangeInclusive<u16> = 3000..=4999;
 /// Close code for a normal closure.
 const CODE_NORMAL: u16 = 1000;
-/// The browser's own close code for a broken connection, which no peer sends.
+/// Close code that the browser reports for a broken connection. No peer sends it.
 const CODE_BROKEN: u16 = 1006;
-/// Close code for a missing status.
+/// Close code that the browser reports if the peer sent none.
 const CODE_NONE: u16 = 1005;
 
-/// One connection. Dropping it ends the connection without a close frame.
+/// WebSocket connection. Dropping it ends the connection without a close frame.
 #[derive(Debug)]
 pub struct Socket {
     socket: Option<WebSocket>,
@@ -47,7 +47,7 @@ struct SocketState {
     closed: bool,
 }
 
-/// Callbacks, kept as long as the browser may call them.
+/// Callbacks of the browser, kept as long as it may call them.
 #[derive(Debug)]
 struct Handlers {
     _open: Closure<dyn FnMut()>,
@@ -73,7 +73,7 @@ impl SocketState {
 }
 
 impl Socket {
-    /// Starts to connect to `url` (`ws` or `wss`) with the given subprotocol. The outcome arrives as an event.
+    /// Starts to connect to `url` (`ws` or `wss`) with the given subprotocol. The result arrives as an event.
     #[must_use]
     pub fn connect(url: &str, subprotocol: &str, limits: SocketLimits) -> Self {
         let shared = Rc::new(RefCell::new(SocketState::default()));
@@ -98,7 +98,7 @@ impl Socket {
         self.shared.borrow_mut().events.pop_front()
     }
 
-    /// Returns the next event, or waits forever after [`SocketEvent::Closed`]. Dropping the future loses nothing.
+    /// Waits for the next event. After the last event it waits forever. Dropping the future loses no event.
     pub async fn recv(&mut self) -> SocketEvent {
         self.pump();
         poll_fn(|context| {
@@ -112,12 +112,11 @@ impl Socket {
         .await
     }
 
-    /// Queues one frame. Control frames overtake `bulk` frames.
+    /// Queues one frame. Control frames are sent before `bulk` frames that wait.
     ///
     /// # Errors
-    /// - [`SendError::Closed`]: the connection is gone. After all earlier events, [`SocketEvent::Closed`] gives the
-    ///   reason.
-    /// - [`SendError::QueueFull`]: more than `queue_bytes_max` would wait.
+    /// - [`SendError::Closed`]: the connection is closed. An event gives the reason.
+    /// - [`SendError::QueueFull`]: more than `queue_bytes_max` bytes would wait.
     pub fn send(&mut self, frame: Vec<u8>, bulk: bool) -> Result<(), SendError> {
         let (queued_bytes, frame_bytes) = (self.queued_bytes(), frame.len());
         let queue_bytes_max = self.queue_bytes_max;
@@ -134,7 +133,7 @@ impl Socket {
         }
     }
 
-    /// Sends a close frame after the control frames queued so far. Waiting bulk frames are dropped.
+    /// Sends a close frame after the control frames in the queue. Waiting bulk frames are dropped.
     /// [`SocketEvent::Closed`] follows within seconds.
     pub fn close(&mut self, code: u16, reason: &str) {
         self.bulk.clear();
@@ -151,7 +150,7 @@ impl Socket {
         self.bulk_bytes + self.buffered_bytes()
     }
 
-    /// Returns the bytes that crossed the socket so far.
+    /// Returns the bytes that the socket has sent and received.
     #[must_use]
     pub fn bytes(&self) -> SocketBytes {
         SocketBytes {
@@ -164,7 +163,7 @@ impl Socket {
         self.socket.as_ref().map_or(0, |socket| socket.buffered_amount() as usize)
     }
 
-    /// Hands bulk frames to the browser as fast as it sends them.
+    /// Hands waiting bulk frames to the browser until its send buffer is full.
     fn pump(&mut self) {
         while self.buffered_bytes() < BUFFERED_BYTES_MAX {
             let Some(frame) = self.bulk.pop_front() else { return };

@@ -15,9 +15,9 @@ const INDENT_MAX: usize = 64;
 
 type Engine<'a, 'b> = State<'a, 'b>;
 
-/// Adds all of these to `environment`.
+/// Adds the filters, tests and functions to `environment`.
 pub fn add_to(environment: &mut Environment<'_>) {
-    // The operator `%` formats too, and passes checked arguments.
+    // The operator `%` uses this filter too, with arguments that are already checked.
     environment.add_filter("engine_format", filters::format);
     environment.add_filter("format", |state: &mut Engine<'_, '_>, format: Value, given: Rest<Value>| {
         let format = Value::from(text(state, &format)?);

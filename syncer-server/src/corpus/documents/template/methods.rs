@@ -158,7 +158,7 @@ fn titled(text: &str) -> String {
     out
 }
 
-/// Returns true if Python counts `c` as whitespace.
+/// Returns true if `c` is whitespace in Python.
 fn is_blank(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
@@ -236,7 +236,7 @@ pub fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `sep.join(items)`: all items are strings.
+/// `sep.join(items)`. All items must be strings.
 fn join(state: &State<'_, '_>, sep: &str, items: &Value) -> Result<Value, Error> {
     super::operators::iterable(items)?;
     let mut out = String::new();

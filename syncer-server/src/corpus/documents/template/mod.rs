@@ -1,7 +1,7 @@
-//! Conversations rendered by a model's chat template, with the byte ranges of the assistant's words.
+//! Rendering of conversations by a model's chat template, with the byte ranges of the assistant's words.
 //!
-//! Templates are written in Jinja2 and come with model folders from strangers. They can access only the conversation,
-//! and limits bound their work. Their output is the same as in `transformers`.
+//! Templates are written in Jinja2 and come with untrusted model folders. They can access only the conversation, and
+//! limits bound their work. Their output is the same as in `transformers`.
 
 mod filters;
 mod methods;
@@ -27,7 +27,7 @@ use crate::llama::Chat;
 pub struct Fuel {
     /// Steps for one rendering.
     pub each: u64,
-    /// Steps for all renderings together, in addition to those that conversations pay for.
+    /// Steps for all renderings together, beyond those that each rendering adds in proportion to its conversation.
     pub all: u64,
 }
 
@@ -37,11 +37,11 @@ impl Default for Fuel {
     }
 }
 
-/// Steps that a rendering pays for.
+/// Steps that each rendering adds to the limit for all renderings.
 const FUEL_PER_RENDERING: u64 = 5_000;
-/// Steps that a message pays for in each rendering.
+/// Steps that each message of a rendering adds to the limit for all renderings.
 const FUEL_PER_MESSAGE: u64 = 1_000;
-/// Bytes of a conversation that pay for one step in each rendering.
+/// Bytes of a rendered conversation that add one step to the limit for all renderings.
 const BYTES_PER_FUEL: u64 = 2;
 
 /// Levels of nested macro calls and loops.
@@ -149,8 +149,8 @@ fn pairs(object: &Value) -> impl Iterator<Item = (String, Value)> {
     pairs.map(|(key, value)| (text::string(&key).to_owned(), value))
 }
 
-/// Returns the list of objects at `key`, or null if the key is missing. `transformers` accepts nothing else. Columns of
-/// tables often hold the list as a JSON string.
+/// Returns the list of objects at `key`, or null if the key is missing. `transformers` accepts no other value. Columns
+/// of tables often hold the list as a JSON string.
 fn objects(others: &json::Map, key: &str) -> Result<Value, String> {
     let parsed = match others.get(key).and_then(json::Value::as_str) {
         Some(text) => {
@@ -257,7 +257,7 @@ impl Template {
         let syntax_config = syntax.map_err(|error| error.to_string())?;
         let config = TemplateConfig { syntax_config, default_auto_escape: Arc::new(|_| AutoEscape::None) };
         let mut code = CompiledTemplate::new(NAME, &self.source, &config)
-            .map_err(|error| format!("the chat template cannot be used: {}", told(&error)))?;
+            .map_err(|error| format!("the chat template cannot be used: {}", one_line(&error)))?;
         operators::put_into(&mut code);
         Ok(Compiled { template: self, code, fuel: Cell::default(), is_flat: Cell::default() })
     }
@@ -267,17 +267,17 @@ impl Template {
 pub struct Compiled<'a> {
     template: &'a Template,
     code: CompiledTemplate<'a>,
-    /// Steps taken, and steps paid for.
+    /// Steps taken, and steps that the renderings so far have added to the limit.
     fuel: Cell<(u64, u64)>,
-    /// True if the template turned out to print lists of parts as Python does, in place of their text.
+    /// True once a conversation could be rendered only with the text of its parts in place of the list of parts.
     is_flat: Cell<bool>,
 }
 
 impl Compiled<'_> {
-    /// Returns `dialogue` as one document, with the assistant's turns learnt.
+    /// Returns `dialogue` as one document, with the assistant's turns as targets.
     ///
     /// # Errors
-    /// A sentence: why it cannot be rendered, and what to do.
+    /// A sentence with the reason why it cannot be rendered, and a remedy.
     pub fn document(&self, dialogue: &Dialogue) -> Result<Document, String> {
         let flattened = dialogue.flattened();
         let (text, learnt) = match (&flattened, self.is_flat.get()) {
@@ -298,10 +298,10 @@ impl Compiled<'_> {
         }
     }
 
-    /// Returns `dialogue` as text without learnt parts.
+    /// Returns `dialogue` as a document without targets.
     ///
     /// # Errors
-    /// A sentence: why it cannot be rendered, and what to do.
+    /// A sentence with the reason why it cannot be rendered, and a remedy.
     pub fn text(&self, dialogue: &Dialogue, add_generation_prompt: bool) -> Result<Document, String> {
         let text = self.write(dialogue, dialogue.messages.len(), add_generation_prompt, false)?;
         Ok(Document { text, learnt: Vec::new(), end: End::Given })
@@ -329,24 +329,24 @@ impl Compiled<'_> {
         if dialogue.is_learnt.iter().all(|&is_learnt| is_learnt) {
             return Ok(spans);
         }
-        let said: Vec<bool> = said(dialogue).map(|index| dialogue.is_learnt[index]).collect();
-        if said.len() != spans.len() {
+        let flags: Vec<bool> = assistant_messages(dialogue).map(|index| dialogue.is_learnt[index]).collect();
+        if flags.len() != spans.len() {
             return Err(format!(
                 "some of its messages are marked as not to be learnt, but the chat template has {} parts between {{% \
                  generation %}} and {{% endgeneration %}} for {} messages of the assistant's: leave the weights out, \
                  or give --chat-template a file with one part for each",
                 spans.len(),
-                said.len()
+                flags.len()
             ));
         }
-        Ok(spans.into_iter().zip(said).filter_map(|(span, is_learnt)| is_learnt.then_some(span)).collect())
+        Ok(spans.into_iter().zip(flags).filter_map(|(span, is_learnt)| is_learnt.then_some(span)).collect())
     }
 
-    /// Returns the range of each learnt turn of the assistant: the text that the turn adds to the rendered prompt
-    /// before it.
+    /// Returns the range of each of the assistant's turns that is a target: the text that the turn adds to the
+    /// rendered prompt before it.
     fn turns(&self, dialogue: &Dialogue, text: &str) -> Result<Vec<Range<usize>>, String> {
         let mut learnt = Vec::new();
-        for index in said(dialogue).filter(|&index| dialogue.is_learnt[index]) {
+        for index in assistant_messages(dialogue).filter(|&index| dialogue.is_learnt[index]) {
             let before = self.write(dialogue, index, true, false);
             let before = match index {
                 0 => before.map_err(|why| format!("its first message is the assistant's, and {why}"))?,
@@ -405,7 +405,7 @@ impl Compiled<'_> {
         }
     }
 
-    /// Returns a sentence about an error of the template while it renders.
+    /// Returns a sentence about `error`, which the template caused while it rendered.
     fn refusal(&self, error: &Error) -> String {
         let is_date = error.detail().is_some_and(|detail| detail.starts_with("strftime_now "));
         match error.kind() {
@@ -423,13 +423,13 @@ impl Compiled<'_> {
             | ErrorKind::UnknownFilter
             | ErrorKind::UnknownTest
             | ErrorKind::UnknownMethod => {
-                format!("the chat template cannot be used: {}: give --chat-template a copy without it", told(error))
+                format!("the chat template cannot be used: {}: give --chat-template a copy without it", one_line(error))
             }
-            _ => format!("the chat template rejects it: {}", told(error)),
+            _ => format!("the chat template rejects it: {}", one_line(error)),
         }
     }
 
-    /// Counts the `fuel` steps of a rendering against the limit for all renderings.
+    /// Adds the `fuel` steps of a rendering to those taken, and checks the limit for all renderings.
     fn pay(&self, fuel: u64, messages: u64, bytes: u64) -> Result<(), String> {
         let (taken, paid) = self.fuel.get();
         let paid = paid + FUEL_PER_RENDERING + FUEL_PER_MESSAGE * messages + bytes / BYTES_PER_FUEL;
@@ -447,10 +447,15 @@ impl Compiled<'_> {
 }
 
 /// Returns the indices of the assistant's messages.
-fn said(dialogue: &Dialogue) -> impl Iterator<Item = usize> {
-    let is_said =
+fn assistant_messages(dialogue: &Dialogue) -> impl Iterator<Item = usize> {
+    let is_assistant =
         |message: &Value| message.get_attr("role").unwrap_or_default().as_str() == Some("assistant");
-    dialogue.messages.iter().enumerate().filter(move |(_, message)| is_said(message)).map(|(index, _)| index)
+    dialogue
+        .messages
+        .iter()
+        .enumerate()
+        .filter(move |(_, message)| is_assistant(message))
+        .map(|(index, _)| index)
 }
 
 /// Returns the range in `text` of the turn that extends the text `before` to the text `with`.
@@ -473,8 +478,8 @@ fn span(text: &str, before: &str, with: &str, message: &Value) -> Option<Range<u
     Some(before.len()..before.len() + turn.len() - start)
 }
 
-/// Returns an error of a template as one line.
-fn told(error: &Error) -> String {
+/// Formats an error of a template as one line.
+fn one_line(error: &Error) -> String {
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let detail = detail.split_whitespace().collect::<Vec<_>>().join(" ");
     match error.line() {
@@ -483,7 +488,7 @@ fn told(error: &Error) -> String {
     }
 }
 
-/// Returns a text without its marks, and the ranges between them.
+/// Returns a text without its marks, and the ranges that they enclosed.
 fn unmarked(marked: &str) -> Result<(String, Vec<Range<usize>>), String> {
     let (mut text, mut learnt, mut begun) = (String::with_capacity(marked.len()), Vec::new(), None);
     for part in marked.split_inclusive(MARKS) {

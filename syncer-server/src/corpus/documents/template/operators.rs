@@ -37,7 +37,7 @@ pub fn add_to(environment: &mut Environment<'_>) {
     environment.add_function(ITER, |value: Value| iterable(&value).map(|()| value));
 }
 
-/// Puts these operators in place of the engine's in `template`.
+/// Replaces the engine's operators in `template` by these.
 pub fn put_into<'a>(template: &mut CompiledTemplate<'a>) {
     let old = &template.instructions;
     let count = (0..).take_while(|&at| old.get(at).is_some()).count() as u32;

@@ -5,18 +5,19 @@ pub fn normalized(source: &str) -> String {
     source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
-/// Blocks and expressions of a template at most. Templates of models have some hundreds.
+/// Maximum number of blocks and expressions in a template. Templates of models have some hundreds.
 const TAGS_MAX: usize = 10_000;
 
-/// Characters outside of strings in one block or expression, at most. The compiler nests as deeply as operators follow
-/// each other, and takes time for the square of their number.
+/// Maximum number of characters outside of strings in one block or expression. Each operator in a row nests the
+/// compiler deeper, and its time grows with the square of their number.
 const TAG_CHARS_MAX: usize = 4_096;
 
-/// Returns `source` with its `{% generation %}` blocks rewritten as filters named `filter`. Also returns whether it has
-/// such blocks.
+/// Returns `source` with its `{% generation %}` blocks rewritten as filters named `filter`, and true if it has such
+/// blocks.
 ///
 /// # Errors
-/// A sentence: it has more than [`TAGS_MAX`] blocks and expressions, or one of more than [`TAG_CHARS_MAX`] characters.
+/// A sentence: `source` has more than [`TAGS_MAX`] blocks and expressions, or one of more than [`TAG_CHARS_MAX`]
+/// characters.
 pub fn with_filters(source: &str, filter: &str) -> Result<(String, bool), String> {
     let (mut out, mut rest, mut found) = (String::with_capacity(source.len()), source, false);
     let mut tags = 0;
@@ -64,14 +65,14 @@ fn check(tags: usize, chars: usize) -> Result<(), String> {
     Err(format!("the chat template {why}: give --chat-template a simpler file"))
 }
 
-/// Returns the content of a block without its delimiters; an empty text if `tag` is no block.
+/// Returns the content of a block without its delimiters; an empty text if `tag` is not a block.
 fn word(tag: &str) -> &str {
     let inside = tag.strip_prefix("{%").and_then(|tag| tag.strip_suffix("%}"));
     inside.unwrap_or_default().trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace())
 }
 
 /// Returns the length of the block or expression at the start of `text`, and its number of characters outside of
-/// strings. Strings in it may contain any characters.
+/// strings. A string may contain any characters.
 fn tag(text: &str) -> (usize, usize) {
     let end = if text.starts_with("{%") { "%}" } else { "}}" };
     let (mut quote, mut is_escaped, mut depth, mut chars) = (None, false, 0_usize, 0);
@@ -92,7 +93,7 @@ fn tag(text: &str) -> (usize, usize) {
     (text.len(), chars)
 }
 
-/// Returns the length of verbatim text, up to the block that ends it.
+/// Returns the length of the verbatim text at the start of `text`, up to its `endraw` block.
 fn raw(text: &str) -> usize {
     let ends = text.match_indices("{%").map(|(at, _)| at);
     let is_end = |&at: &usize| {
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_nest_without_end_is_refused() {
+    fn deep_nesting_is_refused() {
         let with = |source: &str| with_filters(source, "f").map(|_| ());
         assert_eq!(with(&format!("{{{{ '{}' }}}}", "a.".repeat(100_000))), Ok(()), "a long string");
         for source in

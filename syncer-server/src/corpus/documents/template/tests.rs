@@ -15,7 +15,7 @@ use super::super::{Ends, line, tokens};
 use super::*;
 use crate::corpus::vocabulary::Vocabulary;
 
-/// Time limit that none of these templates reaches, even on a busy machine.
+/// Limits of time that none of these templates reaches, even on a busy machine.
 const PATIENT: Limits = Limits {
     fuel: Fuel { each: 50_000, all: 500_000 },
     each: Duration::from_secs(100),
@@ -51,7 +51,7 @@ fn document(renderer: &Renderer, json: &str) -> Result<Document, String> {
     line::document(json, Some(&mut write)).map(|(_, document)| document)
 }
 
-/// Returns a document as `make.py` writes it: the number of tokens, and alternately given and learnt texts.
+/// Returns a document as `make.py` writes it: the number of tokens, and alternately masked and target texts.
 fn case(document: Document, vocabulary: &Vocabulary, ends: &Ends) -> Json {
     let mut tokens = Vec::new();
     tokens::each(&[document], vocabulary, ends, &mut |_, found| tokens = found.to_vec()).unwrap();
@@ -83,9 +83,9 @@ fn tools_choose_the_template() {
     assert!(text(&alone, TALK).unwrap_err().contains("only for tools"));
 }
 
-/// Goal: each template renders each conversation with the right tokens, and marks the right ones as learnt.
+/// Goal: each template renders each conversation with the right tokens, and the right ones are targets.
 #[test]
-fn writes_and_learns_what_transformers_does() {
+fn renders_and_masks_like_transformers() {
     let vocabulary = Vocabulary::from_json(file("tokenizer.json").as_bytes()).unwrap();
     let ends = Ends::new(&vocabulary, vocabulary.token("</s>")).unwrap();
     let records = file("conversations.jsonl");
@@ -188,7 +188,7 @@ fn a_template_that_takes_long_for_each_conversation_is_refused() {
 
 /// Goal: the time limits stop a template that compares deeply nested values, because a comparison uses no fuel.
 #[test]
-fn a_template_that_does_not_end_is_given_up() {
+fn slow_template_reaches_the_time_limits() {
     let slow = "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(26) %}{% set ns.x = [ns.x, ns.x] %}\
                 {% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}";
     let short = |limits: Limits| document(&start(slow, limits), TALK).unwrap_err();
@@ -199,7 +199,7 @@ fn a_template_that_does_not_end_is_given_up() {
 }
 
 #[test]
-fn what_a_template_lacks_is_named() {
+fn missing_template_features_are_named() {
     let refused = |template: &str, why: &str| {
         let renderer = start(template, PATIENT);
         let found = document(&renderer, TALK).unwrap_err();

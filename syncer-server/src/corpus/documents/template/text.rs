@@ -8,7 +8,7 @@ use minijinja::{Error, ErrorKind, State, Value};
 /// Largest nesting depth of lists and dictionaries.
 const DEPTH_MAX: usize = 200;
 
-/// Bytes that one unit of fuel pays for, as for the engine's own work.
+/// Bytes that one unit of fuel pays for, the same as in the engine's own operations.
 const BYTES_PER_FUEL: usize = 64;
 
 /// Returns an error with one sentence as its message.
@@ -24,7 +24,7 @@ pub fn charge(state: &State<'_, '_>, bytes: usize) -> Result<(), Error> {
     state.consume_fuel((bytes / BYTES_PER_FUEL) as u64 + 1)
 }
 
-/// Returns `value` as `str(value)` does.
+/// Returns `value` as text, like Python's `str(value)`.
 ///
 /// # Errors
 /// `OutOfFuel`, or the text of the value would differ between runs.
@@ -60,7 +60,7 @@ pub struct Json {
     pub is_sorted: bool,
 }
 
-/// Returns `value` as `json.dumps(value)` does.
+/// Returns `value` as JSON, like Python's `json.dumps(value)`.
 ///
 /// # Errors
 /// `OutOfFuel`, or the value has no form in JSON.
@@ -220,7 +220,7 @@ fn finite(number: f64) -> String {
     }
 }
 
-/// Writes `text` as `repr(text)` does.
+/// Writes `text` like Python's `repr(text)`.
 fn quote(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);

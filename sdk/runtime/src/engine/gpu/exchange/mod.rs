@@ -1,10 +1,9 @@
-//! The exchange on the device, equivalent to [`crate::diloco::Replica`] in host memory.
+//! Exchange of updates and changes on the device, equivalent to [`crate::diloco::Replica`] in host memory.
 //!
-//! θ stays on the device, and so does Θ̂ unless memory must be saved. Only coded bodies are transferred; if Θ̂ is on
-//! the host, its values in the exchanged fragment are transferred too. Θ̂ and its digest equal the host's to the bit,
-//! and on every device the progress that a body reports is exactly the value of its bytes. The bytes equal the host's
-//! too if the device rounds differences and products according to IEEE 754 and keeps subnormal numbers and the sign of
-//! zero.
+//! θ stays on the device, and so does Θ̂ unless memory must be saved. Only coded bodies are transferred, and, if Θ̂ is
+//! in host memory, the Θ̂ of the exchanged fragment. Θ̂ and its digest have the same bits as with a `Replica`. On every
+//! device, a body's bytes are exactly the progress that the learner reports. The bytes equal those of a `Replica` if
+//! the device rounds differences and products according to IEEE 754 and keeps subnormal numbers and the sign of zero.
 
 mod slices;
 
@@ -25,9 +24,9 @@ use slices::{Body, DIGEST_BYTES, DispatchInputs, FLAG_BYTES, SPAN, SegmentSlice}
 
 pub use slices::kernel_code;
 
-/// Exchange of fragments on the device: encodes progress, and applies merged changes.
+/// Exchange of fragments on the device. It encodes progress and applies merged changes.
 ///
-/// Operations submitted here see the parameters after all earlier submissions.
+/// Its operations see the parameters as they are after all earlier submissions to the queue.
 #[derive(Debug)]
 pub struct Exchange {
     gpu: Gpu,
@@ -37,47 +36,48 @@ pub struct Exchange {
     is_additive: bool,
     theta: Vec<wgpu::Buffer>,
     hat: Hat,
-    /// For each fragment, the θ that the last coded update represents. Empty if rounding is kept too, or if no progress
-    /// is kept.
+    /// For each fragment, the value of θ when its last update was coded. Empty if the rounding error is kept too, or if
+    /// no progress is kept.
     position: Vec<wgpu::Buffer>,
-    /// A span of the old Θ̂, against which progress is measured while a change is applied.
+    /// Copy of one span of the old Θ̂, the base of progress while a change is applied.
     old: Slice,
     largest: Slice,
-    /// The body that is being applied; empty if Θ̂ is in host memory.
+    /// Body of the change that is being applied. Its slices are empty if Θ̂ is in host memory.
     incoming: Body,
     parts: Vec<FragmentExchange>,
-    /// Coded bodies that wait for a slot in the ring.
+    /// Updates whose coded bodies wait on the device for a slot of the ring.
     waiting: VecDeque<(Serial, FragmentId)>,
     ring: Ring<(Serial, FragmentId)>,
-    /// Bodies that were read back and wait to be taken.
+    /// Bodies that were read back and that [`Self::encoded`] has not returned yet.
     coded: VecDeque<Encoded>,
     bytes_read_back: u64,
 }
 
-/// One fragment. Programs have a dispatch for each span.
+/// One fragment. Each of its programs has one dispatch per span.
 #[derive(Debug)]
 struct FragmentExchange {
     spans: Vec<SegmentSlice>,
-    /// The most recently coded body. If rounding is kept, it stays the reported progress until a change includes it.
+    /// Body of the most recent update. If the rounding error is kept, it is the reported progress until a change
+    /// includes it.
     body: Body,
     measure: DispatchList,
     code: DispatchList,
-    /// Present if Θ̂ is on the device.
+    /// Digest of Θ̂ and addition of a change. Present if Θ̂ is on the device.
     digest_and_add: Option<[DispatchList; 2]>,
-    /// Present if progress is kept.
+    /// Move of θ to a new Θ̂. Present if progress is kept.
     rebase: Option<DispatchList>,
-    /// Present if progress is kept. If rounding is kept too, adds the value of `body` to θ; otherwise moves θ from the
-    /// position to Θ̂.
+    /// Inclusion of the reported progress. Present if progress is kept. If the rounding error is kept too, it adds the
+    /// value of `body` to θ. Otherwise it sets θ to Θ̂ plus the progress since `position`.
     include: Option<DispatchList>,
     is_reported: bool,
 }
 
 impl Exchange {
-    /// Allocates a body for each fragment, the read-back slots, and Θ̂ unless it is in host memory. If `parts` keep
-    /// progress but not rounding, also allocates a vector like `theta`.
+    /// Allocates a body for each fragment, the read-back slots, and Θ̂ unless it is in host memory. If the policy in
+    /// `parts` keeps progress but not the rounding error, also allocates a vector as large as `theta`.
     ///
     /// # Errors
-    /// [`GpuError::TensorTooLarge`] for a body that cannot be bound, and [`GpuError::Memory`].
+    /// [`GpuError::TensorTooLarge`] if a body exceeds the binding limit, and [`GpuError::Memory`].
     pub async fn new(gpu: &Gpu, theta: &[wgpu::Buffer], parts: Parts<'_>) -> Result<Self, GpuError> {
         let Parts { arena, fragments, codec, policy, host_hat } = parts;
         let share = kept_share(policy);
@@ -138,8 +138,8 @@ impl Exchange {
         })
     }
 
-    /// Encodes the current Θ̂ − θ of `fragment`, and records the reported progress, as
-    /// [`crate::diloco::Replica::encode`] does. Drops a body of this fragment that still waits for a slot.
+    /// Encodes Θ̂ − θ of `fragment` and marks it as reported, as [`crate::diloco::Replica::encode`] does. An earlier
+    /// body of this fragment that still waits for a slot is dropped.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`] and [`GpuError`].
@@ -174,7 +174,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Returns the oldest finished body. Does not wait.
+    /// Returns the oldest finished body, without waiting. Returns `None` if none is finished.
     ///
     /// # Errors
     /// [`ReplicaError::NotFinite`] and [`GpuError`].
@@ -185,7 +185,7 @@ impl Exchange {
         Ok(self.coded.pop_front())
     }
 
-    /// Waits until [`Self::encoded`] can return every pending body.
+    /// Waits until all pending bodies are finished, so that [`Self::encoded`] returns them.
     ///
     /// # Errors
     /// [`ReplicaError::NotFinite`] and [`GpuError`].
@@ -197,18 +197,18 @@ impl Exchange {
         Ok(())
     }
 
-    /// Returns true if a body is pending.
+    /// Returns true if any body is pending.
     pub fn is_busy(&self) -> bool {
-        // Bodies wait only if the ring is full.
+        // A body waits outside the ring only if the ring is full.
         !self.ring.is_empty()
     }
 
-    /// Returns the bytes read back so far.
+    /// Returns the total bytes of all read-backs so far.
     pub fn bytes_read_back(&self) -> u64 {
         self.bytes_read_back
     }
 
-    /// Records that the most recently coded update was merged, as [`crate::diloco::Replica::include`] does.
+    /// Records that the most recent update was merged, as [`crate::diloco::Replica::include`] does.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`], [`ReplicaError::NothingReported`] and [`GpuError`].
@@ -228,7 +228,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Applies a merged change, as [`crate::diloco::Replica::apply`] does.
+    /// Applies a merged change in `body`, as [`crate::diloco::Replica::apply`] does.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`], [`ReplicaError::Body`] and [`GpuError`].
@@ -264,7 +264,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Loads a whole Θ̂ of `fragment`, `[fragment_len]`, as [`crate::diloco::Replica::load`] does.
+    /// Sets Θ̂ of `fragment` to `values`, `[fragment_len]`, as [`crate::diloco::Replica::load`] does.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], [`ReplicaError::NotFinite`] and [`GpuError`].
@@ -279,7 +279,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Returns Θ̂, `[len]`, where θ has the layout of `arena`.
+    /// Returns Θ̂, `[len]`, in the order of the flat vector. `arena` is the layout of θ.
     #[cfg(any(test, feature = "parity"))]
     pub async fn hat(&self, arena: &Arena, len: usize) -> Result<Vec<f32>, GpuError> {
         let host = match &self.hat {
@@ -296,12 +296,13 @@ impl Exchange {
         self.fragments.segments(fragment).ok_or(ReplicaError::Fragment { fragment, count })
     }
 
-    /// Forgets a reported position, which is meaningless with another Θ̂. Additive progress stays valid.
+    /// Discards the reported progress of `fragment`, which is invalid with another Θ̂. If `keep` and the policy keeps
+    /// the rounding error, reported progress stays valid.
     fn forget_position(&mut self, fragment: FragmentId, keep: bool) {
         self.parts[usize::from(fragment.0)].is_reported &= keep && self.is_additive;
     }
 
-    /// Sets Θ̂ of `fragment` to `values`, which fit in 16 bits, span by span, and lets θ follow.
+    /// Sets Θ̂ of `fragment` to `values`, which fit in 16 bits, and moves θ accordingly, span by span.
     fn put(&mut self, fragment: FragmentId, values: &[f32], keep: bool) {
         self.forget_position(fragment, keep);
         let spans = self.parts[usize::from(fragment.0)].spans.clone();
@@ -318,14 +319,14 @@ impl Exchange {
         }
     }
 
-    /// Saves Θ̂ of `span` as the base against which progress is measured.
+    /// Copies Θ̂ of `span` to `old`, the base of progress.
     fn remember(&self, encoder: &mut wgpu::CommandEncoder, span: &SegmentSlice) {
         let (hat, len) = (self.hat.slice(span), u64::from(span.len) * 4);
         let from = hat.start_byte + span.first_byte();
         encoder.copy_buffer_to_buffer(&hat.buffer, from, &self.old.buffer, span.first_byte(), len);
     }
 
-    /// Moves θ of span `index` to the new Θ̂, plus unmerged progress if `keep`.
+    /// Sets θ of span `index` to the new Θ̂, plus the unmerged progress if `keep`.
     fn follow(&self, encoder: &mut wgpu::CommandEncoder, part: &FragmentExchange, index: usize, keep: bool) {
         match &part.rebase {
             Some(rebase) if keep => rebase.record_one(index, encoder, None),
@@ -339,7 +340,8 @@ impl Exchange {
         }
     }
 
-    /// Runs `program`, which has a dispatch for each span of `fragment`, each with its part of Θ̂ on the device.
+    /// Runs `program` for all spans of `fragment`. If Θ̂ is in host memory, first sends each span's part of it to the
+    /// device.
     fn run(&self, fragment: FragmentId, program: &DispatchList) {
         if let Hat::Device(_) = &self.hat {
             return self.submit(|encoder| program.record(encoder));
@@ -356,7 +358,7 @@ impl Exchange {
         self.gpu.queue.submit([encoder.finish()]);
     }
 
-    /// Assigns free slots of the ring to waiting bodies.
+    /// Assigns free slots of the ring to waiting bodies and starts their transfer.
     fn read_back(&mut self) {
         while !self.ring.is_full()
             && let Some((serial, fragment)) = self.waiting.pop_front()
@@ -368,7 +370,7 @@ impl Exchange {
         }
     }
 
-    /// Takes the oldest body out of the ring, if it has arrived.
+    /// Moves the oldest body from the ring to `coded`, if it has arrived.
     fn collect(&mut self) -> Result<(), EngineError> {
         let taken = self.ring.next(&self.gpu, |(serial, fragment), bytes| {
             let (flag, rest) = bytes.split_first_chunk().expect("a head begins with a flag");
@@ -385,7 +387,7 @@ impl Exchange {
     }
 }
 
-/// Copies the values of `spans`.
+/// Copies the values of `spans` from one vector to another.
 fn copy(
     encoder: &mut wgpu::CommandEncoder,
     spans: &[SegmentSlice],
@@ -399,28 +401,28 @@ fn copy(
     }
 }
 
-/// Θ̂, initially zero.
+/// Storage of Θ̂, initially zero.
 #[derive(Debug)]
 enum Hat {
     /// On the device, with the same layout as θ.
     Device(Vec<wgpu::Buffer>),
-    /// In host memory. One span at a time is on the device, while it is processed.
+    /// In host memory. Only the span that is being processed is on the device.
     Host(HostHat),
 }
 
 /// Θ̂ in host memory.
 #[derive(Debug)]
 struct HostHat {
-    /// Values of each fragment, in order, as [`halves::to_bytes`] encodes them. Two bytes represent them exactly.
+    /// 16-bit values of each fragment, in order, as [`halves::to_bytes`] encodes them. They represent Θ̂ exactly.
     fragments: Vec<Vec<u8>>,
-    /// Digest of each fragment.
+    /// Digest of Θ̂ of each fragment.
     digests: Vec<u64>,
-    /// One span on the device.
+    /// Device buffer of one span.
     span: Slice,
 }
 
 impl Hat {
-    /// Creates Θ̂ in the memory that `parts` choose.
+    /// Creates a zeroed Θ̂ on the device or in host memory, as `parts` say.
     pub fn new(gpu: &Gpu, parts: &Parts<'_>) -> Self {
         if !parts.host_hat {
             return Self::Device(parts.arena.vector(gpu, "hat"));
@@ -432,7 +434,7 @@ impl Hat {
         Self::Host(HostHat { fragments, digests, span })
     }
 
-    /// Returns the slice of a span on the device, once it is there.
+    /// Returns the slice of `span` on the device. If Θ̂ is in host memory, [`Self::send`] must have sent the span.
     pub fn slice(&self, span: &SegmentSlice) -> Slice {
         match self {
             Self::Device(hat) => span.slice(hat),
@@ -440,7 +442,7 @@ impl Hat {
         }
     }
 
-    /// Ensures that the next submission finds a span of `fragment` on the device.
+    /// Writes `span` of `fragment` to the device for the next submission, if Θ̂ is in host memory.
     pub fn send(&self, gpu: &Gpu, fragment: FragmentId, span: &SegmentSlice) {
         if let Self::Host(host) = self {
             let mut values = vec![0.0; span.len as usize];
@@ -449,7 +451,7 @@ impl Hat {
         }
     }
 
-    /// Sets a span of `fragment` to `values`, here and on the device, before the next submission.
+    /// Sets `span` of `fragment` to `values`, in host memory and on the device, before the next submission.
     pub fn set(&mut self, gpu: &Gpu, fragment: FragmentId, span: &SegmentSlice, values: &[f32]) {
         let (target, start_byte) = match self {
             Self::Device(hat) => (&hat[span.chunk], span.bytes().start),
@@ -476,26 +478,26 @@ impl HostHat {
         halves::from_bytes(&self.fragments[usize::from(fragment.0)])
     }
 
-    /// See [`halves::digest`].
+    /// Returns the digest of `fragment`'s Θ̂, see [`halves::digest`].
     pub fn digest(&self, fragment: FragmentId) -> u64 {
         self.digests[usize::from(fragment.0)]
     }
 
-    /// Updates the digest of `fragment`, whose Θ̂ is now `values`.
+    /// Updates the digest of `fragment`; its Θ̂ is now `values`.
     pub fn note(&mut self, fragment: FragmentId, values: &[f32]) {
         self.digests[usize::from(fragment.0)] = halves::digest(values);
     }
 }
 
-/// Maximum number of bodies being read back at once. Further ones wait in device memory.
+/// Number of ring slots, which limits the bodies that are read back at once. Further bodies wait in device memory.
 const SLOTS: usize = 4;
 
-/// Inputs of an exchange.
+/// Inputs of an exchange, and the sizes that follow from them.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
     /// Layout of θ.
     pub arena: &'a Arena,
-    /// The fragments.
+    /// Fragments of the parameters.
     pub fragments: &'a Arc<Fragments>,
     /// Codec of changes.
     pub codec: Codec,
@@ -511,7 +513,7 @@ impl Parts<'_> {
         self.fragments.segments(p).unwrap_or_default()
     }
 
-    /// Returns the bytes of head and codes of each fragment's body.
+    /// Returns the sizes in bytes of head and codes of each fragment's body.
     pub fn sizes(&self) -> Vec<[u64; 2]> {
         let size = |p| {
             let head = self.codec.head_bytes(self.segments(p));
@@ -520,12 +522,12 @@ impl Parts<'_> {
         self.fragments.ids().map(size).collect()
     }
 
-    /// Returns head and codes of the largest body, or 0 without bodies.
+    /// Returns the largest head and the largest codes of any body, in bytes; 0 without fragments.
     pub fn largest(&self) -> [u64; 2] {
         self.sizes().iter().fold([0, 0], |max, size| [0, 1].map(|i| size[i].max(max[i])))
     }
 
-    /// Returns head and codes of the body that is being applied on the device.
+    /// Returns the sizes in bytes of head and codes of the buffer for incoming changes.
     pub fn incoming(&self) -> [u64; 2] {
         if self.host_hat { [0, 0] } else { self.largest() }
     }
@@ -536,12 +538,12 @@ impl Parts<'_> {
         blocks.max().unwrap_or_default() as u64
     }
 
-    /// Returns the bytes that are read back for a fragment.
+    /// Returns the maximum number of bytes that are read back for one fragment.
     pub fn slot_bytes(&self) -> u64 {
         FLAG_BYTES + self.largest().iter().sum::<u64>() + DIGEST_BYTES
     }
 
-    /// Returns the words of a buffer that holds any span at any possible offset.
+    /// Returns the number of words in a buffer that can hold any span at any offset within the alignment.
     pub fn span_words(&self) -> u64 {
         let pieces =
             self.fragments.ids().flat_map(|p| SegmentSlice::all(self.arena, &self.codec, self.segments(p)));
@@ -549,12 +551,12 @@ impl Parts<'_> {
         longest.min(SPAN as u64) + ALIGN_BYTES / 4
     }
 
-    /// Returns true if positions are kept.
+    /// Returns true if the exchange needs the vector `position`.
     pub fn has_position(&self) -> bool {
         kept_share(self.policy).is_some() && !self.policy.is_additive()
     }
 
-    /// Returns the device memory that an exchange takes, in bytes.
+    /// Returns the size of the exchange's buffers, in bytes.
     pub fn bytes(&self) -> u64 {
         let bodies: u64 = self.sizes().iter().map(|&[head, codes]| Body::bytes(head, codes)).sum();
         let [head, codes] = self.incoming();
@@ -568,10 +570,10 @@ impl Parts<'_> {
             + SLOTS as u64 * self.slot_bytes()
     }
 
-    /// Rejects bodies that cannot be bound.
+    /// Checks that all bodies can be bound.
     ///
     /// # Errors
-    /// [`GpuError::TensorTooLarge`].
+    /// [`GpuError::TensorTooLarge`] if one exceeds the binding limit.
     pub fn check(&self, gpu: &Gpu) -> Result<(), GpuError> {
         let bytes_max = gpu.binding_bytes_max() - FLAG_BYTES;
         let sizes = self.sizes();

@@ -1,4 +1,4 @@
-//! Places of a fragment's values on the device, and its body.
+//! Locations of a fragment's values on the device, device buffers of its body, and the dispatches over both.
 
 use super::super::arena::Arena;
 use super::super::kernels::{Call, DECODE_ADD, DELTA_CODE, DELTA_MAX, DIGEST, KernelOf, REBASE};
@@ -10,58 +10,58 @@ use super::Hat;
 use crate::diloco::{Codec, Segment};
 use crate::wire::Code;
 
-/// Bytes in the head of a body that exist only on the device.
+/// Size in bytes of the flag before a body's head. It exists only on the device.
 pub const FLAG_BYTES: u64 = 4;
-/// Bytes of a digest.
+/// Size of a digest, in bytes.
 pub const DIGEST_BYTES: u64 = 8;
 /// Maximum number of values in a span.
 pub const SPAN: usize = 1 << 21;
 
-/// A body in device memory.
+/// Body of an update or change in device memory.
 #[derive(Debug)]
 pub struct Body {
-    /// One word that is nonzero if a value was not finite, followed by the scales, `[FLAG_BYTES + head_bytes]`.
+    /// A flag word that is nonzero if a value was not finite, followed by the scales, `[FLAG_BYTES + head_bytes]`.
     pub head: Slice,
-    /// The codes.
+    /// Codes of the values.
     pub codes: Slice,
-    /// Digest of the base Θ̂, if requested.
+    /// Digest of the base Θ̂. Unused in the body of a change.
     pub digest: Slice,
 }
 
 impl Body {
-    /// Allocates room for `head_bytes` of scales and `code_bytes` of codes.
+    /// Allocates a body with `head_bytes` of scales and `code_bytes` of codes.
     pub fn new(gpu: &Gpu, label: &str, head_bytes: u64, code_bytes: u64) -> Self {
         let slice = |bytes: u64| Slice { buffer: buffer(gpu, label, bytes / 4), start_byte: 0, bytes };
         Self { head: slice(FLAG_BYTES + head_bytes), codes: slice(code_bytes), digest: slice(DIGEST_BYTES) }
     }
 
-    /// Returns the device memory that [`Self::new`] takes, in bytes.
+    /// Returns the size of a body's buffers on the device, in bytes.
     pub fn bytes(head_bytes: u64, code_bytes: u64) -> u64 {
         [FLAG_BYTES + head_bytes, code_bytes, DIGEST_BYTES].map(|bytes| buffer_bytes(bytes / 4)).iter().sum()
     }
 }
 
-/// A part of a segment that lies in one chunk. A piece of at most [`SPAN`] values is a span.
+/// Piece: the part of a segment that lies in one chunk. A piece of at most [`SPAN`] values is called a span.
 #[derive(Clone, Debug)]
 pub struct SegmentSlice {
     /// Index of the chunk.
     pub chunk: usize,
-    /// First value, within the chunk.
+    /// Index of the first value within the chunk.
     pub start: u64,
     /// Number of values.
     pub len: u32,
-    /// First value, within the segment.
+    /// Index of the first value within the segment.
     offset: u32,
-    /// The segment's first value, within the fragment.
+    /// Index of the segment's first value within the fragment.
     value: u32,
-    /// The segment's first code, in words.
+    /// Index of the segment's first code, in words.
     code: u32,
-    /// The segment's first block, within the fragment.
+    /// Index of the segment's first block within the fragment.
     block: u32,
 }
 
 impl SegmentSlice {
-    /// Returns the pieces of the fragment that `segments` make up, in order.
+    /// Returns the pieces of the fragment that consists of `segments`, in order.
     pub fn all(arena: &Arena, codec: &Codec, segments: &[Segment]) -> Vec<Self> {
         let index = |at: usize| u32::try_from(at).expect("a layout has at most 2³² − 1 values");
         let head = codec.head_bytes(segments);
@@ -90,31 +90,31 @@ impl SegmentSlice {
         })
     }
 
-    /// Returns the range of its values within the fragment.
+    /// Returns the range of the piece's values within the fragment.
     pub fn in_fragment(&self) -> std::ops::Range<usize> {
         let first = (self.value + self.offset) as usize;
         first..first + self.len as usize
     }
 
-    /// Returns the slice of a span in `buffer`, which holds nothing else. The span starts as far into it as in a vector
-    /// after the nearest aligned offset, so that kernels use the same offset for both.
+    /// Returns the slice of this span in `buffer`, which holds only this span. Before the span, `buffer` has the same
+    /// padding as there is in a vector after the preceding aligned offset. So kernels use one offset for both.
     pub fn alone(&self, buffer: &Slice) -> Slice {
         Slice { bytes: self.first_byte() + u64::from(self.len) * 4, ..buffer.clone() }
     }
 
-    /// Returns the first byte of a span in its separate buffer.
+    /// Returns the byte offset of a span in a buffer of its own.
     pub fn first_byte(&self) -> u64 {
         u64::from(self.start()) * 4
     }
 
-    /// Returns its slice in `vector`, from the nearest preceding aligned offset.
+    /// Returns the slice of `vector` with this piece, from the nearest preceding aligned offset.
     pub fn slice(&self, vector: &[wgpu::Buffer]) -> Slice {
         let start_byte = self.start * 4 / ALIGN_BYTES * ALIGN_BYTES;
         let bytes = self.bytes().end - start_byte;
         Slice { buffer: vector[self.chunk].clone(), start_byte, bytes }
     }
 
-    /// Returns its first value, within [`Self::slice`].
+    /// Returns the index of the piece's first value within [`Self::slice`].
     pub fn start(&self) -> u32 {
         (self.start % (ALIGN_BYTES / 4)) as u32
     }
@@ -124,20 +124,20 @@ impl SegmentSlice {
         params::Piece { start: self.start(), len, offset, value, code, block, is_hat: is_hat.into() }
     }
 
-    /// Returns the range of its bytes within the chunk.
+    /// Returns the byte range of the piece within its chunk.
     pub fn bytes(&self) -> std::ops::Range<u64> {
         self.start * 4..(self.start + u64::from(self.len)) * 4
     }
 }
 
-/// Threads of a workgroup.
+/// Invocations in a workgroup.
 const WG: u32 = 64;
-/// WebGPU's limit.
+/// Maximum number of workgroups in one dimension, WebGPU's default limit.
 const GROUPS_MAX: u32 = 65_535;
-/// Number of values that one invocation adds to a digest.
+/// Number of values per invocation of the digest kernel.
 const DIGEST_VALUES: u32 = 16;
 
-/// Common inputs of the dispatches of all fragments.
+/// Inputs that the dispatches of all fragments share.
 #[derive(Debug)]
 pub struct DispatchInputs<'a> {
     pub gpu: &'a Gpu,
@@ -146,18 +146,18 @@ pub struct DispatchInputs<'a> {
     pub theta: &'a [wgpu::Buffer],
     /// Θ̂.
     pub hat: &'a Hat,
-    /// One word for each block of the fragment that is being coded.
+    /// Buffer of one word per block of the fragment that is being coded.
     pub largest: &'a Slice,
 }
 
 impl DispatchInputs<'_> {
-    /// Computes the scales of the blocks of Θ̂ − θ, and checks that all values are finite: a dispatch for each of
-    /// `spans`. `body` and `largest` must be zero before.
+    /// Returns dispatches, one per span, that compute the scales of the blocks of Θ̂ − θ and check that all values are
+    /// finite. `body` and `largest` must be zero before they run.
     pub fn measure(&self, spans: &[SegmentSlice], body: &Body) -> DispatchList {
         self.each(spans, |span| self.code_with(DELTA_MAX, span, body, None))
     }
 
-    /// Encodes Θ̂ − θ to `body`, once all spans are measured: a dispatch for each of `spans`.
+    /// Returns dispatches, one per span, that encode Θ̂ − θ to `body`. Those of [`Self::measure`] must have run.
     pub fn code(&self, spans: &[SegmentSlice], body: &Body) -> DispatchList {
         self.each(spans, |span| self.code_with(DELTA_CODE, span, body, Some(&body.codes)))
     }
@@ -174,7 +174,7 @@ impl DispatchInputs<'_> {
         self.dispatch(kernel.with(span.params(false)), span.len / 8 + 2, storage)
     }
 
-    /// Adds the values of `spans` to the digest of Θ̂.
+    /// Returns dispatches, one per span, that add Θ̂ of the span to the digest in `body`.
     pub fn digest(&self, spans: &[SegmentSlice], body: &Body) -> DispatchList {
         self.each(spans, |span| {
             let storage = vec![self.hat.slice(span), body.digest.clone()];
@@ -182,12 +182,12 @@ impl DispatchInputs<'_> {
         })
     }
 
-    /// Computes `θ += body`, so that the reported progress is no longer part of θ's progress.
+    /// Returns dispatches, one per span, that compute `θ += body`, which removes the reported progress from Θ̂ − θ.
     pub fn give_back(&self, spans: &[SegmentSlice], body: &Body) -> DispatchList {
         self.each(spans, |span| self.decode_add(span, body, false, span.slice(self.theta)))
     }
 
-    /// Computes `Θ̂ = nearest(Θ̂ + incoming)`: a dispatch for each of `spans`.
+    /// Returns dispatches, one per span, that compute `Θ̂ = nearest(Θ̂ + incoming)`.
     pub fn add(&self, spans: &[SegmentSlice], incoming: &Body) -> DispatchList {
         self.each(spans, |span| self.decode_add(span, incoming, true, self.hat.slice(span)))
     }
@@ -197,7 +197,7 @@ impl DispatchInputs<'_> {
         self.dispatch(DECODE_ADD.with(span.params(is_hat)), span.len, storage)
     }
 
-    /// Computes `θ = Θ̂ + share (θ − reference)`: a dispatch for each of `spans`.
+    /// Returns dispatches, one per span, that compute `θ = Θ̂ + share (θ − reference)`.
     pub fn rebase(
         &self,
         spans: &[SegmentSlice],
@@ -217,7 +217,8 @@ impl DispatchInputs<'_> {
         builder.build(self.gpu)
     }
 
-    /// Returns a dispatch of a piece kernel with `threads` invocations.
+    /// Returns a dispatch of a kernel over pieces with at least `threads` invocations, or as many as one dimension
+    /// allows.
     fn dispatch(&self, call: Call, threads: u32, storage: Vec<Slice>) -> Dispatch {
         let groups = [threads.div_ceil(WG).min(GROUPS_MAX), 1, 1];
         let constants = constants_of(&self.codec).to_vec();
@@ -225,17 +226,17 @@ impl DispatchInputs<'_> {
     }
 }
 
-/// Returns the `override`s of the piece kernels.
+/// Returns the override constants of the kernels over pieces.
 fn constants_of(codec: &Codec) -> [Constant; 3] {
     let code = kernel_code(codec.code()).expect("an engine with another code is not built");
     let block = u32::try_from(codec.block_len()).expect("a block has at most 2¹⁶ values");
     [("WG", WG), ("BLOCK", block), ("CODE", code)]
 }
 
-/// Returns the value of `code` in the kernels.
+/// Returns the number of `code` in the kernels.
 ///
 /// # Errors
-/// [`GpuError::Code`]: there are no kernels for it.
+/// [`GpuError::Code`] if there are no kernels for `code`.
 pub fn kernel_code(code: Code) -> Result<u32, GpuError> {
     match code {
         Code::Int4 => Ok(0),

@@ -2,14 +2,14 @@
 // times the clipping factor and keep is 1 for vectors. Nothing changes if the step was not finite.
 // CPU twin: `model::adjust`.
 //
-// Any number of workgroups covers any size (grid stride).
+// Any number of workgroups covers any number of values (grid stride).
 
 override WG: u32 = 64u;
 
 struct Params {
-    // Values / 4.
+    // Number of quads.
     quads: u32,
-    // 1 for matrices, 0 for vectors.
+    // Whether weight decay applies: 1 for matrices, 0 for vectors.
     decayed: u32,
 }
 

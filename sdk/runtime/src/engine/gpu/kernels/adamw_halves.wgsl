@@ -2,16 +2,16 @@
 // the parameter's index and the step decides whether to round up or down.
 // CPU twin: `model::moments::adjust_halves`.
 //
-// Any number of workgroups covers any size (grid stride).
+// Any number of workgroups covers any number of values (grid stride).
 
 override WG: u32 = 64u;
 
 struct Params {
-    // Values / 4.
+    // Number of quads.
     quads: u32,
-    // 1 for matrices, 0 for vectors.
+    // Whether weight decay applies: 1 for matrices, 0 for vectors.
     decayed: u32,
-    // Index of the first value in the whole vector.
+    // Index of the chunk's first value among the values of all chunks.
     first: u32,
 }
 
@@ -29,7 +29,7 @@ fn mix(word: vec4<u32>) -> vec4<u32> {
     return bits ^ (bits >> vec4(16u));
 }
 
-// Rounds values at random to one of their bfloat16 neighbours, in the upper 16 bits.
+// Rounds each value at random to one of its two bfloat16 neighbours, in the upper 16 bits.
 fn by_chance(values: vec4<f32>, noise: vec4<u32>) -> vec4<u32> {
     let bits = bitcast<vec4<u32>>(values);
     return min((bits & SIZE) + noise, SIZE_MAX) | (bits & ~SIZE);

@@ -22,7 +22,7 @@ fn by_row(a: vec4<f32>, x: mat4x4<f32>) -> mat4x4<f32> {
     return mat4x4(a.x * x[0], a.y * x[1], a.z * x[2], a.w * x[3]);
 }
 
-// Scores of one key, from its dot products with the band.
+// Returns the scores of one key, from its dot products with the rows of the band.
 fn scores(band: Band, key: u32, products: Eight) -> Eight {
     let all = products * inverseSqrt(4.0 * f32(HEAD));
     return Eight(
@@ -31,7 +31,7 @@ fn scores(band: Band, key: u32, products: Eight) -> Eight {
     );
 }
 
-// Stores the scores of keys first + i + QUARTER · (0, 1, 2, 3) in workgroup memory; returns the largest.
+// Stores the scores of keys first + i + QUARTER · (0, 1, 2, 3) in workgroup memory. Returns the largest score.
 fn four_keys(band: Band, slot: u32, first: u32, i: u32) -> Eight {
     let keys = first + i + QUARTER * FOUR;
     let at = row_at(band.start, keys) * stride() + keys_at(band.head);
@@ -71,7 +71,7 @@ fn main(
     let slot = lane / LANES;
     let wide = across(params.heads);
     for (var unit = params.first + group.x; unit < params.end; unit += groups.x) {
-        // Bands with the most keys come first.
+        // Bands with the most keys are processed first.
         let block = (down() - 1u - unit / wide) * 8u * BANDS;
         let end = min(block + 8u * BANDS, params.context);
         let band = band_at(slot, unit % wide, params.heads, block);

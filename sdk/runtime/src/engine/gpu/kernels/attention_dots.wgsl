@@ -5,9 +5,9 @@
 override WG: u32 = 64u;
 
 struct Params {
-    // R · H.
+    // Number of rows times heads, R · H.
     rows: u32,
-    // D / 4.
+    // Quads in a head, D / 4.
     quads: u32,
 }
 

@@ -9,14 +9,14 @@
 @group(0) @binding(4) var<storage, read> dots: array<f32>;
 @group(0) @binding(5) var<storage, read_write> out: array<vec4<f32>>;
 
-// Gradients of scores; their softmax is in `weights`.
+// Gradients of the scores. The softmax of the scores is in `weights`.
 var<workgroup> gradients: array<Eight, WEIGHTS>;
 
 fn load_dy(at: vec4<u32>) -> mat4x4<f32> {
     return mat4x4(dy[at.x], dy[at.y], dy[at.z], dy[at.w]);
 }
 
-// Stores softmax and gradients of one query.
+// Stores softmax and score gradients of one query.
 fn put(band: Band, to: u32, query: u32, row: u32, products: Eight, dp: Eight) {
     let scale = inverseSqrt(4.0 * f32(HEAD));
     let top = lse[row];
@@ -31,7 +31,7 @@ fn put(band: Band, to: u32, query: u32, row: u32, products: Eight, dp: Eight) {
     gradients[to] = Eight(p[0] * (dp[0] - mean) * scale, p[1] * (dp[1] - mean) * scale);
 }
 
-// Stores softmax and gradients of queries first + i + QUARTER · (0, 1, 2, 3) of a head.
+// Stores softmax and score gradients of queries first + i + QUARTER · (0, 1, 2, 3) of a head.
 fn four_queries(band: Band, slot: u32, head: u32, first: u32, i: u32) {
     let queries = first + i + QUARTER * FOUR;
     let row = row_at(band.start, queries);
@@ -100,7 +100,7 @@ fn main(
     }
 }
 
-// Sets quad i of dk and dv to the contribution of a block of queries, or adds it.
+// Sets quad i of dk and dv to the contribution of a block of queries, or adds the contribution if `add`.
 fn add_block(band: Band, slot: u32, head: u32, first: u32, i: u32, add: bool) {
     let low_k = band.low.row * stride() + keys_at(head) + i;
     let high_k = band.high.row * stride() + keys_at(head) + i;

@@ -19,7 +19,7 @@ fn gradient(rows: Rows, head: u32, key: u32, product: vec4<f32>, dp: vec4<f32>) 
     return select(vec4(0.0), ds, vec4(key) <= rows.position);
 }
 
-// Gradients of the scores of one key.
+// Returns the gradients of the scores of one key.
 fn gradients(band: Band, key: u32, products: Eight, dp: Eight) -> Eight {
     return Eight(
         gradient(band.low, band.head, key, products[0], dp[0]),
@@ -27,7 +27,7 @@ fn gradients(band: Band, key: u32, products: Eight, dp: Eight) -> Eight {
     );
 }
 
-// Stores the gradients for keys first + i + QUARTER · (0, 1, 2, 3) in workgroup memory.
+// Stores the score gradients of keys first + i + QUARTER · (0, 1, 2, 3) in workgroup memory.
 fn four_keys(band: Band, slot: u32, first: u32, i: u32) {
     let keys = first + i + QUARTER * FOUR;
     let row = row_at(band.start, keys) * stride();
@@ -75,7 +75,7 @@ fn main(
     let slot = lane / LANES;
     let wide = across(params.heads);
     for (var unit = params.first + group.x; unit < params.end; unit += groups.x) {
-        // Bands with the most keys come first.
+        // Bands with the most keys are processed first.
         let block = (down() - 1u - unit / wide) * 8u * BANDS;
         let end = min(block + 8u * BANDS, params.context);
         let band = band_at(slot, unit % wide, params.heads, block);

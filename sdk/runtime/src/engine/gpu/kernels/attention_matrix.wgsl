@@ -2,7 +2,7 @@
 // p = softmax_s(q_t · k_s / √D), and lse_t; out is y [R, C], lse [R, H]. Lanes: `parts/strips.wgsl`.
 // CPU twin: `model::ops::attention`.
 //
-// Two passes over the keys: the first computes lse, the second the sum with final weights.
+// There are two passes over the keys: the first computes lse, the second the sum with the final weights.
 
 @group(0) @binding(2) var<storage, read_write> out: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
@@ -13,7 +13,7 @@ const FOUR = vec4(0u, 1u, 2u, 3u);
 // Largest score of each lane, and its sum of exponentials relative to that score.
 var<workgroup> found: array<vec2<f32>, WG>;
 
-// Scores of four keys from `key` on, for a query that sees keys up to `query`.
+// Returns the scores of four keys from `key` on, for a query that attends to keys up to `query`.
 fn scores(at: u32, key: u32, query: u32) -> vec4<f32> {
     return select(vec4(LOWEST), wide[at], vec4(key) + FOUR <= vec4(query));
 }
@@ -35,7 +35,7 @@ fn main(
     let own = lane % 2u * 16u;
     let across = params.windows * params.heads;
     for (var unit = params.first + group.x; unit < params.end; unit += groups.x) {
-        // Rows with the most keys come first.
+        // Rows with the most keys are processed first.
         let first = (down() - 1u - unit / across) * SIDE;
         let end = min(first + SIDE, params.context);
         let start = unit % across / params.heads * params.context;

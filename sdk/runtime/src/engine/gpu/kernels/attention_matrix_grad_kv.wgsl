@@ -6,7 +6,7 @@
 
 const FOUR = vec4(0u, 1u, 2u, 3u);
 
-// lse and dots of a block's queries.
+// Values of lse and dots of a block's queries.
 var<workgroup> tops: array<f32, ROWS>;
 var<workgroup> middles: array<f32, ROWS>;
 
@@ -20,7 +20,7 @@ fn four_middles(quad: u32) -> vec4<f32> {
     return vec4(middles[at], middles[at + 1u], middles[at + 2u], middles[at + 3u]);
 }
 
-// Softmax of the scores between a key and four queries from `query` on.
+// Returns the softmax of the scores between a key and four queries from `query` on.
 fn shares(at: u32, quad: u32, query: u32, key: u32) -> vec4<f32> {
     let queries = vec4(query + quad * 4u) + FOUR;
     let seen = vec4(key) <= queries & queries < vec4(params.context);
@@ -136,7 +136,7 @@ fn main(
                 halves[to + 2u] = vec4<f16>(SLOPES * c * (wide[mine + 2u] - four_middles(own + 2u)));
                 halves[to + 3u] = vec4<f16>(SLOPES * d * (wide[mine + 3u] - four_middles(own + 3u)));
                 workgroupBarrier();
-                // A block's queries are already scaled, so the gradients of scores are not scaled again.
+                // The queries of a block are already scaled, so the gradients of scores are not scaled again.
                 let ds_low = half_strip(subgroup, 0u);
                 let ds_high = half_strip(subgroup, 1u);
                 dk0 = add_rows(ds_low, ds_high, 0u, dk0);

@@ -3,7 +3,7 @@
 // `parts/strips.wgsl`.
 // CPU twin: `model::ops::attention_backward`.
 
-// Softmax of four scores, for keys from `key` on and a query that sees keys up to `query`.
+// Returns the softmax of four scores, for keys from `key` on and a query that attends to keys up to `query`.
 fn shares(at: u32, key: u32, query: u32, top: f32) -> vec4<f32> {
     let seen = vec4(key) + vec4(0u, 1u, 2u, 3u) <= vec4(query);
     return select(vec4(0.0), exp(wide[at] - top), seen);
@@ -22,7 +22,7 @@ fn main(
     let own = lane % 2u * 16u;
     let across = params.windows * params.heads;
     for (var unit = params.first + group.x; unit < params.end; unit += groups.x) {
-        // Rows with the most keys come first.
+        // Rows with the most keys are processed first.
         let first = (down() - 1u - unit / across) * SIDE;
         let end = min(first + SIDE, params.context);
         let start = unit % across / params.heads * params.context;

@@ -1,12 +1,12 @@
 // y[i] = 0, four values at a time.
 // CPU twin: `model::ops::embed_backward`, whose sums begin with zeros.
 //
-// Any number of workgroups covers any size (grid stride).
+// Any number of workgroups covers any number of values (grid stride).
 
 override WG: u32 = 64u;
 
 struct Params {
-    // Values / 4.
+    // Number of quads.
     quads: u32,
 }
 

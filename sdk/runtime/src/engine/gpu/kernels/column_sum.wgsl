@@ -1,20 +1,20 @@
 // sum = Σ_r partial[r], set or added; partial [R, C], sum [C].
 // CPU twin: `model::ops::norm_backward`, the sum in its dw.
 //
-// A workgroup takes ACROSS quads at a time. WG / ACROSS lanes share a quad: each sums rows at that stride, and then the
-// first lane adds up the partial sums in order.
+// A workgroup sums ACROSS quads of columns at a time. WG / ACROSS lanes share a quad: each sums every (WG / ACROSS)-th
+// row, and then the first lane adds the lanes' sums in order.
 
 override WG: u32 = 64u;
-// Must divide WG.
+// Quads of columns in a workgroup; must divide WG.
 override ACROSS: u32 = 8u;
 override SHARE = WG / ACROSS;
 
 struct Params {
-    // R.
+    // Number of rows, R.
     rows: u32,
-    // C / 4.
+    // Quads in a row, C / 4.
     quads: u32,
-    // 1 to add to sum, 0 to set it.
+    // 1 to add to sum, 0 to set sum.
     add: u32,
 }
 

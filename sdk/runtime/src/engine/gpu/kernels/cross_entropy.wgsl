@@ -1,6 +1,6 @@
-// losses[r] = ln Σ_v exp(logits[r, v]) − logits[r, target], in nats. Replaces the logits by their gradient,
-// share · (softmax − onehot(target)), 0 in the padding. Rows with a given target, which is not learnt, have no loss
-// and no gradient. logits [R, 4 · quads], of which the first V columns count; targets and losses [R].
+// losses[r] = ln Σ_v exp(logits[r, v]) − logits[r, target], in nats. Replaces the logits by their gradient, share ·
+// (softmax − onehot(target)), which is 0 in the padding. A row whose target is masked has loss 0 and gradient 0. logits
+// [R, 4 · quads], of which the first V columns are used; targets and losses [R].
 // CPU twin: `model::ops::cross_entropy`.
 //
 // One workgroup per row at a time. WG is a power of two.
@@ -8,21 +8,21 @@
 override WG: u32 = 64u;
 
 struct Params {
-    // R.
+    // Number of rows, R.
     rows: u32,
-    // V.
+    // Size of the vocabulary, V.
     vocab: u32,
-    // At least V / 4.
+    // Quads in a row of logits, at least V / 4.
     quads: u32,
 }
 
-// Numbers of a step; the seventh is the share of one learnt token in the mean.
+// Inputs of a step. The seventh is the weight of one target token in the mean.
 struct Hyper {
     optimiser: array<f32, 6>,
     share: f32,
 }
 
-// Flag of a given target.
+// Bit that marks a masked target.
 const GIVEN = 0x80000000u;
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -33,7 +33,7 @@ const GIVEN = 0x80000000u;
 
 const LOWEST = -3.4028234e38;
 
-// The largest of some logits, and Σ exp(logit − largest) over them.
+// The largest of some logits, and Σ exp(logit − largest) over these logits.
 struct Sum {
     top: f32,
     sum: f32,
@@ -46,7 +46,7 @@ fn merged(a: Sum, b: Sum) -> Sum {
     return Sum(top, a.sum * exp(a.top - top) + b.sum * exp(b.top - top));
 }
 
-// Combines the parts of the workgroup, with the same result in every lane. Calls are in uniform control flow.
+// Combines the sums of all lanes. Every lane gets the same result. Calls must be in uniform control flow.
 fn total(lane: u32, value: Sum) -> Sum {
     sums[lane] = value;
     for (var half = WG / 2u; half > 0u; half /= 2u) {
@@ -58,7 +58,7 @@ fn total(lane: u32, value: Sum) -> Sum {
     return workgroupUniformLoad(&sums[0]);
 }
 
-// Marks the columns of a quad that are not padding.
+// Returns which columns of a quad are not padding.
 fn real(quad: u32) -> vec4<bool> {
     return 4u * quad + vec4(0u, 1u, 2u, 3u) < vec4(params.vocab);
 }

@@ -10,7 +10,7 @@
 @group(0) @binding(2) var<storage, read> codes: array<u32>;
 @group(0) @binding(3) var<storage, read_write> values: array<u32>;
 
-// Decoded value of the code `at` within the segment, as bits.
+// Returns the bits of the decoded value of code `at`, counted within the segment.
 fn decoded(at: u32) -> u32 {
     if CODE == F32 {
         return codes[params.code + at];
@@ -27,14 +27,14 @@ fn decoded(at: u32) -> u32 {
     return bitcast<u32>(size) | ((code << 28u) & SIGN);
 }
 
-// 2¹⁰⁰ times the float with these bits, whose magnitude is below 2⁻⁷⁷.
+// Returns 2¹⁰⁰ times the float with these bits. Its magnitude is below 2⁻⁷⁷.
 fn lifted(bits: u32) -> f32 {
     let size = bits & SIZE;
     let x = select(bitcast<f32>(size + 100u * EXPONENT), f32(size) * 0x1p-49, size < EXPONENT);
     return select(x, -x, bits >= SIGN);
 }
 
-// a + b, as bits.
+// Returns the bits of a + b.
 fn sum(a: u32, b: u32) -> u32 {
     if (b & SIZE) == 0u {
         return select(a, a & b, (a & SIZE) == 0u);
@@ -45,7 +45,7 @@ fn sum(a: u32, b: u32) -> u32 {
     let small = min(a & SIZE, b & SIZE);
     let large = max(a & SIZE, b & SIZE);
     var bits = bitcast<u32>(bitcast<f32>(a) + bitcast<f32>(b));
-    // If both operands reach 2⁻¹⁰³ no sum is subnormal; a smaller one cannot change an operand of 2⁻⁷⁷ or more.
+    // If both operands are at least 2⁻¹⁰³, no sum is subnormal. A smaller one cannot change an operand of 2⁻⁷⁷ or more.
     if small < 24u * EXPONENT && large < 50u * EXPONENT {
         bits = bitcast<u32>(lifted(a) + lifted(b));
         let size = bits & SIZE;

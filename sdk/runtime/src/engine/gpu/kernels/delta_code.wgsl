@@ -13,13 +13,13 @@
 @group(0) @binding(4) var<storage, read_write> head: array<atomic<u32>>;
 @group(0) @binding(5) var<storage, read_write> codes: array<atomic<u32>>;
 
-// 2⁶⁰, as bits of a float.
+// 2⁶⁰, as the bits of a float.
 const SIZE_MAX: u32 = 187u << 23u;
-// 2⁻¹⁰⁰.
+// 2⁻¹⁰⁰, as the bits of a float.
 const SCALE_MIN: u32 = 27u << 23u;
 const ONE: u32 = 127u << 23u;
 
-// One seventh of the float with these bits, which is above 2⁻¹²⁶, rounded to nearest.
+// Returns one seventh of the float with these bits, which is above 2⁻¹²⁶, rounded to nearest.
 fn seventh(bits: u32) -> u32 {
     let significand = (bits & 0x7fffffu) | 0x800000u;
     // The quotient has 24 bits. A multiple of 1/7 never ends in one half, so there are no ties.
@@ -29,8 +29,8 @@ fn seventh(bits: u32) -> u32 {
     return (((bits >> 23u) - shift) << 23u) + quotient - 0x800000u;
 }
 
-// Bits of the smallest bfloat16 that is at least the scale of a block whose largest magnitude has these bits, or 0
-// below 2⁻¹⁰⁰.
+// Returns the bits of the smallest bfloat16 that is at least the scale of a block. `largest` has the bits of the
+// block's largest magnitude; the scale is 0 if that is below 2⁻¹⁰⁰.
 fn scale_of(largest: u32) -> u32 {
     var bits = min(largest, SIZE_MAX);
     if bits < SCALE_MIN {
@@ -42,21 +42,21 @@ fn scale_of(largest: u32) -> u32 {
     return select((bits + 0xffffu) >> 16u, 0u, bits < SCALE_MIN);
 }
 
-// Reciprocal of the bfloat16 with these bits, which is not 0, rounded to nearest.
+// Returns the reciprocal of the bfloat16 with these bits, which is not 0, rounded to nearest.
 fn reciprocal(scale: u32) -> f32 {
     let significand = (scale & 0x7fu) | 0x80u;
-    // The quotient has 24 bits except for a power of two, which carries into the exponent. There are no ties.
+    // The quotient has 24 bits, or 25 for a power of two, which carries into the exponent. There are no ties.
     let n = 1u << 31u;
     let quotient = n / significand + u32(2u * (n % significand) > significand);
     return bitcast<f32>(((253u - (scale >> 7u)) << 23u) + quotient - 0x800000u);
 }
 
-// The code nearest to `x`, in units of the scale; ties to even.
+// Returns the code nearest to `x`, which is in units of the scale. Ties go to even.
 fn nibble(x: f32) -> u32 {
     if CODE == INT4 {
         return u32(i32(round(clamp(x, -7.0, 7.0)))) & 15u;
     }
-    // Rounds the significand away, ties to the even exponent; exponent 120 is level 0.
+    // Rounds the significand away. Ties go to the even exponent; exponent 120 is level 0.
     let size = min(bitcast<u32>(x) & SIZE, ONE);
     let level = max((size + 0x3fffffu + ((size >> 23u) & 1u)) >> 23u, 121u) - 120u;
     return select(level | ((bitcast<u32>(x) >> 28u) & 8u), 0u, size <= ONE - (7u << 23u));
@@ -88,7 +88,7 @@ fn main(
             }
         }
         if CODE != F32 {
-            // Two pieces share the word at their boundary.
+            // Two pieces may share the word at their boundary.
             atomicOr(&codes[params.code + word], packed);
             if first % BLOCK == 0u {
                 atomicOr(&head[1u + block / 2u], scale << (16u * (block % 2u)));

@@ -22,7 +22,7 @@ fn main(
             if bits >= INFINITY {
                 atomicMax(&flag[0], ~(params.value + at));
             }
-            // Without the sign, floats order as their bits do.
+            // Magnitudes of floats order as their bits without the sign do.
             size = max(size, bits);
         }
         atomicMax(&largest[params.block + word * 8u / BLOCK], size);

@@ -2,7 +2,7 @@
 // Pieces: `parts/piece.wgsl`.
 // CPU twin: `diloco::halves::digest`.
 //
-// Integer sums: the order and the number of workgroups do not matter. WG is a power of two.
+// The sums are of integers, so the order and the number of workgroups do not matter. WG is a power of two.
 
 @group(0) @binding(1) var<storage, read> hat: array<u32>;
 @group(0) @binding(2) var<storage, read_write> sums: array<atomic<u32>>;

@@ -5,9 +5,9 @@
 override WG: u32 = 64u;
 
 struct Params {
-    // R.
+    // Number of rows, R.
     rows: u32,
-    // C / 4.
+    // Quads in a row, C / 4.
     quads: u32,
     first: u32,
     count: u32,
@@ -16,7 +16,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> tokens: array<u32>;
 @group(0) @binding(2) var<storage, read> table: array<vec4<f32>>;
-// Another view of the table, for weights that are not 32-bit floats.
+// The same table, for formats other than 32-bit floats.
 @group(0) @binding(3) var<storage, read> table_words: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read_write> x: array<vec4<f32>>;
 
@@ -42,7 +42,7 @@ fn main(
 ) {
     let quads = params.quads;
     for (var i = id.x; i < params.rows * quads; i += groups.x * WG) {
-        // Wraps around for tokens below `first`.
+        // The difference wraps around for tokens below `first`.
         let row = tokens[i / quads] - params.first;
         if row < params.count {
             x[i] = quad(row, i % quads);

@@ -7,9 +7,9 @@
 override WG: u32 = 64u;
 
 struct Params {
-    // R: number of runs, including empty ones.
+    // Number of runs, R, empty ones included.
     rows: u32,
-    // C / 4.
+    // Quads in a row, C / 4.
     quads: u32,
     first: u32,
     count: u32,

@@ -1,18 +1,18 @@
 // y[r, f] = w g σ(g) u with g = gate_up[r, f], u = gate_up[r, F + f] and w = weights[r, column], four values at a time.
 // CPU twin: `model::ops::swiglu`.
 //
-// Any number of workgroups covers any size (grid stride).
+// Any number of workgroups covers any number of values (grid stride).
 
 override WG: u32 = 64u;
 
 struct Params {
-    // R.
+    // Number of rows, R.
     rows: u32,
-    // F / 4.
+    // Quads in a row, F / 4.
     quads: u32,
-    // Stride between rows of weights.
+    // Stride of the rows of weights.
     stride: u32,
-    // Column of the expert.
+    // Column of the expert in weights.
     column: u32,
 }
 

@@ -1,6 +1,7 @@
 // Counts for each window and expert e the tokens routed to e, n, and adds n to seen[first + e]. Also writes
 // slopes[window, e] = aux · learnt · n / T², the load-balancing loss's gradient for each p_e of the window, where
-// learnt is the share of the window's learnt tokens in the mean. weights [windows T, stride], slopes [windows, stride].
+// learnt is the weight of the window's target tokens in the mean. weights [windows T, stride], slopes [windows,
+// stride].
 // CPU twin: `model::ops::seen`, `model::ops::balance_slopes`.
 //
 // One invocation for each window and expert at a time.
@@ -9,25 +10,25 @@ override WG: u32 = 64u;
 
 struct Params {
     windows: u32,
-    // T.
+    // Tokens in a window, T.
     context: u32,
-    // E.
+    // Number of experts, E.
     experts: u32,
-    // Columns, at least E.
+    // Stride of the router's rows, at least E.
     stride: u32,
-    // Start of the layer's counts.
+    // Index of the layer's first count.
     first: u32,
-    // E times the weight of a layer's balancing loss.
+    // Weight of a layer's load-balancing loss, times E.
     aux: f32,
 }
 
-// Numbers of a step; the seventh is the share of one learnt token in the mean.
+// Inputs of a step. The seventh is the weight of one target token in the mean.
 struct Hyper {
     optimiser: array<f32, 6>,
     share: f32,
 }
 
-// Flag of a given target.
+// Bit that marks a masked target.
 const GIVEN = 0x80000000u;
 
 @group(0) @binding(0) var<uniform> params: Params;

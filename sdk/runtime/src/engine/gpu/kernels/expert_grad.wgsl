@@ -1,6 +1,6 @@
-// Takes dy [R, F], the gradient of the expert's gated output before weighting. With w = weights[r, column] and
-// y = g σ(g) u: dweights[r, column] ← dy · y, gate_up ← the gradients of `swiglu_grad` for w dy,
-// and dy ← w y. gate_up [R, 2 F].
+// On entry, dy [R, F] is the gradient of the expert's gated output before weighting. With w = weights[r, column] and y
+// = g σ(g) u: dweights[r, column] ← dy · y, gate_up ← the gradients of `swiglu_grad` for w dy, and dy ← w y. gate_up
+// [R, 2 F].
 // CPU twin: `model::ops::swiglu_backward`.
 //
 // One workgroup per row at a time.
@@ -8,13 +8,13 @@
 override WG: u32 = 64u;
 
 struct Params {
-    // R.
+    // Number of rows, R.
     rows: u32,
-    // F / 4.
+    // Quads in a row, F / 4.
     quads: u32,
-    // Stride between rows of weights.
+    // Stride of the rows of weights.
     stride: u32,
-    // Column of the expert.
+    // Column of the expert in weights.
     column: u32,
 }
 

@@ -11,7 +11,7 @@ struct Params {
     partials: u32,
     // Number of losses.
     losses: u32,
-    // Clipping norm; 0 for none.
+    // Maximum norm of the gradient; 0 for no limit.
     clip: f32,
 }
 
@@ -20,10 +20,10 @@ struct Params {
 @group(0) @binding(2) var<storage, read> losses: array<f32>;
 @group(0) @binding(3) var<storage, read_write> stats: array<vec4<f32>>;
 
-// Sums of squares and of losses.
+// Sums of squares and sums of losses.
 var<workgroup> sums: array<vec2<f32>, WG>;
 
-// Tests the bits: compilers may assume that floats are finite.
+// Returns true if x is finite. Tests the bits, because compilers may assume that floats are finite.
 fn finite(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7f800000u) != 0x7f800000u;
 }

@@ -1,12 +1,12 @@
 // y[i] = x[i] as a 16-bit float, four values at a time.
 // CPU twin: `half::f16::from_f32`.
 //
-// Any number of workgroups covers any size (grid stride).
+// Any number of workgroups covers any number of values (grid stride).
 
 override WG: u32 = 64u;
 
 struct Params {
-    // Values / 4.
+    // Number of quads.
     quads: u32,
 }
 

@@ -9,15 +9,15 @@
 // Lanes of a subgroup.
 override LANES: u32 = 32u;
 override WG = 4u * LANES;
-// Matrices of 16 × 16 along each side of a subgroup's quarter: 2 or 4.
+// 16 × 16 matrices along each side of a subgroup's quarter: 2 or 4.
 override COUNT: u32 = 4u;
 // Rows and columns of a workgroup's square.
 override SIDE = 32u * COUNT;
 const DEPTH = 32u;
-// Stride between rows of a part, in quads: 16 bytes more than a row, to avoid conflicts of memory banks.
+// Stride of the rows of a part, in quads: 16 bytes more than a row, to avoid memory bank conflicts.
 const ALONG_K = (DEPTH + 8u) / 4u;
 override ACROSS_K = (SIDE + 8u) / 4u;
-// Rows along k take more room than those across.
+// A part whose rows run along k needs more memory than one whose rows run across.
 override PART = SIDE * ALONG_K;
 
 var<workgroup> part_a: array<vec4<f16>, PART>;
@@ -25,14 +25,14 @@ var<workgroup> part_b: array<vec4<f16>, PART>;
 // One matrix of each subgroup, in quads, for output.
 var<workgroup> out: array<vec4<f32>, 256u>;
 
-// Separate names, since compilers keep these in registers and would not do so with an array.
+// There are separate variables, because compilers keep these in registers but not an array.
 alias BlockA = coop_mat16x16<f16, A>;
 alias BlockB = coop_mat16x16<f16, B>;
 alias Sum = coop_mat16x16<f32, C>;
-// Four quads at a distance of WG in a part.
+// Four quads that lie WG quads apart in a part.
 alias Quads = mat4x4<f16>;
 
-// Quad `index` of A's part from row i and term k on; 0 from `end` on.
+// Returns quad `index` of A's part, which begins at row i and term k; 0 from term `end` on.
 fn fetch_a(i: u32, k: u32, end: u32, index: u32) -> vec4<f16> {
     var quad: vec4<f32>;
     if FORM == TN {
@@ -51,7 +51,7 @@ fn fetch_a(i: u32, k: u32, end: u32, index: u32) -> vec4<f16> {
     return vec4<f16>(quad * params.gain);
 }
 
-// Quad `index` of B's part from term k and column j on; 0 from `end` on.
+// Returns quad `index` of B's part, which begins at term k and column j; 0 from term `end` on.
 fn fetch_b(j: u32, k: u32, end: u32, index: u32) -> vec4<f16> {
     var quad: vec4<f32>;
     if FORM == NT {
@@ -88,7 +88,7 @@ fn four_b(j: u32, k: u32, end: u32, index: u32) -> Quads {
     );
 }
 
-// Position of quad `index` in its part.
+// Returns the position of quad `index` in its part.
 fn place(index: u32, along_k: bool) -> u32 {
     if along_k {
         return index / (DEPTH / 4u) * ALONG_K + index % (DEPTH / 4u);
@@ -110,7 +110,7 @@ fn write_b(index: u32, quads: Quads) {
     part_b[place(index + 3u * WG, FORM == NT)] = quads[3];
 }
 
-// The matrix of A's part from row `i` and term `k` on.
+// Returns the matrix of A's part that begins at row `i` and term `k`.
 fn block_a(i: u32, k: u32) -> BlockA {
     if FORM == TN {
         return coopLoad<BlockA>(&part_a[k * ACROSS_K + i / 4u], ACROSS_K);
@@ -125,7 +125,7 @@ fn block_b(k: u32, j: u32) -> BlockB {
     return coopLoadT<BlockB>(&part_b[k * ACROSS_K + j / 4u], ACROSS_K);
 }
 
-// Stores a matrix of C through workgroup memory, since it may cross an edge. Calls are in uniform control flow.
+// Stores a matrix of C through workgroup memory, because it may cross C's edge. Calls must be in uniform control flow.
 fn put(subgroup: u32, lane: u32, z: u32, i: u32, j: u32, sum: Sum) {
     workgroupBarrier();
     coopStoreT(sum, &out[subgroup * 64u], 4u);
@@ -182,7 +182,7 @@ fn main(
             write_b(index + 4u * WG, high_b);
         }
         workgroupBarrier();
-        // Prefetches the next parts during the multiplication.
+        // The next parts are fetched during the multiplication.
         k += DEPTH;
         low_a = four_a(i, k, end, index);
         low_b = four_b(j, k, end, index);
@@ -190,7 +190,7 @@ fn main(
             high_a = four_a(i, k, end, index + 4u * WG);
             high_b = four_b(j, k, end, index + 4u * WG);
         }
-        // Unrolled for the two halves of the terms: a loop takes twice as long, since its bound is checked.
+        // The two halves of the terms are unrolled. A loop takes twice as long, because its bound is checked.
         {
             let b0 = block_b(0u, across);
             let b1 = block_b(0u, across + 16u);

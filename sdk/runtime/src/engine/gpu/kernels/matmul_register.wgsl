@@ -1,8 +1,8 @@
-// C = A B, C + A B or R + A B, with A or B transposed or not: each invocation sums up to 8 × 16 values of C in
-// registers, straight from memory.
+// C = A B, C + A B or R + A B, with A or B transposed or not. Each invocation sums up to 8 × 16 values of C in
+// registers and reads operands directly from memory.
 // CPU twin: `model::ops::linear`, `model::ops::linear_backward`.
 
-// Blocks of an invocation: 1 or 2 down; 1, 2 or 4 across.
+// Blocks of 4 × 4 values in an invocation: 1 or 2 down; 1, 2 or 4 across.
 override DOWN: u32 = 2u;
 override ACROSS: u32 = 4u;
 // Invocations of a workgroup in each of its two dimensions.
@@ -10,7 +10,7 @@ override WG: u32 = 8u;
 
 @compute @workgroup_size(WG, WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) local: vec3<u32>) {
-    // The blocks of an invocation are WG blocks apart, so that neighbours read adjacent quads.
+    // The blocks of an invocation lie WG blocks apart, so that neighbouring invocations read adjacent quads.
     let i = params.row + (group.y * DOWN * WG + local.y) * 4u;
     let j = group.x * ACROSS * WG + local.x;
     if i >= params.m || j * 4u >= params.n {

@@ -2,7 +2,7 @@
 // order of z.
 // CPU twin: `model::ops::linear`, `model::ops::linear_backward`.
 //
-// Any number of workgroups covers any size (grid stride).
+// Any number of workgroups covers any number of values (grid stride).
 
 override WG: u32 = 64u;
 

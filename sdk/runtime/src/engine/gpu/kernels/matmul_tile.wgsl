@@ -1,19 +1,20 @@
-// C = A B, C + A B or R + A B, with A or B transposed or not: a workgroup sums 8 WG × 8 WG values of C, each of its
-// WG × WG invocations 8 × 8, from parts of A and B in workgroup memory, 16 deep.
+// C = A B, C + A B or R + A B, with A or B transposed or not. A workgroup sums 8 WG × 8 WG values of C, and each of its
+// WG × WG invocations 8 × 8 of them, from parts of A and B in workgroup memory, which are 16 terms deep.
 // CPU twin: `model::ops::linear`, `model::ops::linear_backward`.
 
 // Invocations of a workgroup in each of its two dimensions: 8 or 16.
 override WG: u32 = 8u;
-// Blocks down A's part, and across B's part.
+// Number of blocks down A's part and across B's part.
 override SIDE = 2u * WG;
-// Blocks of a part: SIDE by 4.
+// Number of blocks in a part: SIDE times 4.
 override BLOCKS = 4u * SIDE;
 
-// For each of 16 values of k, SIDE quads of a column of A; then, for each, SIDE quads of a row of B.
+// For each of 16 terms, SIDE quads of a column of A; then, for each of these terms, SIDE quads of a row of B.
 var<workgroup> parts: array<vec4<f32>, 8u * BLOCKS>;
 
-// Start of block (k, i) of A or of B, whose blocks follow A's; the rows of a block are SIDE quads apart. k rotates the
-// position of i, since neighbours that write different k of one i would conflict in a memory bank.
+// Returns the position of block (k, i) of A, or of B, whose blocks follow those of A. The rows of a block lie SIDE
+// quads apart. The position of i is rotated by k, because neighbours that write different k of the same i would
+// conflict in a memory bank.
 fn place(k: u32, i: u32) -> u32 {
     return k * 4u * SIDE + (i ^ ((k % 4u) * 2u));
 }
@@ -29,7 +30,7 @@ fn read_part(at: u32) -> mat4x4<f32> {
     return mat4x4(parts[at], parts[at + SIDE], parts[at + 2u * SIDE], parts[at + 3u * SIDE]);
 }
 
-// Block `index` of a part as (k, i), in the order in which rows lie in memory.
+// Returns block `index` of a part as (k, i), in the order in which rows lie in memory.
 fn split(index: u32, rows_along_k: bool) -> vec2<u32> {
     if rows_along_k {
         return vec2(index % 4u, index / 4u);
@@ -70,7 +71,8 @@ fn main(
     var c10 = mat4x4<f32>();
     var c11 = mat4x4<f32>();
     for (var k = group.z * params.depth; k < end; k += 16u) {
-        // 8 × 8 invocations each move a block of A and one of B; of 16 × 16, half move A and half B.
+        // With 8 × 8 invocations, each moves a block of A and a block of B. With 16 × 16, one half moves A and the
+        // other half B.
         workgroupBarrier();
         if index < BLOCKS {
             write_part(to_a, fetch_a(i + from_a.y * 4u, k + from_a.x * 4u, end));

@@ -6,9 +6,9 @@
 override WG: u32 = 64u;
 
 struct Params {
-    // R.
+    // Number of rows, R.
     rows: u32,
-    // C / 4.
+    // Quads in a row, C / 4.
     quads: u32,
     eps: f32,
 }

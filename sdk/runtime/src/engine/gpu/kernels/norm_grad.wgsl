@@ -2,14 +2,14 @@
 // which begin at p · rows_per_group. dy, x and dx [R, C], w [C], scales [R] holds s, partial [parts, C].
 // CPU twin: `model::ops::norm_backward`.
 //
-// One workgroup per part at a time; `column_sum` adds the parts up.
+// One workgroup per part at a time. `column_sum` adds the parts.
 
 override WG: u32 = 64u;
 
 struct Params {
-    // R.
+    // Number of rows, R.
     rows: u32,
-    // C / 4.
+    // Quads in a row, C / 4.
     quads: u32,
     rows_per_group: u32,
     // 1 to add to dx, 0 to set it.

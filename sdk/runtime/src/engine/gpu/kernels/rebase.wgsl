@@ -1,12 +1,12 @@
 // θ = Θ̂ + share (θ − reference) for one piece: the unmerged progress, applied to a new Θ̂.
 // CPU twin: `diloco::Replica::apply`.
 //
-// Any number of workgroups covers it (grid stride).
+// Any number of workgroups covers any number of values (grid stride).
 
 override WG: u32 = 64u;
 
 struct Params {
-    // Index of the piece's first value.
+    // Index of the piece's first value within the bound slices.
     start: u32,
     // Number of values.
     len: u32,

@@ -5,17 +5,17 @@
 override WG: u32 = 64u;
 
 struct Params {
-    // R.
+    // Number of rows, R.
     rows: u32,
-    // T.
+    // Tokens in a window, T.
     context: u32,
     // Values in a row.
     stride: u32,
-    // Number of query and key heads.
+    // Number of query and key heads to rotate.
     heads: u32,
-    // D / 2.
+    // Half the values in a head, D / 2.
     half: u32,
-    // 1 forwards, −1 backwards.
+    // Direction of the rotation: 1 forward, −1 backward.
     sign: f32,
 }
 
@@ -35,7 +35,7 @@ fn main(
         let row = i / pairs;
         let pair = i % pairs;
         let angle = (row % params.context) * half + pair % half;
-        // Skips the other half of each earlier head.
+        // Skips the second half of each earlier head.
         let at = row * params.stride + pair + pair / half * half;
         let cosine = cosines[angle];
         let sine = sines[angle] * params.sign;

@@ -8,13 +8,13 @@
 override WG: u32 = 64u;
 
 struct Params {
-    // R.
+    // Number of rows, R.
     rows: u32,
-    // E.
+    // Number of experts, E.
     experts: u32,
-    // Columns, at least E.
+    // Stride of the router's rows, at least E.
     stride: u32,
-    // Experts of a token.
+    // Number of experts chosen for each token.
     chosen: u32,
 }
 
@@ -24,7 +24,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> weights: array<f32>;
 
 const LOWEST = -3.4028234e38;
-// Smallest weight of a chosen expert: a weight above 0 marks the choice.
+// Minimum weight of a chosen expert. A weight above 0 marks the expert as chosen.
 const WEIGHT_MIN = 1e-30;
 
 @compute @workgroup_size(WG)
@@ -51,7 +51,7 @@ fn main(
         }
         var total = 0.0;
         for (var slot = 0u; slot < params.chosen; slot++) {
-            // Compares logits, which may differ where probabilities do not.
+            // Logits are compared, because they may differ where probabilities do not.
             var best = params.experts;
             for (var e = 0u; e < params.experts; e++) {
                 let is_free = weights[start + e] == 0.0;

@@ -7,13 +7,13 @@
 override WG: u32 = 64u;
 
 struct Params {
-    // R.
+    // Number of rows, R.
     rows: u32,
-    // T.
+    // Tokens in a window, T.
     context: u32,
-    // E.
+    // Number of experts, E.
     experts: u32,
-    // Columns, at least E.
+    // Stride of the router's rows, at least E.
     stride: u32,
 }
 

@@ -1,14 +1,14 @@
 // partial[first + g] = Σ x[i]² over the values of workgroup g, four at a time.
 // CPU twin: `engine::cpu::kernels::squares`.
 //
-// Any number of workgroups covers any size (grid stride).
+// Any number of workgroups covers any number of values (grid stride).
 
 override WG: u32 = 64u;
 
 struct Params {
-    // Values / 4.
+    // Number of quads.
     quads: u32,
-    // Index of the first sum of this dispatch.
+    // Index of this dispatch's first sum.
     first: u32,
 }
 

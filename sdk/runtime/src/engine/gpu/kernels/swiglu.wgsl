@@ -1,14 +1,14 @@
 // y[r, f] = g σ(g) u with g = gate_up[r, f], u = gate_up[r, F + f], four values at a time.
 // CPU twin: `model::ops::swiglu`.
 //
-// Any number of workgroups covers any size (grid stride).
+// Any number of workgroups covers any number of values (grid stride).
 
 override WG: u32 = 64u;
 
 struct Params {
-    // Rows.
+    // Number of rows, R.
     rows: u32,
-    // F / 4.
+    // Quads in a row, F / 4.
     quads: u32,
 }
 

@@ -5,9 +5,9 @@
 override WG: u32 = 64u;
 
 struct Params {
-    // R.
+    // Number of rows, R.
     rows: u32,
-    // F / 4.
+    // Quads in a row, F / 4.
     quads: u32,
 }
 

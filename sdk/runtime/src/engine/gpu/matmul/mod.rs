@@ -1,4 +1,4 @@
-//! Matrix products: the kernels, the kernel that computes each product, and its division into dispatches.
+//! Matrix products: the choice of a kernel for each product, and the division of a product into dispatches.
 
 mod trial;
 
@@ -13,89 +13,91 @@ pub use self::trial::Trial;
 pub use trial::agrees;
 pub use trial::{Choice, ChoiceError};
 
-/// Form of a product: the orientation of its operands. All matrices are row-major; the length of a row is a multiple of
+/// Form of a product: which operands are transposed. All matrices are row-major, and their row lengths are multiples of
 /// 4 values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// `C = A Bᵀ`: A `[m, k]`, B `[n, k]`. Between k and the next multiple of 4, both hold zeros.
+    /// `C = A Bᵀ`, A `[m, k]`, B `[n, k]`. From column k to the next multiple of 4, A and B must hold zeros.
     Nt,
-    /// `C = A B`: A `[m, k]`, B `[k, n]`. Between k and the next multiple of 4, A holds zeros. A holds gradients.
+    /// `C = A B`, A `[m, k]`, B `[k, n]`. From column k to the next multiple of 4, A must hold zeros. A holds
+    /// gradients.
     Nn,
-    /// `C = Aᵀ B`: A `[k, m]`, B `[k, n]`. A holds gradients.
+    /// `C = Aᵀ B`, A `[k, m]`, B `[k, n]`. A holds gradients.
     Tn,
 }
 
 impl Form {
-    /// All forms, in the order of their numbers.
+    /// All forms, by the number that kernels use.
     pub const ALL: [Self; 3] = [Self::Nt, Self::Nn, Self::Tn];
 }
 
-/// Result stored in C.
+/// Way to store a product in C.
 #[derive(Clone, Debug)]
 pub enum WriteMode {
     /// C is set to the product.
     Set,
     /// The product is added to C.
     Add,
-    /// C is set to the sum of this slice and the product. Its rows are laid out as C's, in another buffer.
+    /// C is set to the sum of this slice and the product. The slice has C's layout and lies in another buffer.
     Plus(Slice),
 }
 
-/// Storage form of weights, see `kernels/parts/frozen.wgsl`.
+/// Number format of weights; see `kernels/parts/frozen.wgsl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// 32-bit floats.
     Whole,
     /// 16-bit floats.
     Half,
-    /// Codes of 8 bits with scales.
+    /// 8-bit codes with scales.
     Int8,
 }
 
-/// One product: C `[m, n]`, whose sums have k terms; m, n and k are at least 1.
+/// One matrix product. C is `[m, n]`, and each of its values is a sum of k terms; m, n and k are at least 1.
 #[derive(Clone, Debug)]
 pub struct Product {
-    /// Orientation of A and B.
+    /// Which operands are transposed.
     pub form: Form,
     /// Rows of C.
     pub m: u32,
-    /// Columns of C. Columns up to the next multiple of 4 are overwritten with arbitrary values.
+    /// Columns of C. Columns from n to the next multiple of 4 are overwritten with arbitrary values.
     pub n: u32,
     /// Terms of each sum.
     pub k: u32,
     /// Left operand.
     pub a: Slice,
-    /// Stride of A's rows, in floats; a multiple of 4, like the other two strides.
+    /// Stride of A's rows in values: a multiple of 4, like the other two strides.
     pub a_stride: u32,
     /// Right operand.
     pub b: Slice,
     /// Stride of B's rows, in values.
     pub b_stride: u32,
-    /// Storage form of B: whole for [`Form::Tn`].
+    /// Number format of B. It is [`Values::Whole`] for [`Form::Tn`].
     pub b_values: Values,
     /// The result.
     pub c: Slice,
-    /// Stride of C's rows, in floats.
+    /// Stride of C's rows, in values.
     pub c_stride: u32,
-    /// Treatment of C's existing values.
+    /// Treatment of the previous values of C.
     pub store: WriteMode,
-    /// First column of A and of C within their rows; multiples of 4.
+    /// First columns of A and of C within their rows; multiples of 4.
     pub first: [u32; 2],
-    /// Factor by which the product is multiplied.
+    /// Factor on the product.
     pub scale: f32,
 }
 
-/// Floating-point operations that any device does without a noticeable delay for its user.
+/// Number of floating-point operations that do not delay a device's other users noticeably, on any device.
 const COST_MAX: u64 = 2_000_000_000;
 /// Maximum duration of a dispatch on a device of known speed, in seconds.
 const DISPATCH_S: f64 = 0.02;
-/// Maximum factor on gradients. Even if only one value in that many counts, its gradient can still be rounded.
+/// Maximum factor on gradients. Even if only one token of a batch is a target, its gradient times this factor does not
+/// overflow a 16-bit float.
 const GAIN_MAX: f32 = 32_768.0;
-/// Room for partial sums.
+/// Size of the buffer for partial sums, in bytes.
 const SCRATCH_BYTES: u64 = 8 << 20;
 
-/// Fastest variant for products of one size, measured on a part of them if they are large.
+/// Fastest variant for products of one size. Large products were measured in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Best {
     /// Number of values of C.
@@ -107,29 +109,29 @@ pub struct Best {
 /// Variants that compute the products of each form.
 #[derive(Clone, Debug)]
 pub struct Matmul {
-    /// Indexed by the number of the form; no entry is empty. A few large tiles keep only a part of a device busy, and
-    /// many small ones read more. So the fastest variant depends on the size of C.
+    /// Fastest variants by form and size of C; at least one per form. A few large tiles keep only a part of a device
+    /// busy, and many small tiles read more memory. So the fastest variant depends on the size of C.
     best: [Vec<Best>; 3],
     scratch: Option<Slice>,
-    /// Whether B of [`Form::Nt`] and [`Form::Nn`] holds 16-bit floats.
+    /// Whether B is in 16-bit floats for [`Form::Nt`] and [`Form::Nn`].
     pub(super) half: bool,
-    /// Floating-point operations of a dispatch; larger ones are split.
+    /// Maximum number of floating-point operations in a dispatch; larger products are split.
     pub(super) cost_max: u64,
-    /// Rate of the slowest form, in 10⁹ floating-point operations per second; 0 if unknown.
+    /// Speed of the slowest form, in 10⁹ floating-point operations per second; 0 if unknown.
     gflops: u32,
-    /// Factor on gradients, and divisor of the sums, if 16-bit floats are multiplied.
+    /// Factor on gradients before they are rounded to 16-bit floats. The sums are divided by it.
     gain: f32,
-    /// Whether attention uses matrix units too.
+    /// Whether attention uses matrix units.
     pub(super) strips: bool,
 }
 
 impl Matmul {
-    /// Uses `variant` for all products.
+    /// Creates an instance that uses `variant` for all products.
     pub fn fixed(variant: Variant) -> Self {
         Self::of(Form::ALL.map(|_| vec![Best { area: 1, variant }]))
     }
 
-    /// Uses the best measured variants of each form.
+    /// Creates an instance that uses the measured variants in `best`.
     fn of(best: [Vec<Best>; 3]) -> Self {
         Self { best, scratch: None, half: false, cost_max: COST_MAX, gflops: 0, gain: 1.0, strips: false }
     }
@@ -139,28 +141,29 @@ impl Matmul {
         Self { best: Self::fixed(variant).best, ..self.clone() }
     }
 
-    /// Sets the rate of the device, in 10⁹ floating-point operations per second. A fast device gets larger dispatches.
+    /// Sets the speed of the device, in 10⁹ floating-point operations per second. A faster device gets larger
+    /// dispatches.
     fn at(mut self, gflops: u32) -> Self {
         self.gflops = gflops;
         self.cost_max = COST_MAX.max((f64::from(gflops) * 1e9 * DISPATCH_S) as u64);
         self
     }
 
-    /// Adds 8 MiB for partial sums. Products with few rows and columns and many terms, such as the gradients of
-    /// weights, then use the whole device.
+    /// Allocates a buffer for partial sums. Products with few rows and columns and many terms, such as weight
+    /// gradients, then use the whole device.
     #[must_use]
     pub fn with_scratch(mut self, gpu: &Gpu) -> Self {
         self.scratch = Some(Slice::whole(&buffer(gpu, "partial sums", SCRATCH_BYTES / 4)));
         self
     }
 
-    /// Applies [`Self::with_scratch`] if it pays. Any product already keeps the few cores of a CPU busy.
+    /// Calls [`Self::with_scratch`], except on a software GPU, where every product keeps the few cores busy.
     fn suited(self, gpu: &Gpu) -> Self {
         if gpu.facts().software { self } else { self.with_scratch(gpu) }
     }
 
-    /// Reads weights, B of [`Form::Nt`] and [`Form::Nn`], as 16-bit floats from `halve`, which halves the memory to
-    /// read. Sums use 32 bits in either case.
+    /// Reads weights (B of [`Form::Nt`] and [`Form::Nn`]) as 16-bit floats written by the kernel `halve`, which halves
+    /// the memory traffic. Sums use 32 bits in either case.
     #[must_use]
     pub fn with_half_weights(mut self) -> Self {
         self.half = true;
@@ -173,31 +176,31 @@ impl Matmul {
         self
     }
 
-    /// See [`Self::for_means_of`].
+    /// Returns the factor on gradients, see [`Self::for_means_of`].
     pub(super) fn gain(&self) -> f32 {
         self.gain
     }
 
-    /// Adapts to gradients of a mean over `count` values, which are too small for 16-bit floats. If those are
-    /// multiplied, gradients are scaled to their size for a single value. A power of two costs no precision.
+    /// Sets the factor on gradients for a loss that is the mean over `count` tokens. Such gradients are too small for
+    /// 16-bit floats. The factor, a power of two, scales them to their size for a single token without rounding.
     #[must_use]
     pub fn for_means_of(mut self, count: usize) -> Self {
         self.gain = (count.next_power_of_two() as f32).min(GAIN_MAX);
         self
     }
 
-    /// Returns the device memory taken, in bytes.
+    /// Returns the device memory of the partial sums, in bytes.
     pub fn bytes(&self) -> u64 {
         self.scratch.as_ref().map_or(0, |scratch| scratch.bytes)
     }
 
-    /// Returns true if it rounds the operands of a product to 16-bit floats.
+    /// Returns true if a product of this form and size rounds its operands to 16-bit floats.
     #[cfg(any(test, feature = "parity"))]
     pub(super) fn rounds(&self, form: Form, m: u32, n: u32) -> bool {
         self.variant(form, m, n).is_half()
     }
 
-    /// Returns the fastest variant for the size nearest to `m` × `n`.
+    /// Returns the variant that was fastest for the measured size nearest to `m` × `n`.
     pub(super) fn variant(&self, form: Form, m: u32, n: u32) -> Variant {
         let area = u64::from(m) * u64::from(n);
         let times = |best: &&Best| best.area.max(area) as f64 / best.area.min(area).max(1) as f64;
@@ -205,8 +208,8 @@ impl Matmul {
         nearest.expect("each form has one").variant
     }
 
-    /// Adds the dispatches that compute `product`: one, or several by rows if it is large, plus one if its sums are
-    /// split.
+    /// Adds the dispatches that compute `product`. A large product is split by rows; a product with split sums ends
+    /// with a dispatch that adds the partial sums.
     pub fn add(&self, builder: &mut Builder, product: Product) {
         let Product { form, m, n, k, .. } = product;
         match (&self.scratch, self.variant(form, m, n).depth(m, n, k)) {
@@ -227,7 +230,8 @@ impl Matmul {
         }
     }
 
-    /// Adds `product` in sums of `depth` terms, one matrix C after another.
+    /// Adds dispatches that compute `product` in partial sums of `depth` terms. If there are several partial sums, each
+    /// is a matrix of its own, one after the other in C.
     fn multiply(&self, builder: &mut Builder, product: Product, depth: u32) {
         let variant = self.variant(product.form, product.m, product.n);
         let Product { form, m, n, k, a_stride, b_stride, b_values, c_stride, scale, .. } = product;
@@ -275,7 +279,7 @@ impl Matmul {
     }
 }
 
-/// Returns the number of `store` in the kernels, and the slice to add.
+/// Returns the number of `store` in the kernels, and the slice of [`WriteMode::Plus`].
 fn stored(store: WriteMode) -> (u32, Option<Slice>) {
     match store {
         WriteMode::Set => (0, None),
@@ -284,7 +288,7 @@ fn stored(store: WriteMode) -> (u32, Option<Slice>) {
     }
 }
 
-/// Adds a dispatch that sums the `count` partial products in `partial`.
+/// Adds a dispatch that sums `count` matrices of partial sums in `partial` to the C of `product`.
 fn sum(builder: &mut Builder, product: Product, partial: &Slice, count: u32) {
     const WORKGROUP: u32 = 64;
     let Product { m, n, c, c_stride, store, first: [_, c_first], scale, .. } = product;
@@ -313,29 +317,28 @@ fn sum(builder: &mut Builder, product: Product, partial: &Slice, count: u32) {
     });
 }
 
-/// Number of workgroups that keep a device busy; a product with fewer is split along k.
+/// Number of workgroups that keep a device busy. The sums of a product with fewer are split.
 const GROUPS_MIN: u32 = 256;
-/// Minimum number of terms in a partial sum, because writing and reading one takes as long as a few terms.
+/// Minimum number of terms in a partial sum. Fewer terms take less time than writing and reading the partial sum.
 const DEPTH_MIN: u32 = 256;
 
-/// A kernel with its constants.
+/// Variant: a kernel with its constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Variant {
-    /// 4 × 4 values of C in the registers of an invocation.
+    /// An invocation computes 4 × 4 values of C in registers.
     Register4,
-    /// 8 × 8 values of C in the registers of an invocation.
+    /// An invocation computes 8 × 8 values of C in registers.
     Register8,
-    /// 8 × 16 values of C in the registers of an invocation.
+    /// An invocation computes 8 × 16 values of C in registers.
     Register8x16,
-    /// 64 × 64 values of C for a workgroup of 64 invocations; operands pass through workgroup memory.
+    /// A workgroup of 64 invocations computes 64 × 64 values of C, with operands in workgroup memory.
     Tile64,
-    /// 128 × 128 values of C for a workgroup of 256 invocations; operands pass through workgroup memory.
+    /// A workgroup of 256 invocations computes 128 × 128 values of C, with operands in workgroup memory.
     Tile128,
-    /// 64 × 64 values of C for four subgroups on the device's matrix units, which take 16-bit floats and sum in 32
-    /// bits.
+    /// Four subgroups compute 64 × 64 values of C on matrix units, from 16-bit operands with 32-bit sums.
     Matrix64,
-    /// 128 × 128 values of C on the matrix units.
+    /// Four subgroups compute 128 × 128 values of C on matrix units.
     Matrix128,
 }
 
@@ -371,7 +374,7 @@ impl Variant {
         }
     }
 
-    /// Returns the variants worth trying on `gpu`. Tiles in workgroup memory only slow down a software GPU.
+    /// Returns the variants worth trying on `gpu`. On a software GPU, tiles in workgroup memory only cost time.
     pub fn suitable(gpu: &Gpu) -> impl Iterator<Item = Self> {
         let facts = gpu.facts();
         let (tiled, matrices) = (!facts.software, gpu.has_matrices());
@@ -382,12 +385,12 @@ impl Variant {
         })
     }
 
-    /// Returns true if it multiplies 16-bit floats.
+    /// Returns true if the variant multiplies 16-bit floats.
     pub(super) fn is_half(self) -> bool {
         matches!(self, Self::Matrix64 | Self::Matrix128)
     }
 
-    /// Returns the rows and columns of C in a workgroup.
+    /// Returns the rows and columns of C that a workgroup computes.
     fn tile(self) -> [u32; 2] {
         match self {
             Self::Register4 => [32, 32],
@@ -397,7 +400,8 @@ impl Variant {
         }
     }
 
-    /// Returns the number of terms in a partial sum. It depends only on the shape, and so do the bits of a product.
+    /// Returns the number of terms in a partial sum. It depends only on variant and shape, so the bits of a product do
+    /// too.
     fn depth(self, m: u32, n: u32, k: u32) -> u32 {
         let [rows, columns] = self.tile();
         let groups = u64::from(m.div_ceil(rows)) * u64::from(n.div_ceil(columns));

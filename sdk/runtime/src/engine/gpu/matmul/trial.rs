@@ -1,4 +1,4 @@
-//! Measurement of the fastest correct variant on a device, and its result as it is stored.
+//! Measurement of the fastest correct variants on a device, and the stored result.
 
 use archipelago_core::bytes::to_f32s;
 use serde::{Deserialize, Serialize};
@@ -8,47 +8,48 @@ use crate::engine::gpu::program::{Builder, DispatchList, Slice, buffer};
 use crate::engine::gpu::ring::Ring;
 use crate::engine::gpu::{Gpu, GpuError};
 
-/// Maximum floating-point operations of a tried product; larger ones are cut down. A weak GPU takes some tens of
-/// milliseconds, and so does a software GPU. A GPU that does the first product in less than [`TRIED_US`] gets larger
-/// ones that take that long, because a cut product uses only a part of a large GPU.
+/// Maximum number of floating-point operations in a measured product; larger ones are measured in part. This takes some
+/// tens of milliseconds on a weak GPU, and so does the smaller number on a software GPU. If the first product takes
+/// less than [`TRIED_US`] microseconds, later products may be so large that they take that long, because a smaller
+/// product would use only a part of a large GPU.
 const COST_MAX: f64 = 2e9;
 const COST_SOFTWARE_MAX: f64 = 5e8;
 const TRIED_US: f64 = 5_000.0;
-/// Maximum rows or columns of a tried product: the number that workgroups of the smallest tiles cover.
+/// Maximum number of rows or columns of a measured product: as many as the smallest tiles cover in one dispatch.
 const SIDE_MAX: u32 = 65_535 * 32;
-/// Minimum duration of a run. A shorter one is imprecise, because clocks and completion notices are coarse.
+/// Minimum duration of a run, in microseconds. Clocks and completion callbacks are too coarse for shorter runs.
 const RUN_US_MIN: u64 = 4_000;
 /// Maximum number of products in a run.
 const REPEATS_MAX: u32 = 64;
-/// Maximum number of timed runs of a variant, and their maximum time.
+/// Maximum number of timed runs of a variant, and the total time in microseconds after which no further run begins.
 const RUNS: u32 = 3;
 const RUNS_US: u64 = 30_000;
-/// Variant for the first trial, and for forms without a trial.
+/// Variant for the first measurement, and for forms without a shape to measure.
 const FIRST: Variant = Variant::Register8;
-/// Factor by which a variant may be slower than another before its trial ends.
+/// A variant's measurement ends early if a run takes this multiple of the best variant's time.
 const BEHIND: f64 = 2.0;
 
-/// Measured speed of one variant.
+/// Measured speed of one variant for one product.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Trial {
     /// The variant.
     pub variant: Variant,
     /// Form of the product.
     pub form: Form,
-    /// Rows of C. Like n and k, a half, a quarter and so on of the requested size, if that was large.
+    /// Rows of C. If the requested product was too large, m, n and k are halved repeatedly.
     pub m: u32,
     /// Columns of C.
     pub n: u32,
     /// Terms of each sum.
     pub k: u32,
-    /// Rate of the best run, in 10⁹ floating-point operations per second, with 2 m n k for a product.
+    /// Speed of the fastest run, in 10⁹ floating-point operations per second. A product has 2 m n k operations.
     pub gflops: f64,
 }
 
 impl Matmul {
-    /// Measures the variants on `gpu` for `shapes` (form, m, n, k) of the model to be trained, and takes the fastest of
-    /// each. A variant on matrix units is tried only if it gives correct results. `now_us` returns microseconds since
-    /// an arbitrary time.
+    /// Measures the variants on `gpu` for `shapes` (form, m, n, k) of the model, and chooses the fastest for each
+    /// shape. A variant on matrix units is measured only if its results are correct. `now_us` returns microseconds
+    /// since an arbitrary origin.
     ///
     /// # Errors
     /// [`GpuError::Memory`], [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -95,8 +96,8 @@ impl Matmul {
     }
 }
 
-/// Returns the rate of `matmul` for the first of `shapes`, in 10⁹ floating-point operations per second. Returns 0 on a
-/// software GPU, which has no parts that could be idle.
+/// Returns the speed of `matmul` for the first of `shapes`, in 10⁹ floating-point operations per second. Returns 0 on a
+/// software GPU, where any product uses all cores.
 async fn first_gflops(
     gpu: &Gpu,
     matmul: &Matmul,
@@ -109,7 +110,7 @@ async fn first_gflops(
     Ok(bench.flops() / us / 1e3)
 }
 
-/// Halves the largest side until a product is cheap enough, and each matrix can be bound and covered.
+/// Halves the largest side until a product costs at most `cost_max`, each matrix can be bound, and tiles can cover it.
 fn cut(mut sides: [u32; 3], cost_max: f64, gpu: &Gpu) -> [u32; 3] {
     loop {
         let [m, n, k] = sides.map(|side| u64::from(side.next_multiple_of(4)));
@@ -123,7 +124,7 @@ fn cut(mut sides: [u32; 3], cost_max: f64, gpu: &Gpu) -> [u32; 3] {
     }
 }
 
-/// Operands of one shape.
+/// Buffers for products of one shape, and the shape.
 struct TrialOperands {
     form: Form,
     sides: [u32; 3],
@@ -140,7 +141,7 @@ impl TrialOperands {
         gpu.allocate(4 * (m * k + n * k + m * n), all).await
     }
 
-    /// Creates operands for as much of `sides` as costs `cost_max`, or for less if the device has no room.
+    /// Creates buffers for a product of `sides`, cut to `cost_max` operations, or to fewer if the device lacks memory.
     async fn within(gpu: &Gpu, form: Form, sides: [u32; 3], mut cost_max: f64) -> Result<Self, GpuError> {
         loop {
             match Self::new(gpu, form, cut(sides, cost_max, gpu)).await {
@@ -150,7 +151,7 @@ impl TrialOperands {
         }
     }
 
-    /// Returns a program of `count` products, one after the other.
+    /// Returns the dispatches of `count` identical products, one after the other.
     fn program(&self, gpu: &Gpu, matmul: &Matmul, count: u32) -> DispatchList {
         let [m, n, k] = self.sides;
         let width = |side: u32| side.next_multiple_of(4);
@@ -169,7 +170,7 @@ impl TrialOperands {
         builder.build(gpu)
     }
 
-    /// Returns the microseconds per product: the best of a few runs, or the first if it exceeds `enough_us`.
+    /// Returns the time of one product in microseconds: the best of a few runs. Stops early if it exceeds `enough_us`.
     async fn time(
         &self,
         gpu: &Gpu,
@@ -179,7 +180,7 @@ impl TrialOperands {
     ) -> Result<f64, GpuError> {
         let mut repeats = 1;
         let mut program = self.program(gpu, matmul, repeats);
-        // Some drivers compile at first use.
+        // The first run is not timed, because some drivers compile at first use.
         program.run(gpu).await?;
         let (mut best_us, mut total_us, mut runs) = (f64::INFINITY, 0, 0);
         while runs < RUNS && total_us < RUNS_US {
@@ -201,7 +202,7 @@ impl TrialOperands {
         Ok(best_us)
     }
 
-    /// Returns the floating-point operations of a product.
+    /// Returns the number of floating-point operations in a product.
     fn flops(&self) -> f64 {
         2.0 * self.sides.iter().map(|&side| f64::from(side)).product::<f64>()
     }
@@ -212,65 +213,67 @@ impl TrialOperands {
     }
 }
 
-/// The best variants for each form on one device with one driver.
+/// Chosen variants for each form, on one device with one driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     /// Name of the adapter.
     pub adapter: String,
-    /// Driver and version.
+    /// Name and version of the driver.
     pub driver: String,
-    /// For `A Bᵀ`, one entry for each size of a product of the model. Large products were tried only in part.
+    /// Variants for `A Bᵀ`, one entry per product size of the model. Large products were measured in part.
     pub nt: Vec<Best>,
-    /// For `A B`.
+    /// Variants for `A B`.
     pub nn: Vec<Best>,
-    /// For `Aᵀ B`.
+    /// Variants for `Aᵀ B`.
     pub tn: Vec<Best>,
-    /// Whether variants on matrix units were tried.
+    /// Whether variants on matrix units were measured too.
     pub matrices: bool,
-    /// Whether attention is faster on matrix units.
+    /// Whether attention on matrix units is at least as fast.
     pub strips: bool,
-    /// Rate of the slowest form, in 10⁹ floating-point operations per second.
+    /// Speed of the slowest form, in 10⁹ floating-point operations per second.
     pub gflops: u32,
 }
 
-/// Reason why a choice does not apply to a device.
+/// Reason why a stored choice does not apply to a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChoiceError {
-    /// It was made on another adapter.
+    /// The choice was made on another adapter.
     #[error("the kernels were chosen for {chosen:?}, but this is {found:?}: choose again")]
     Adapter {
-        /// Adapter of the choice.
+        /// Adapter on which the choice was made.
         chosen: String,
         /// Adapter of this device.
         found: String,
     },
-    /// The driver has changed since.
+    /// The choice was made with another driver or version.
     #[error("the kernels were chosen with driver {chosen:?}, but this is {found:?}: choose again")]
     Driver {
-        /// Driver of the choice.
+        /// Driver with which the choice was made.
         chosen: String,
         /// Driver of this device.
         found: String,
     },
-    /// Permission to use matrix units has changed since the choice.
+    /// Matrix units were allowed when the choice was made and are not allowed now, or the reverse.
     #[error("the kernels were chosen {} matrix units: choose again", if *.tried { "with" } else { "without" })]
     Matrices {
-        /// Whether matrix units were tried.
+        /// Whether variants on matrix units were measured.
         tried: bool,
     },
-    /// No trial leads to this choice: a form is missing, or it uses matrix-unit kernels that were not tried.
-    /// Alternatively, the chosen kernels are no longer correct on the device.
+    /// The choice is invalid: a form has no variant, or a variant needs matrix units although none were measured. Or a
+    /// chosen kernel gives wrong results on this device now.
     #[error("the chosen kernels are invalid, or give wrong results on this machine: choose again")]
     Wrong,
 }
 
 impl Matmul {
-    /// Creates matrix products according to `choice`.
+    /// Creates an instance with the variants of `choice`.
     ///
     /// # Errors
-    /// - [`ChoiceError::Adapter`] and [`ChoiceError::Driver`]: the choice was made on another device than `gpu`.
-    /// - [`ChoiceError::Matrices`]: the choice was made among other kernels.
-    /// - [`ChoiceError::Wrong`]: the choice is inconsistent.
+    /// - [`ChoiceError::Adapter`], [`ChoiceError::Driver`]: the choice was made on another adapter, or with another
+    ///   driver.
+    /// - [`ChoiceError::Matrices`]: matrix units were allowed when the choice was made and are not on `gpu`, or the
+    ///   reverse.
+    /// - [`ChoiceError::Wrong`]: the choice is invalid.
     pub fn from_choice(gpu: &Gpu, choice: &Choice) -> Result<Self, ChoiceError> {
         let Choice { adapter, driver, nt, nn, tn, matrices, strips, gflops } = choice;
         let facts = gpu.facts();
@@ -291,8 +294,8 @@ impl Matmul {
         Ok(Self::of(best).at(*gflops).suited(gpu).with_strips(*strips))
     }
 
-    /// Returns true if the variants that round to 16 bits are still correct on `gpu`, because drivers and kernels
-    /// change.
+    /// Checks the chosen variants on matrix units again, because drivers and kernels change. Returns true if their
+    /// results are still correct on `gpu`.
     ///
     /// # Errors
     /// [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -307,7 +310,7 @@ impl Matmul {
         Ok(true)
     }
 
-    /// Returns the choice to store, for [`Self::from_choice`].
+    /// Returns the choice to store; [`Self::from_choice`] restores it.
     #[must_use]
     pub fn choice(&self, gpu: &Gpu) -> Choice {
         let (adapter, driver) = (gpu.facts().name.clone(), gpu.facts().driver.clone());
@@ -316,12 +319,12 @@ impl Matmul {
     }
 }
 
-/// Sides of the test product, which cross the edges of all tiles.
+/// Sides m, n and k of the test product. None is a multiple of a tile's side.
 const SIDES: [u32; 3] = [77, 140, 91];
-/// Maximum error of a sum whose terms are exact and at most 1. Only the order of additions differs.
+/// Maximum error of a value of C. Its terms are exact and at most 1, so only the order of additions differs.
 const ERROR_MAX: f32 = 1e-6 * SIDES[2] as f32;
 
-/// Returns true if `variant` agrees for a product of `form` on `gpu` with plain sums, within rounding.
+/// Returns true if `variant` and [`Variant::Register4`] give the same product of `form` on `gpu`, except for rounding.
 ///
 /// # Errors
 /// [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -361,16 +364,16 @@ pub async fn agrees(gpu: &Gpu, variant: Variant, form: Form) -> Result<bool, Gpu
         ring.ready(gpu).await?;
         found.push(ring.next(gpu, |(), bytes| to_f32s(bytes))?.unwrap_or_default());
     }
-    Ok(are_alike(&found[0], &found[1]))
+    Ok(differ_only_by_rounding(&found[0], &found[1]))
 }
 
-/// Returns true if both hold numbers that differ only by rounding.
-fn are_alike(expected: &[f32], found: &[f32]) -> bool {
+/// Returns true if both have the same length and differ only by rounding.
+fn differ_only_by_rounding(expected: &[f32], found: &[f32]) -> bool {
     expected.len() == found.len() && expected.iter().zip(found).all(|(a, b)| (a - b).abs() <= ERROR_MAX)
 }
 
-/// Creates a matrix `[rows, columns]` of numbers between −1 and 1 that 16-bit floats represent exactly, with 0 after
-/// each row.
+/// Creates a matrix `[rows, columns]` of values between −1 and 1 that 16-bit floats represent exactly. Rows are padded
+/// with 0 to a multiple of 4 values.
 fn operand(gpu: &Gpu, rows: u32, columns: u32) -> Slice {
     let width = columns.next_multiple_of(4);
     let value = |i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as f32 / 128.0 - 1.0;
@@ -386,10 +389,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_roundings_are_alike() {
-        assert!(are_alike(&[1.0, -20.0], &[1.000_01, -20.000_04]));
+    fn comparison_accepts_only_rounding_errors() {
+        assert!(differ_only_by_rounding(&[1.0, -20.0], &[1.000_01, -20.000_04]));
         for other in [&[1.0, -20.001][..], &[1.0], &[1.0, 20.0], &[1.0, f32::NAN], &[1.0, f32::INFINITY]] {
-            assert!(!are_alike(&[1.0, -20.0], other), "{other:?}");
+            assert!(!differ_only_by_rounding(&[1.0, -20.0], other), "{other:?}");
         }
     }
 }

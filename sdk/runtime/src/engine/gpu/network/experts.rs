@@ -1,5 +1,5 @@
-//! A mixture of experts in place of the feed-forward layer, as dispatches. Every expert computes every token, and the
-//! router's weights, mostly 0, scale the results. With few experts this is fast and needs no sorting.
+//! Dispatches of a mixture of experts, which replaces the feed-forward layer. Every expert computes every token, and
+//! the router's weights, mostly 0, scale the results. With few experts this is fast and needs no sorting.
 
 use super::super::matmul::{Form, Product, Values, WriteMode};
 use super::super::program::{Builder, Slice};
@@ -10,7 +10,7 @@ use super::{Network, Norm};
 use crate::model::LayerSlots;
 
 impl Network<'_> {
-    /// Computes the mixture of layer `index` from `normed` and the layer's `middle` to `next`.
+    /// Adds the forward pass of layer `index`'s mixture: reads `normed` and the layer's `middle`, writes `next`.
     pub fn experts(
         &self,
         builder: &mut Builder,
@@ -76,7 +76,7 @@ impl Network<'_> {
         }
     }
 
-    /// Computes gates and ups of each expert, from `normed`.
+    /// Adds the products that compute gates and ups of each expert from `normed`.
     pub fn experts_gate_up(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
         for (slots, gate_up) in slots.experts.iter().zip(&layer.mixture.gate_up) {
             let weight = self.weight(&slots.gate_up, self.dims.width);
@@ -84,7 +84,8 @@ impl Network<'_> {
         }
     }
 
-    /// Goes from `dx` to `branch`, the gradient of the second norm's output, and to the gradients of the weights.
+    /// Adds the backward pass: reads `dx`, writes the weights' gradients and, in `branch`, that of the second norm's
+    /// output.
     pub fn experts_back(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, first: bool) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         let (c, f, experts, stride) = (dims.width, dims.ff, dims.experts, router_stride(dims));
@@ -135,7 +136,7 @@ impl Network<'_> {
         self.matmul.add(builder, product);
     }
 
-    /// Returns the product `branch = dy w`, or added to it; dy `[R, outs]`, with rows `stride` floats apart.
+    /// Returns the product `dy w`, stored in `branch` according to `store`. dy is `[R, outs]` with row stride `stride`.
     fn back(&self, dy: &Slice, [outs, stride]: [usize; 2], w: (Slice, Values), store: WriteMode) -> Product {
         let c = self.dims.width as u32;
         Product {

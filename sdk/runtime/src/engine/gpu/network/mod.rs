@@ -1,4 +1,4 @@
-//! The operations of a step, forwards and backwards, as dispatches.
+//! Operations of a training step, forward and backward, as dispatches.
 
 mod experts;
 
@@ -15,14 +15,14 @@ use super::step::{BatchShape, Microbatch};
 use super::workspace::{Layer, NORM_ROWS, Workspace};
 use crate::model::{AdapterSlots, Dims, LayerSlots, LoraTarget, Slots};
 
-/// Maximum number of workgroups in a dimension.
+/// Maximum number of workgroups in one dimension of a dispatch.
 const GROUPS_MAX: usize = 65_535;
-/// Cost of moving a value, in floating-point operations of a matrix product.
+/// Assumed cost of reading or writing a value, in floating-point operations of a matrix product.
 const MOVE_COST: usize = 8;
 
-/// Inputs for the dispatches of a step.
+/// Inputs of the dispatches of a step.
 pub struct Network<'a> {
-    /// The sizes.
+    /// Sizes of the model.
     pub dims: &'a Dims,
     /// Ranges of the tensors in the flat vector.
     pub slots: &'a Slots,
@@ -36,25 +36,25 @@ pub struct Network<'a> {
     pub half: Option<&'a [wgpu::Buffer]>,
     /// Gradient of the parameters.
     pub grad: &'a [wgpu::Buffer],
-    /// Hyperparameters and other inputs of the step, see [`super::step::StepBuffers`].
+    /// Hyperparameters and other inputs of the step; see [`super::step::StepBuffers`].
     pub hyper: &'a Slice,
-    /// Tokens that went through each expert so far, `[layers, E]`.
+    /// Number of tokens that were routed to each expert so far, `[layers, E]`.
     pub seen: &'a Slice,
-    /// Activations.
+    /// Buffers of the activations.
     pub work: &'a Workspace,
-    /// Shape of the tokens of a step.
+    /// Number and length of the windows in a microbatch.
     pub shape: BatchShape,
-    /// Matrix products.
+    /// Choice of the kernels of matrix products.
     pub matmul: &'a Matmul,
-    /// Number of invocations that share a row.
+    /// Number of invocations in a workgroup that processes one row.
     pub lanes: u32,
     /// Kernels and sizes of attention.
     pub attention: (Attention, Sizes),
 }
 
 impl Network<'_> {
-    /// Goes forwards and backwards over one microbatch. If `first`, sets the gradient; otherwise adds to it. Writes the
-    /// losses of the tokens, `[R]`.
+    /// Adds the forward and backward pass of one microbatch. They set the gradient if `first`, and add to it otherwise.
+    /// They write the losses of the microbatch's tokens to `losses`, `[R]`.
     pub fn microbatch(&self, builder: &mut Builder, tokens: &Microbatch, losses: &Slice, first: bool) {
         self.forward(builder, tokens);
         self.head(builder, tokens, losses, first);
@@ -65,7 +65,7 @@ impl Network<'_> {
         self.shape.rows()
     }
 
-    /// Adds a dispatch with one workgroup for each of `count` rows of about `width` values.
+    /// Adds a dispatch with one workgroup per row, for `count` rows of about `width` values.
     fn by_row(&self, builder: &mut Builder, call: Call, storage: Vec<Slice>, count: usize, width: usize) {
         builder.add(Dispatch {
             call,
@@ -76,12 +76,12 @@ impl Network<'_> {
         });
     }
 
-    /// Adds a dispatch with one invocation for each of `count` items of `width` values.
+    /// Adds a dispatch with one invocation per item, for `count` items of `width` values.
     fn by_item(&self, builder: &mut Builder, call: Call, storage: Vec<Slice>, count: usize, width: usize) {
         self.by_items(builder, call, (storage, Vec::new()), count, width);
     }
 
-    /// Does the same as [`Self::by_item`], with constants of the kernel.
+    /// Adds a dispatch as [`Self::by_item`] does, with constants for the kernel.
     fn by_items(
         &self,
         builder: &mut Builder,
@@ -115,7 +115,7 @@ impl Network<'_> {
         self.by_item(builder, call, storage, rows * heads * half, 4);
     }
 
-    /// Returns the kernel parameters for the slice of the embedding that begins at row `first`.
+    /// Returns the kernel parameters for a slice of the embedding: `count` rows from row `first` on.
     fn embed(&self, first: usize, count: usize) -> params::Embed {
         let (rows, quads) = (self.rows() as u32, self.dims.width as u32 / 4);
         params::Embed { rows, quads, first: first as u32, count: count as u32 }
@@ -129,7 +129,8 @@ impl Network<'_> {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         for (first, count, flat) in self.row_slices(&self.slots.embed) {
             let call = kernels::EMBED.with(self.embed(first, count));
-            // The table is read in its stored form: in 32 bits, even if matrix products read 16-bit floats.
+            // The embedding is read as it is stored: in 32 bits unless frozen, even if matrix products read 16-bit
+            // floats.
             let (table, values) = match self.frozen {
                 Some(_) => self.factor(&flat),
                 None => (self.theta(&flat), Values::Whole),
@@ -150,7 +151,7 @@ impl Network<'_> {
         self.norm(builder, &self.last_norm());
     }
 
-    /// Computes a layer up to the input of its feed-forward part.
+    /// Adds the operations of a layer up to the second norm, whose output is the input of the feed-forward part.
     fn layer(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
         let (c, work) = (self.dims.width, self.work);
         self.norm(builder, &Norm::first(slots, layer));
@@ -185,8 +186,8 @@ impl Network<'_> {
         self.by_item(builder, call, storage, self.rows() * self.dims.ff / 4, 12);
     }
 
-    /// Recomputes the activations that `layer` left in the forward pass, because a later layer has overwritten them.
-    /// The expert weights of its tokens are still available.
+    /// Recomputes the activations of `layer`'s forward pass, which later layers have overwritten. The router's weights
+    /// are stored for each layer, so they are not recomputed.
     fn again(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
         self.layer(builder, slots, layer);
         if self.dims.experts > 0 {
@@ -199,7 +200,8 @@ impl Network<'_> {
         }
     }
 
-    /// Goes from `branch`, the gradient of the last norm's output, to the gradient of all parameters.
+    /// Adds the backward pass from `branch`, the gradient of the last norm's output, to the gradients of all
+    /// parameters.
     fn backward(&self, builder: &mut Builder, tokens: &Microbatch, first: bool) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         self.norm_back(builder, &self.last_norm(), WriteMode::Set, first);
@@ -219,7 +221,7 @@ impl Network<'_> {
             return;
         }
         for (start, count, flat) in self.row_slices(&self.slots.embed) {
-            // If embedding and head are one matrix, the head has already set this gradient.
+            // If embedding and head are one matrix, the backward pass of the head has already set this gradient.
             if first && !self.slots.is_tied() {
                 let quads = (flat.len() / 4) as u32;
                 let call = kernels::CLEAR.with(params::Clear { quads });
@@ -273,7 +275,7 @@ impl Network<'_> {
         self.attention_pass(builder, AttentionPass::Forward, &storage);
     }
 
-    /// Goes from `branch`, the gradient of attention's output, to the gradient of queries, keys and values.
+    /// Adds the backward pass of attention, from `branch`, the gradient of its output, to the gradient of qkv.
     fn attend_back(&self, builder: &mut Builder, layer: &Layer) {
         let (work, rows) = (self.work, self.rows() * self.dims.heads);
         let params = params::AttentionDots { rows: rows as u32, quads: self.dims.head as u32 / 4 };
@@ -285,7 +287,7 @@ impl Network<'_> {
         self.attention_pass(builder, AttentionPass::Keys, &storage);
     }
 
-    /// Adds one pass of attention over all windows.
+    /// Adds the dispatches of one attention pass over all windows.
     fn attention_pass(&self, builder: &mut Builder, pass: AttentionPass, storage: &[Slice]) {
         let (attention, sizes) = self.attention;
         let (gain, cost_max) = (self.matmul.gain(), self.matmul.cost_max);
@@ -294,7 +296,7 @@ impl Network<'_> {
     }
 }
 
-/// A matrix of weights, `[outs, ins]`.
+/// Weight matrix, `[outs, ins]`.
 pub struct Weight {
     theta: Slice,
     values: Values,
@@ -309,12 +311,12 @@ impl Network<'_> {
         self.arena.slice(self.theta, range)
     }
 
-    /// Returns a vector of weights.
+    /// Returns the slice of a weight vector, trained or frozen.
     pub fn vector(&self, range: &Range<usize>) -> Slice {
         self.frozen.map_or_else(|| self.theta(range), |frozen| frozen.slice(range))
     }
 
-    /// Returns a matrix of weights in the form that a product takes.
+    /// Returns the slice and number format of a weight matrix for use as a product's operand.
     pub fn factor(&self, range: &Range<usize>) -> (Slice, Values) {
         match (self.frozen, self.half) {
             (Some(frozen), _) => (frozen.slice(range), frozen.values()),
@@ -323,7 +325,7 @@ impl Network<'_> {
         }
     }
 
-    /// See [`super::arena::Arena::row_slices`].
+    /// Returns the slices of `matrix` as [`super::arena::Arena::row_slices`] does.
     pub fn row_slices(&self, matrix: &Range<usize>) -> Vec<(usize, usize, Range<usize>)> {
         match self.frozen {
             Some(frozen) => frozen.plan().row_slices(self.dims, matrix),
@@ -341,7 +343,7 @@ impl Network<'_> {
         Weight { theta, values, grad, outs: range.len() / ins, ins }
     }
 
-    /// Adds `y = x wᵀ`.
+    /// Adds the product `x wᵀ`, stored in `y` according to `store`.
     pub fn linear(&self, builder: &mut Builder, x: &Slice, w: &Weight, y: &Slice, store: WriteMode) {
         self.matmul.add(
             builder,
@@ -364,7 +366,7 @@ impl Network<'_> {
         );
     }
 
-    /// Adds `dx = dy w`.
+    /// Adds the product `dx = dy w`.
     pub fn linear_back(&self, builder: &mut Builder, dy: &Slice, w: &Weight, dx: &Slice) {
         self.matmul.add(
             builder,
@@ -387,7 +389,7 @@ impl Network<'_> {
         );
     }
 
-    /// Adds `dw = dyᵀ x`, or `dw += dyᵀ x` if not `first`. Does nothing if the matrix is frozen.
+    /// Adds the product `dw = dyᵀ x`, or `dw += dyᵀ x` if not `first`. Does nothing if the matrix is frozen.
     pub fn weight_back(&self, builder: &mut Builder, dy: &Slice, x: &Slice, w: &Weight, first: bool) {
         let Some(grad) = &w.grad else { return };
         self.matmul.add(
@@ -412,11 +414,12 @@ impl Network<'_> {
     }
 }
 
-/// Lanes of a workgroup that sums the gradient of a norm's weight, and quads of the weight.
+/// Overrides `WG` and `ACROSS` of the column-sum kernel: invocations in a workgroup, and quads of columns per
+/// workgroup.
 const SUM_WG: u32 = 64;
 const SUM_ACROSS: u32 = 8;
 
-/// One RMSNorm: its input, `[R, C]`, the range of its weight in the flat vector, and its scales, `[R]`.
+/// One RMSNorm: its input `[R, C]`, the flat range of its weight, and its scales `[R]`.
 pub struct Norm<'a> {
     x: &'a Slice,
     weight: &'a Range<usize>,
@@ -441,7 +444,7 @@ impl Network<'_> {
         Norm { x: &self.work.x, weight: &self.slots.norm, scales: &self.work.scales }
     }
 
-    /// Writes the output of a norm to `normed`, and its scales.
+    /// Adds a norm. It writes its output to `normed`, and its scales.
     pub fn norm(&self, builder: &mut Builder, norm: &Norm<'_>) {
         let (rows, c) = (self.rows(), self.dims.width);
         let call =
@@ -451,8 +454,9 @@ impl Network<'_> {
         self.by_row(builder, call, storage, rows, c);
     }
 
-    /// Goes from the gradient of a norm's output in `branch` to the gradient of the residual stream, and of the weight
-    /// unless it is frozen.
+    /// Adds the backward pass of a norm. It reads the gradient of the norm's output in `branch`, stores the gradient of
+    /// the residual stream in `dx` according to `to_dx`, and computes the weight's gradient unless the weight is
+    /// frozen.
     pub fn norm_back(&self, builder: &mut Builder, norm: &Norm<'_>, to_dx: WriteMode, first: bool) {
         let (rows, c, work) = (self.rows(), self.dims.width, self.work);
         let quads = c as u32 / 4;
@@ -488,7 +492,8 @@ impl Network<'_> {
 }
 
 impl Network<'_> {
-    /// Computes logits, losses, and the gradient of the last norm's output in `branch`, chunk by chunk of tokens.
+    /// Adds the head, one chunk of tokens at a time: logits, losses, and the gradient of the last norm's output in
+    /// `branch`.
     pub fn head(&self, builder: &mut Builder, tokens: &Microbatch, losses: &Slice, first: bool) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         let stride = work.logits_stride as u32;
@@ -555,28 +560,28 @@ impl Network<'_> {
     }
 }
 
-/// Matrices that lie side by side. Their results are columns of the same rows.
+/// Groups of matrices that share one product. The results of a group are columns of the same rows.
 const QKV: &[LoraTarget] = &[LoraTarget::Q, LoraTarget::K, LoraTarget::V];
 const OUT: &[LoraTarget] = &[LoraTarget::O];
 const GATE_UP: &[LoraTarget] = &[LoraTarget::Gate, LoraTarget::Up];
 const DOWN: &[LoraTarget] = &[LoraTarget::Down];
 
-/// A matrix whose rows hold the rows of several results: its slice, and the length of a row.
+/// Slice of a row-major matrix, and the number of values in its rows.
 pub type Wide<'a> = (&'a Slice, usize);
 
-/// Returns the adapters of a layer that belong to `group`, with their indices.
+/// Returns the adapters of a layer whose target is in `group`, with their indices.
 fn of<'a>(slots: &'a LayerSlots, group: &'a [LoraTarget]) -> impl Iterator<Item = (usize, &'a AdapterSlots)> {
     slots.adapters.iter().enumerate().filter(|(_, adapter)| group.contains(&adapter.target))
 }
 
-/// Returns true if a layer has adapters that belong to `group`.
+/// Returns true if a layer has an adapter whose target is in `group`.
 fn has(slots: &LayerSlots, group: &[LoraTarget]) -> bool {
     of(slots, group).next().is_some()
 }
 
 impl Network<'_> {
-    /// Adds a product of A, `[_, a.1]` from column `first.0` on, and B, `[_, b.1]`, stored in C, `[_, c.1]` from column
-    /// `first.1` on.
+    /// Returns a product of A, from column `first.0` of its rows on, and B, stored in C from column `first.1` of its
+    /// rows on. The second value of `a`, `b` and `c` is the row length.
     fn low_rank(
         &self,
         (form, store): (Form, WriteMode),
@@ -607,7 +612,7 @@ impl Network<'_> {
         self.dims.lora_scale() as f32
     }
 
-    /// Adds `α / r · (x Aᵀ) Bᵀ` of each adapter in `group` to its columns of y; x `[R, ins]`.
+    /// Adds operations that add `α / r · (x Aᵀ) Bᵀ` of each adapter in `group` to its columns of y; x is `[R, ins]`.
     pub fn adapt(
         &self,
         builder: &mut Builder,
@@ -627,7 +632,8 @@ impl Network<'_> {
         }
     }
 
-    /// Computes `x Aᵀ` of each adapter in `group` and keeps it; x `[R, ins]`.
+    /// Adds operations that compute `x Aᵀ` of each adapter in `group` and store it in the layer's `low`; x is `[R,
+    /// ins]`.
     pub fn lower(
         &self,
         builder: &mut Builder,
@@ -644,8 +650,8 @@ impl Network<'_> {
         }
     }
 
-    /// Computes from dy, the gradient of y, the gradient of `x Aᵀ`, which is kept, and that of x, which is added to
-    /// dx, `[R, ins]`.
+    /// Adds the backward pass of the adapters in `group` to their input. From dy, the gradient of y, it computes the
+    /// gradient of `x Aᵀ` in `dlow`, and adds the gradient of x to dx, `[R, ins]`.
     pub fn adapt_back(
         &self,
         builder: &mut Builder,
@@ -668,7 +674,7 @@ impl Network<'_> {
         }
     }
 
-    /// Sets or adds to the gradients of A and B, using the results of [`Self::adapt`] and [`Self::adapt_back`].
+    /// Adds the gradients of A and B. [`Self::adapt`] and [`Self::adapt_back`] must have stored `low` and `dlow`.
     pub fn adapters_back(
         &self,
         builder: &mut Builder,

@@ -1,10 +1,10 @@
-//! Adapters on frozen weights: products with these weights, the embedding table, and the whole engine.
+//! Tests of adapters on frozen weights: products with these weights, the embedding, and the whole engine.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use super::super::{GpuEngine, GpuError, GpuSetup};
-use super::engine::{SHAPES, partly_given, ramps, run_spec, setup, spec, steps_agree, tokens};
+use super::engine::{SHAPES, partly_masked, ramps, run_spec, setup, spec, steps_agree, tokens};
 use super::harness::Gpus;
 #[cfg(not(target_arch = "wasm32"))]
 use super::harness::own_gpu;
@@ -20,7 +20,7 @@ pub fn with_adapters(base: ModelSpec, rank: u32, targets: &str) -> ModelSpec {
     ModelSpec { lora: Some(LoraSpec { rank, alpha: 5.0, targets: targets.parse().unwrap() }), ..base }
 }
 
-/// Returns weights with ten times the usual spread, in `form`, and their resulting values.
+/// Returns frozen weights in `form` with ten times the usual spread, and their values as 32-bit floats.
 pub fn frozen(model: &ModelSpec, form: FrozenForm) -> (Arc<FrozenWeights>, Vec<f32>) {
     let spread = |p: f32| if p == 1.0 { 0.9 } else { p * 10.0 };
     let params: Vec<f32> = init(&model.base(), 1).unwrap().into_iter().map(spread).collect();
@@ -44,7 +44,7 @@ async fn agrees(gpu: &Gpu, model: ModelSpec, batch: u32, form: FrozenForm) {
     let (frozen, wide) = frozen(&model, form);
     let len = layout(&model).unwrap().len();
     let adapters: Vec<f32> = (0..len).map(|i| ((i * 7919 + 13) % 101) as f32 / 200.0 - 0.25).collect();
-    for tokens in [tokens(&model, batch, 0), partly_given(&model, batch)] {
+    for tokens in [tokens(&model, batch, 0), partly_masked(&model, batch)] {
         let mut exact = vec![0.0; len];
         let expected =
             reference_adapters_loss_and_grad(&model, &wide, &adapters, &tokens, &mut exact).unwrap();
@@ -57,8 +57,8 @@ async fn adapters_agree_with_the_reference(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let kinds = [(8, "q,k,v,o,gate,up,down"), (4, "q,v"), (12, "k,o,down"), (4, "gate"), (8, "up,o")];
         for (i, ((shape, batch), (rank, targets))) in SHAPES.into_iter().zip(kinds).enumerate() {
-            // Each form occurs with a tied head and with a separate one. On a CPU, each kernel takes seconds to
-            // compile.
+            // Over the loop, each form occurs with a tied head and with a separate one. Not all combinations are run,
+            // because a software GPU takes seconds to compile each kernel.
             let (untied_head, form) = (i % 2 == 1, FrozenForm::ALL[i / 2 % 2]);
             let model = with_adapters(ModelSpec { untied_head, ..spec(shape) }, rank, targets);
             agrees(gpu, model, batch, form).await;
@@ -67,8 +67,8 @@ async fn adapters_agree_with_the_reference(gpus: &Gpus) {
     .await;
 }
 
-/// Bindings so small that the embedding is split into slices and the batch into microbatches. Our own code does both,
-/// so a browser gives the same result, but takes a minute.
+/// Uses bindings so small that the embedding is split into slices and the batch into microbatches. Not run in browsers:
+/// this division is the same code there, and the test would take a minute.
 #[cfg(not(target_arch = "wasm32"))]
 async fn adapters_agree_in_small_bindings(_: &Gpus) {
     let small = own_gpu(Some(225 << 10)).await;
@@ -78,7 +78,7 @@ async fn adapters_agree_in_small_bindings(_: &Gpus) {
     }
 }
 
-/// Thirty steps from one seed have losses within 1e-4 of the CPU engine's.
+/// Goal: in thirty steps from the same parameters, losses stay within 1e-4 of the CPU engine's, relatively.
 async fn adapters_follow_the_cpu_engine(gpus: &Gpus) {
     let model = with_adapters(Preset::Tiny.model(64), 8, "q,k,v,o,gate,up,down");
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
@@ -94,7 +94,7 @@ async fn adapters_follow_the_cpu_engine(gpus: &Gpus) {
             let tokens = ramps(step);
             losses.push(cpu.step(&tokens, 2e-3).unwrap().loss);
             let stats = engine.step(&tokens, 2e-3).await.unwrap();
-            // The newest finished step: the previous one, or the very first.
+            // From step 2 on, the engine reports the loss of the previous step; the first step reports its own.
             let expected = losses[losses.len().saturating_sub(2)];
             assert!((stats.loss / expected - 1.0).abs() < 1e-4, "{step}: {} not {expected}", stats.loss);
         }

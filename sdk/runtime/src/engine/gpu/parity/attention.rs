@@ -1,11 +1,11 @@
-//! The kernels of attention and of its gradients.
+//! Tests of the kernels of attention and its gradients.
 
-use super::super::attention::{self, Attention, AttentionPass, Bands, agrees, wins};
+use super::super::attention::{self, Attention, AttentionPass, Bands, agrees, is_faster};
 use super::super::{Gpu, kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise_of, run, words};
 use crate::model::ops::{self, Heads};
 
-/// Factor on gradients that are rounded to 16 bits.
+/// Factor on gradients before they are rounded to 16-bit floats.
 const GAIN: f32 = 1024.0;
 
 #[derive(Clone, Copy, Debug)]
@@ -24,12 +24,12 @@ impl Sizes {
         self.windows * self.context
     }
 
-    /// Returns C.
+    /// Returns the values in a row of y, C = H · D.
     fn width(self) -> usize {
         self.heads.heads * self.heads.head
     }
 
-    /// Returns K · D.
+    /// Returns the values in a row of keys or values, K · D.
     fn kv_width(self) -> usize {
         self.heads.kv_heads * self.heads.head
     }
@@ -52,7 +52,7 @@ impl Sizes {
             .map(|columns| window.chunks(c + 2 * kv).flat_map(|row| &row[columns.clone()]).copied().collect())
     }
 
-    /// Returns the twin's results: y, and the gradient of qkv.
+    /// Returns y and the gradient of qkv as the scalar functions compute them.
     fn expected(self, qkv: &[f32], dy: &[f32]) -> [Vec<f64>; 2] {
         let (c, kv) = (self.width(), self.kv_width());
         let (mut y, mut dqkv) = (Vec::new(), Vec::new());
@@ -70,18 +70,18 @@ impl Sizes {
     }
 }
 
-/// Division of the work.
+/// Division of the work into dispatches and workgroups.
 #[derive(Clone, Copy)]
 enum Division {
-    /// As in the engine.
+    /// One dispatch with the engine's workgroups.
     Whole,
-    /// In a single workgroup.
+    /// One dispatch with a single workgroup.
     OneGroup,
-    /// In the maximum number of dispatches.
+    /// As many dispatches as possible.
     Cut,
 }
 
-/// Returns the kernels' results: y and the gradient of qkv.
+/// Returns y and the gradient of qkv as the kernels compute them.
 async fn found(
     gpu: &Gpu,
     sizes: Sizes,
@@ -119,14 +119,14 @@ async fn found(
     [floats(y), floats(&buffers[4])]
 }
 
-/// Returns the divisions that the engine chooses for software and for hardware, and one that it does not choose.
+/// Returns the kernels that the engine chooses on software and hardware GPUs, and sizes that it never chooses.
 fn shapes(sizes: Sizes) -> [Attention; 3] {
     let odd = Bands { head: sizes.heads.head as u32 / 4, lanes: 3, keys: 20, bands: 2, heads: 3 };
     let of = |software| Attention::new(sizes.sizes(), software, false);
     [of(true), of(false), Attention::Bands(odd)]
 }
 
-/// Results are within 5e-6 of the larger of 1 and the value, for sums over up to 130 positions and 3 heads. One
+/// Goal: errors are at most 5e-6, relative to the larger of 1 and the value, for up to 140 positions and 6 heads. One
 /// workgroup and many dispatches give the same bits.
 async fn attention_agrees(gpus: &Gpus) {
     for (sizes, shape) in [
@@ -153,7 +153,7 @@ async fn attention_agrees(gpus: &Gpus) {
     }
 }
 
-/// Scores of some thousands: those of a row are far apart, and their precision as f32 is about 1e-3.
+/// Scores of some thousands, which differ widely within a row; as 32-bit floats their precision is about 1e-3.
 async fn large_scores_stay_finite(gpus: &Gpus) {
     let sizes = Sizes::new(2, 40, 2, 2, 8);
     let qkv = noise_of(1, sizes.rows() * (sizes.width() + 2 * sizes.kv_width()), 60.0);
@@ -167,7 +167,7 @@ async fn large_scores_stay_finite(gpus: &Gpus) {
     .await;
 }
 
-/// Asserts that the whole error is within this share of the norm of the expected values.
+/// Asserts that the norm of the error is at most `share` of the norm of the expected values.
 fn near(what: &str, found: &[f32], expected: &[f64], share: f64) {
     let squares =
         |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
@@ -177,9 +177,9 @@ fn near(what: &str, found: &[f32], expected: &[f64], share: f64) {
     assert!(found.len() == expected.len() && error <= share * size, "{what}: {error} of {size}");
 }
 
-/// Attention on matrix units is within the precision of 16-bit floats. The test covers each supported head width, sizes
-/// at and around the edges of strips and blocks, long windows, large scores, and gradients too small for 16 bits. One
-/// workgroup and many dispatches give the same bits.
+/// Goal: errors of attention on matrix units are within the precision of 16-bit floats. The test covers each supported
+/// head width, sizes at and next to the edges of strips and blocks, long windows, large scores, and gradients too small
+/// for 16-bit floats. One workgroup and many dispatches give the same bits.
 async fn attention_on_matrices_agrees(gpus: &Gpus) {
     for (sizes, size) in [
         (Sizes::new(1, 1, 1, 1, 16), 1.5),
@@ -209,7 +209,7 @@ async fn attention_on_matrices_agrees(gpus: &Gpus) {
                 let found: Vec<f32> =
                     (0..sizes.rows()).flat_map(|row| &found_dqkv[of(row)]).copied().collect();
                 let expected: Vec<f64> = (0..sizes.rows()).flat_map(|row| &dqkv[of(row)]).copied().collect();
-                // The only key of a window of one token has no gradient, and neither has its query.
+                // In a window of one token, the gradients of query and key are zero.
                 if sizes.context > 1 || what == "dv" {
                     near(&format!("{what} of {sizes:?}"), &found, &expected, 3e-3 * f64::from(size).max(1.0));
                 }
@@ -222,15 +222,15 @@ async fn attention_on_matrices_agrees(gpus: &Gpus) {
     }
 }
 
-/// The test that precedes its use passes for each head width. With a clock on which every run takes equally long,
-/// attention on matrix units wins.
+/// Goal: the check before use passes for each supported head width. With a clock on which all runs take equally long,
+/// attention on matrix units is chosen.
 async fn attention_on_matrices_proves_right(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (heads, kv_heads, head) in [(4, 4, 16), (4, 2, 32), (3, 1, 48), (9, 3, 64), (2, 2, 80)] {
             let sizes = attention::Sizes { windows: 8, context: 77, heads, kv_heads, head };
             let expected = gpu.has_matrices() && head != 80;
             assert_eq!(agrees(gpu, sizes).await, Ok(expected), "{sizes:?}");
-            assert_eq!(wins(gpu, sizes, &|| 0).await, Ok(expected), "{sizes:?}");
+            assert_eq!(is_faster(gpu, sizes, &|| 0).await, Ok(expected), "{sizes:?}");
         }
     })
     .await;

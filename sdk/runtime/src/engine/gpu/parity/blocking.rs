@@ -1,11 +1,12 @@
-//! Blocking trainers compared with the CPU engine, and side by side. They cannot run in browsers, which must not block.
+//! Tests that compare blocking trainers with the CPU engine and run several on one GPU. Not for browsers, which must
+//! not block.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::{Gpu, GpuTrainer, GpuTrainers};
-use super::engine::{distance, partly_given, ramps, tokens};
+use super::engine::{distance, partly_masked, ramps, tokens};
 use super::native::each;
 use crate::engine::cpu::{CpuModel, CpuTrainer};
 use crate::engine::{EngineError, Trainer};
@@ -21,8 +22,8 @@ fn inner() -> InnerSpec {
     InnerSpec { batch: BATCH, ..Preset::Tiny.inner() }
 }
 
-/// Creates trainers with a clock on which each tried product uses up the time of all its runs, so that none is
-/// repeated.
+/// Creates a factory of trainers. On its clock, each measured product uses up the time of all its runs at once, so it
+/// is not repeated.
 fn trainers(gpu: &Gpu) -> GpuTrainers {
     let clock_us = AtomicU64::new(0);
     GpuTrainers::on(gpu.clone(), Arc::new(move || clock_us.fetch_add(30_000, Ordering::Relaxed)))
@@ -32,9 +33,10 @@ fn trainer(gpu: &Gpu) -> GpuTrainer {
     trainers(gpu).trainer(&model(), &inner()).unwrap()
 }
 
-/// Written parameters reach the device, in whole or in part, and read parameters come from it.
+/// Goal: parameters written on the host reach the device, in whole or in part, and parameters read on the host come
+/// from it.
 #[test]
-fn follows_the_cpu_trainer_through_what_is_written() {
+fn blocking_trainer_equals_cpu_trainer_after_writes() {
     each(|gpu| {
         let mut cpu = CpuTrainer::new(&model(), &inner(), NonZeroUsize::MIN).unwrap();
         let mut ours = trainer(gpu);
@@ -48,8 +50,8 @@ fn follows_the_cpu_trainer_through_what_is_written() {
                 match step {
                     0 => trainer.params_mut().copy_from_slice(&start),
                     10 => trainer.params_mut().iter_mut().for_each(|value| *value *= 0.9),
-                    // One range is read before and after it is written, the other is only written, and the rest is not
-                    // accessed.
+                    // The first range is read before and after it is written. The second is only written. The rest is
+                    // not accessed.
                     20 => {
                         let old = trainer.params_at(std::slice::from_ref(&first))[100];
                         let ranges = [first.clone(), second.clone()];
@@ -77,9 +79,9 @@ fn follows_the_cpu_trainer_through_what_is_written() {
     });
 }
 
-/// The held-out loss of any parameters equals the CPU's, over any number of windows, and has no side effects.
+/// Goal: the held-out loss of any parameters equals the CPU's for any number of windows, and does not affect training.
 #[test]
-fn measures_what_the_cpu_measures_and_trains_on_as_before() {
+fn held_out_loss_equals_cpu_and_does_not_affect_training() {
     each(|gpu| {
         let mut cpu = CpuModel::fixed(&model()).unwrap();
         let [mut ours, mut plain] = [trainer(gpu), trainer(gpu)];
@@ -88,7 +90,7 @@ fn measures_what_the_cpu_measures_and_trains_on_as_before() {
             trainer.params_mut().copy_from_slice(&start);
             trainer.step(&ramps(0), 2e-3).unwrap();
         }
-        for windows in [tokens(&model(), 9, 3), partly_given(&model(), 4), tokens(&model(), 1, 0)] {
+        for windows in [tokens(&model(), 9, 3), partly_masked(&model(), 4), tokens(&model(), 1, 0)] {
             let found = ours.held_out_loss(&other, &windows).unwrap().unwrap();
             let expected = cpu.loss(&other, &windows).unwrap();
             assert!((found / expected - 1.0).abs() < 1e-4, "{found} instead of {expected}");
@@ -101,9 +103,9 @@ fn measures_what_the_cpu_measures_and_trains_on_as_before() {
     });
 }
 
-/// Several trainers on one device take turns, and each has the same results as alone.
+/// Goal: two trainers that take turns on one device give the same results as each trainer alone.
 #[test]
-fn two_on_one_device_do_not_disturb_each_other() {
+fn two_trainers_on_one_device_equal_separate_ones() {
     each(|gpu| {
         let trainers = trainers(gpu);
         let begun = |seed| {

@@ -1,4 +1,4 @@
-//! The kernels of the exchange, bit for bit.
+//! Tests of the kernels of the exchange; their results must be equal bit for bit.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::diloco::{Codec, MergeClass, Segment, halves};
 use crate::rng::Rng;
 use crate::wire::{ApplyPolicy, Code, ExchangeSpec};
 
-/// Sizes of a fragment's only segment, and of a block.
+/// Number of values in a fragment's only segment, and in a block.
 const SIZES: [(usize, u32); 9] =
     [(1, 8), (7, 8), (8, 8), (9, 8), (255, 256), (256, 256), (257, 256), (3_001, 24), (20_001, 8)];
 
@@ -30,26 +30,27 @@ fn segment(len: usize) -> [Segment; 1] {
     [Segment { start: 0, len: len as u32, merge: MergeClass::Mean, cols: 0, expert: None }]
 }
 
-/// Returns a float with any significand and sign, and an exponent from `low` to `high`.
+/// Returns a random float with any significand and sign, and an exponent field from `low` to `high`.
 fn float(rng: &mut Rng, low: u32, high: u32) -> f32 {
     let exponent = low + rng.below(high - low + 1);
     f32::from_bits(rng.next_u64() as u32 & 0x807f_ffff | exponent << 23)
 }
 
-/// Returns values whose maximum varies widely between blocks. Some blocks are zeros, and some values are ties.
+/// Returns random values whose maximum varies widely between blocks. Some blocks are zeros, and some values are ties.
 fn deltas(rng: &mut Rng, len: usize, block: u32) -> Vec<f32> {
     let mut values = Vec::new();
     while values.len() < len {
-        // From below the smallest scale to above the largest.
+        // Maxima range from below the smallest scale to above the largest.
         let exponent = 20 + rng.below(175);
         for i in 0..block {
             let kind = rng.below(8);
             values.push(match kind {
                 0 => 0.0,
-                // With a maximum of 7 (int4) or 1 (e3m0) times a power of two, these are ties.
+                // If the block's maximum is a power of two, times 7 (int4) or 1 (e3m0), these values are ties in
+                // rounding.
                 1 if i > 0 => (values.len() as f32 % 14.0 - 6.5) * f32::from_bits((exponent - 2) << 23),
                 2 if i > 0 => 0.75 * f32::from_bits((exponent - rng.below(8)) << 23),
-                // Just below and above seven times a bfloat16, where the scale (int4) changes.
+                // These values are just below and above seven times a bfloat16, where the scale of int4 changes.
                 3 if exponent.is_multiple_of(2) => {
                     let scale = f32::from_bits((exponent - 2) << 23 | rng.below(128) << 16);
                     f32::from_bits((7.0 * scale).to_bits() - 1 + rng.below(3))
@@ -67,25 +68,25 @@ fn body_words(body: &[u8]) -> Vec<u32> {
     body.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-/// Returns two runs that meet within a code word.
+/// Divides `len` values into two runs that meet within a code word.
 fn runs(len: usize) -> [Range<usize>; 2] {
     let cut = (len / 2) | 1;
     [0..cut, cut..len]
 }
 
-/// Returns the parameters of `run` in the fragment's only segment, whose values follow three others.
+/// Returns the kernel parameters of `run` in the fragment's only segment. Three values precede the run in its buffer.
 fn piece(run: &Range<usize>) -> params::Piece {
     let (len, offset) = (run.len() as u32, run.start as u32);
     params::Piece { start: 3, len, offset, value: 0, code: 0, block: 0, is_hat: 0 }
 }
 
-/// Returns `values` among others that the kernel must not touch.
+/// Returns `values` between other values that the kernel must not access.
 fn among_others(values: &[f32], other: f32) -> Vec<u32> {
     let others = [other; 3];
     words(&[&others, values, &others].concat())
 }
 
-/// Returns the body of Θ̂ − θ as coded by the device, with the preceding flag.
+/// Returns the words of the body of Θ̂ − θ that the device codes, after its flag word.
 async fn coded(gpu: &Gpu, code: Code, block: u32, theta: &[f32], hat: &[f32]) -> Vec<u32> {
     let (codec, segments) = (codec(code, block), segment(hat.len()));
     let constants = constants(code, block);
@@ -113,7 +114,7 @@ async fn run_kernel(gpu: &Gpu, call: Call, constants: &[Constant], buffers: &[Ve
     run(gpu, call, constants, buffers, [3, 1, 1]).await
 }
 
-/// The bytes equal the twin's, for all sizes of scales, at ties, and above the largest value.
+/// Goal: the bytes equal those of the codec on the CPU, for all sizes of scales, at ties, and above the largest value.
 async fn codes_agree(gpus: &Gpus) {
     let mut rng = Rng::new(1);
     for code in [Code::Int4, Code::E3m0, Code::F32] {
@@ -130,7 +131,7 @@ async fn codes_agree(gpus: &Gpus) {
     }
 }
 
-async fn the_first_that_is_not_finite_is_named(gpus: &Gpus) {
+async fn first_non_finite_value_is_reported(gpus: &Gpus) {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let (mut theta, mut hat) = (vec![0.5; 300], vec![1.0; 300]);
         theta[130] = bad;
@@ -141,7 +142,7 @@ async fn the_first_that_is_not_finite_is_named(gpus: &Gpus) {
     }
 }
 
-/// The bits equal the twins', with subnormal numbers and zeros of both signs.
+/// Goal: the bits equal those of the sums on the CPU, with subnormal numbers and zeros of both signs.
 async fn sums_agree(gpus: &Gpus) {
     let mut rng = Rng::new(2);
     for code in [Code::Int4, Code::E3m0, Code::F32] {
@@ -156,8 +157,8 @@ async fn sums_agree(gpus: &Gpus) {
                     *word = value.to_bits();
                 }
             }
-            // Values near the decoded ones, whose sums cancel and are sometimes subnormal. Also values that a Θ̂ can
-            // hold, half steps between them, and values beyond its range.
+            // Values near the decoded ones cancel in the sum, which is sometimes subnormal. There are also values of a
+            // Θ̂, values halfway between two of them, and values beyond their range.
             let values: Vec<f32> = decoded
                 .iter()
                 .map(|value| match rng.below(8) {
@@ -202,7 +203,7 @@ async fn sums_agree(gpus: &Gpus) {
     }
 }
 
-/// Digests agree over runs of any length at any position.
+/// Goal: digests agree over runs of any length at any position.
 async fn digests_agree(gpus: &Gpus) {
     let mut rng = Rng::new(4);
     for len in [1, 63, 64, 65, 1_001, 20_001] {
@@ -211,7 +212,7 @@ async fn digests_agree(gpus: &Gpus) {
         gpus.each(async |gpu| {
             let mut sums = vec![0; 2];
             for run in runs(len) {
-                // The fragment's values begin in an earlier segment.
+                // The segment begins after the fragment's first value.
                 let split = (run.start / 3) as u32;
                 let call = kernels::DIGEST.with(params::Piece {
                     offset: run.start as u32 - split,
@@ -228,8 +229,8 @@ async fn digests_agree(gpus: &Gpus) {
     }
 }
 
-/// Results are exact with a share of 1. Otherwise they are within an ulp of the possible size of both terms, because a
-/// device may fuse the two operations.
+/// Goal: results are exact with a share of 1. Otherwise the error is within `f32::EPSILON` times the sum of both terms'
+/// magnitudes, because a device may fuse the two operations.
 async fn rebase_agrees(gpus: &Gpus) {
     let mut rng = Rng::new(3);
     for (len, share) in [(1, 1.0), (63, 0.5), (64, 1.0), (65, 0.3), (1_001, 1.0), (1_003, 0.7)] {
@@ -249,4 +250,4 @@ async fn rebase_agrees(gpus: &Gpus) {
     }
 }
 
-parity!(codes_agree, the_first_that_is_not_finite_is_named, sums_agree, digests_agree, rebase_agrees);
+parity!(codes_agree, first_non_finite_value_is_reported, sums_agree, digests_agree, rebase_agrees);

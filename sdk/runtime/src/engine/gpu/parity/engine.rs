@@ -1,4 +1,4 @@
-//! The whole engine compared with the reference and with the CPU engine.
+//! Tests of the whole engine against the reference implementation in 64-bit floats and against the CPU engine.
 
 use std::num::NonZeroUsize;
 
@@ -35,7 +35,7 @@ pub fn setup() -> GpuSetup {
     GpuSetup { matmul, frozen: None, thrifts, bytes_max: None, moments: None, now_us: Box::new(|| 0) }
 }
 
-/// Returns four windows of steps of 3 through a vocabulary of 64, with another start for each `step`.
+/// Returns four windows of tokens that ascend by 3 modulo 64. The first token depends on `step`.
 pub fn ramps(step: u32) -> Vec<u32> {
     (0..4 * 65).map(|i| (i * 3 + step * 5) % 64).collect()
 }
@@ -44,8 +44,9 @@ async fn engine(gpu: &Gpu, model: ModelSpec, inner: InnerSpec) -> Result<GpuEngi
     GpuEngine::new(gpu, &run_spec(model, inner), setup()).await
 }
 
-/// Returns the same windows with runs of three given tokens, and a wholly given first window if there are several.
-pub fn partly_given(model: &ModelSpec, windows: u32) -> Vec<u32> {
+/// Returns windows in which every second run of three tokens is masked. If there are several windows, the first is
+/// wholly masked.
+pub fn partly_masked(model: &ModelSpec, windows: u32) -> Vec<u32> {
     let window = model.context as usize + 1;
     let is_given = |at: usize| (windows > 1 && at < window) || at / 3 % 2 == 1;
     let tokens = tokens(model, windows, 0).into_iter().enumerate();
@@ -56,7 +57,7 @@ pub fn tokens(model: &ModelSpec, windows: u32, seed: u32) -> Vec<u32> {
     (0..windows * (model.context + 1)).map(|i| (i * i / 7 + i % 5 + seed * 11) % model.vocab).collect()
 }
 
-/// Returns parameters with ten times the usual spread, so that attention is not flat.
+/// Returns initial parameters with ten times the usual spread, so that attention weights differ.
 pub fn params(model: &ModelSpec) -> Vec<f32> {
     init(model, 1).unwrap().into_iter().map(|p| if p == 1.0 { 0.9 } else { p * 10.0 }).collect()
 }
@@ -65,7 +66,7 @@ pub fn distance(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
 }
 
-/// Shapes `[vocab, d_model, layers, heads, kv_heads, d_ff, context]` and a batch.
+/// Shapes `[vocab, d_model, layers, heads, kv_heads, d_ff, context]`, each with a batch size.
 pub const SHAPES: [([u32; 7], u32); 5] = [
     ([37, 24, 2, 3, 3, 20, 70], 3),
     ([101, 48, 1, 12, 4, 28, 9], 31),
@@ -81,7 +82,7 @@ pub fn spec([vocab, d_model, layers, heads, kv_heads, d_ff, context]: [u32; 7]) 
 async fn agrees(gpu: &Gpu, model: ModelSpec, batch: u32) {
     let inner = InnerSpec { batch, ..Preset::Tiny.inner() };
     let params = params(&model);
-    for tokens in [tokens(&model, batch, 0), partly_given(&model, batch)] {
+    for tokens in [tokens(&model, batch, 0), partly_masked(&model, batch)] {
         let mut exact = vec![0.0; params.len()];
         let expected = reference_loss_and_grad(&model, &params, &tokens, &mut exact).unwrap();
         let mut engine = engine(gpu, model, inner).await.unwrap();
@@ -89,8 +90,8 @@ async fn agrees(gpu: &Gpu, model: ModelSpec, batch: u32) {
     }
 }
 
-/// Asserts that a step on `params` has the loss `expected` within 1e-5, and gradients `exact` within 1e-4 of each one's
-/// norm.
+/// Asserts that a step from `params` has the loss `expected` within 1e-5, relatively, and that each tensor's gradient
+/// differs from `exact` by at most 1e-4 of the tensor's gradient norm.
 pub async fn steps_agree(
     engine: &mut GpuEngine,
     model: &ModelSpec,
@@ -99,7 +100,7 @@ pub async fn steps_agree(
     expected: f64,
     exact: &[f32],
 ) {
-    // Twice: the second step must not depend on the first.
+    // The second step must give the same results as the first.
     for _ in 0..2 {
         engine.set_params(params);
         let stats = engine.step(tokens, 1e-3).await.unwrap();
@@ -123,13 +124,15 @@ async fn agrees_with_the_reference(gpus: &Gpus) {
         for (shape, batch) in SHAPES {
             agrees(gpu, spec(shape), batch).await;
         }
-        // Further microbatches add to the gradients that the first has set, and to those that it has cleared.
+        // Later microbatches must add to the gradients that the first one has set, and to the embedding's that it has
+        // cleared.
         agrees(gpu, ModelSpec { untied_head: true, ..spec(SHAPES[1].0) }, SHAPES[1].1).await;
     })
     .await;
 }
 
-/// Experts whose number is no multiple of four, with one, some and all per token, including their token counts.
+/// Goal: models with 3, 4 and 7 experts agree with the reference, also in token counts. One, some or all experts are
+/// active per token.
 async fn experts_agree_with_the_reference(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for ((shape, batch), (count, per_token, aux_loss)) in
@@ -156,7 +159,7 @@ async fn experts_agree_with_the_reference(gpus: &Gpus) {
     .await;
 }
 
-/// Bindings so small that the embedding is split into slices, the parameters into chunks and the batch into
+/// Uses bindings so small that the embedding is split into slices, the parameters into chunks, and the batch into
 /// microbatches.
 async fn agrees_in_small_bindings(_: &Gpus) {
     let small = own_gpu(Some(140 << 10)).await;
@@ -165,7 +168,7 @@ async fn agrees_in_small_bindings(_: &Gpus) {
     }
 }
 
-/// Fifty steps from one seed have losses within 1e-4 of the CPU engine's.
+/// Goal: in fifty steps from the same parameters, losses stay within 1e-4 of the CPU engine's, relatively.
 async fn follows_the_cpu_engine(gpus: &Gpus) {
     let model = Preset::Tiny.model(64);
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
@@ -180,7 +183,7 @@ async fn follows_the_cpu_engine(gpus: &Gpus) {
             let tokens = ramps(step);
             losses.push(cpu.step(&tokens, 2e-3).unwrap().loss);
             let stats = engine.step(&tokens, 2e-3).await.unwrap();
-            // The newest finished step: the previous one, or the very first.
+            // From step 2 on, the engine reports the loss of the previous step; the first step reports its own.
             let expected = losses[losses.len().saturating_sub(2)];
             assert!((stats.loss / expected - 1.0).abs() < 1e-4, "{step}: {} not {expected}", stats.loss);
         }
@@ -192,8 +195,8 @@ async fn follows_the_cpu_engine(gpus: &Gpus) {
     .await;
 }
 
-/// A step without learnt tokens has no gradient, and returns the loss of the previous one.
-async fn nothing_learnt_is_no_division_by_zero(gpus: &Gpus) {
+/// Goal: a step without target tokens has a zero gradient and reports the loss of the previous step.
+async fn step_without_target_tokens_has_no_gradient(gpus: &Gpus) {
     let model = spec(SHAPES[0].0);
     let good = tokens(&model, 3, 0);
     let nothing: Vec<u32> = good.iter().map(|token| token | token::GIVEN).collect();
@@ -257,7 +260,7 @@ async fn refuses_bad_input_and_keeps_its_parameters_when_training_blows_up(gpus:
     .await;
 }
 
-/// Each kernel of a step is timed, and the cost of the matrix products is exact.
+/// Goal: a profile has a time for each kernel of a step, and the exact cost of matrix products.
 async fn a_profile_times_every_kernel(gpus: &Gpus) {
     let model = spec(SHAPES[0].0);
     gpus.each(async |gpu| {
@@ -270,14 +273,15 @@ async fn a_profile_times_every_kernel(gpus: &Gpus) {
         for kernel in ["embed", "attention", "cross_entropy", "embed_grad", "adamw"] {
             assert!(times[kernel].dispatches > 0 && times[kernel].us > 0.0, "{kernel}: {times:?}");
         }
-        // Layers of width 24 with 20 inside, and a head of 37 tokens; forwards, and twice that backwards.
+        // Layers of width 24 with 20 feed-forward values, and a head of 37 tokens. The backward pass costs twice the
+        // forward pass.
         let weights = 2 * (4 * 24 * 24 + 3 * 24 * 20) + 37 * 24;
         assert_eq!(times["matmul_register"].cost, 6 * weights * 3 * 70);
     })
     .await;
 }
 
-async fn refuses_what_does_not_fit(gpus: &Gpus) {
+async fn unsupported_shapes_are_refused(gpus: &Gpus) {
     let inner = Preset::Tiny.inner();
     gpus.each(async |gpu| {
         let refused = async |model| engine(gpu, model, inner).await.unwrap_err();
@@ -299,7 +303,7 @@ async fn refuses_what_does_not_fit(gpus: &Gpus) {
     .await;
 }
 
-/// A rehearsal leaves parameters and moments unchanged to the bit, and no statistics behind.
+/// Goal: a rehearsal changes no bit of parameters, moments or later statistics.
 async fn a_rehearsal_changes_nothing(gpus: &Gpus) {
     let model = spec(SHAPES[0].0);
     let inner = InnerSpec { batch: 3, ..Preset::Tiny.inner() };
@@ -329,7 +333,7 @@ async fn a_rehearsal_changes_nothing(gpus: &Gpus) {
     .await;
 }
 
-/// A lost device is an error at the next call, and its moments are available to resume from.
+/// Goal: a lost device is an error at the next call, and a new engine can resume from the moments that were read back.
 async fn a_lost_device_leaves_its_moments(gpus: &Gpus) {
     let model = spec(SHAPES[3].0);
     let inner = InnerSpec { batch: 1, ..Preset::Tiny.inner() };
@@ -357,8 +361,8 @@ async fn a_lost_device_leaves_its_moments(gpus: &Gpus) {
     .await;
 }
 
-/// Twelve steps with weights, or all factors, rounded to 16-bit floats: losses are within 0.5 % of those with 32 bits.
-/// A 16-bit float has 11 bits in the significand.
+/// Goal: with weights or all factors rounded to 16-bit floats (11 significant bits), the losses of twelve steps are
+/// within 0.5 % of those with 32 bits.
 async fn half_weights_follow_whole_ones(gpus: &Gpus) {
     let model = Preset::Tiny.model(64);
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
@@ -396,11 +400,11 @@ parity!(
     experts_agree_with_the_reference,
     agrees_in_small_bindings,
     follows_the_cpu_engine,
-    nothing_learnt_is_no_division_by_zero,
+    step_without_target_tokens_has_no_gradient,
     the_same_steps_give_the_same_bits,
     refuses_bad_input_and_keeps_its_parameters_when_training_blows_up,
     a_profile_times_every_kernel,
-    refuses_what_does_not_fit,
+    unsupported_shapes_are_refused,
     a_rehearsal_changes_nothing,
     a_lost_device_leaves_its_moments,
     half_weights_follow_whole_ones

@@ -1,4 +1,4 @@
-//! The exchange on the device compared with the one in host memory, over awkward fragments and chunks.
+//! Tests of the exchange on the device against [`Replica`], with fragments and chunks of irregular sizes.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: false };
 const RESIDUE: ApplyPolicy = ApplyPolicy::Keep { residue: true };
 const BLEND: ApplyPolicy = ApplyPolicy::Blend { alpha: 0.3 };
 const P0: FragmentId = FragmentId(0);
-/// Smallest chunk size of [`odd_model`] in bytes: it holds the minimum number of rows of the embedding.
+/// Chunk size limit for [`odd_model`], in bytes: the minimum number of embedding rows fits exactly.
 const ODD_BYTES: u64 = 128 * 20 * 4;
 
-/// Returns a model with an embedding of 259 rows of 20, and matrices of awkward sizes.
+/// Returns a model with an embedding of 259 rows of 20 values, and matrices of irregular sizes.
 fn odd_model() -> ModelSpec {
     ModelSpec { vocab: 259, d_model: 20, layers: 1, heads: 2, kv_heads: 1, d_ff: 12, ..Preset::Tiny.model(1) }
 }
 
-/// Code, values in a block, and treatment of unmerged progress.
+/// Code, number of values in a block, and treatment of unmerged progress.
 type Spec = (Code, u32, ApplyPolicy);
 
-/// The same fragments on the host and on the device.
+/// Same fragments in a host replica and in a device exchange.
 struct HostDevicePair {
     gpu: Gpu,
     arena: Arena,
@@ -45,12 +45,12 @@ struct HostDevicePair {
 }
 
 impl HostDevicePair {
-    /// Creates a pair of `model` in chunks of at most `chunk_bytes`, with every fragment loaded.
+    /// Creates a pair for `model` in chunks of at most `chunk_bytes`, with random values loaded into every fragment.
     async fn new(gpu: &Gpu, model: &ModelSpec, chunk_bytes: u64, count: u16, spec: Spec) -> Self {
         Self::with(gpu, (model, chunk_bytes, count), spec, false).await
     }
 
-    /// Creates a pair, with Θ̂ in host memory if `host_hat`.
+    /// Creates a pair as [`Self::new`] does. If `host_hat`, the exchange keeps Θ̂ in host memory.
     async fn with(gpu: &Gpu, of: (&ModelSpec, u64, u16), spec: Spec, host_hat: bool) -> Self {
         let ((model, chunk_bytes, count), (code, block, apply)) = (of, spec);
         let exchange = ExchangeSpec { fragments: count, sync_every: 1, block, code, apply };
@@ -77,11 +77,11 @@ impl HostDevicePair {
         (0..self.fragments.len(p)).map(|_| (2.0 * self.rng.unit() as f32 - 1.0) * size).collect()
     }
 
-    /// Simulates training: moves θ on the host and on the device.
+    /// Simulates training: changes θ on the host and uploads it to the device.
     fn train(&mut self) {
         let size = 0.1_f32.powi(self.rng.below(4) as i32);
         for value in &mut self.theta {
-            // Some values stay unchanged.
+            // Some values stay the same.
             if self.rng.below(8) > 0 {
                 *value += (2.0 * self.rng.unit() as f32 - 1.0) * size;
             }
@@ -134,7 +134,8 @@ impl HostDevicePair {
         self.exchange.apply(p, &body).unwrap();
     }
 
-    /// Compares Θ̂ bit for bit, and θ too unless a product is rounded, because a device may fuse it with the sum.
+    /// Asserts that Θ̂ is equal bit for bit, and that θ is within `tolerance`. With a tolerance of 0, θ must be equal
+    /// bit for bit. A tolerance is needed if a product is rounded, because a device may fuse it with the sum.
     async fn check(&mut self, tolerance: f32) {
         let hat = self.exchange.hat(&self.arena, self.theta.len()).await.unwrap();
         assert_eq!(words(&hat), words(self.replica.hat()));
@@ -152,7 +153,8 @@ impl HostDevicePair {
         std::iter::from_fn(|| self.exchange.encoded().unwrap()).collect()
     }
 
-    /// Makes random calls, in any order that the core may use.
+    /// Makes `steps` random calls in an order that the core may use. `waits` says whether reported progress outlasts a
+    /// change.
     async fn walk(&mut self, steps: u64, tolerance: f32, waits: bool) {
         let mut reported = vec![false; usize::from(self.fragments.count())];
         let (mut expected, mut waited) = (Vec::new(), 0);
@@ -189,9 +191,8 @@ impl HostDevicePair {
     }
 }
 
-/// Bodies, digests and Θ̂ agree bit for bit, and θ too. Only with [`ApplyPolicy::Blend`], θ agrees within 1e-6 of
-/// values around 1.
-async fn does_what_a_replica_does(gpus: &Gpus) {
+/// Goal: bodies, digests, Θ̂ and θ agree bit for bit. Only with [`ApplyPolicy::Blend`], θ agrees within 1e-6.
+async fn exchange_equals_replica(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (code, block) in [(Code::Int4, 8), (Code::Int4, 256), (Code::E3m0, 24), (Code::F32, 256)] {
             for (apply, tolerance) in
@@ -210,7 +211,7 @@ async fn does_what_a_replica_does(gpus: &Gpus) {
     .await;
 }
 
-/// Property that makes the fragments above awkward: two chunks share a code word, and therefore a block.
+/// Checks the property for which these sizes were chosen: chunks end within a code word, so two chunks share a block.
 #[test]
 fn chunks_end_within_a_word() {
     let dims = Dims::new(&odd_model());
@@ -225,8 +226,8 @@ fn chunks_end_within_a_word() {
     assert!(ends.any(|offset| offset % 8 != 0));
 }
 
-/// There are more bodies than slots. If several of one fragment wait for a slot, the newest is sent.
-async fn bodies_wait_their_turn(gpus: &Gpus) {
+/// Goal: bodies wait if there are more of them than slots. If several of one fragment wait, only the newest is sent.
+async fn bodies_wait_for_slots(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let mut pair = HostDevicePair::new(gpu, &odd_model(), 1 << 20, 7, (Code::Int4, 8, KEEP)).await;
         let rounds = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 0), (8, 6), (9, 5), (10, 0)];
@@ -249,7 +250,7 @@ fn refusal<T>(result: Result<T, EngineError>) -> ReplicaError {
     }
 }
 
-async fn refuses_what_a_replica_refuses(gpus: &Gpus) {
+async fn exchange_and_replica_return_the_same_errors(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let pair = &mut HostDevicePair::new(gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, RESIDUE)).await;
         let values = pair.noise(P0, 1.0);
@@ -282,7 +283,7 @@ async fn refuses_what_a_replica_refuses(gpus: &Gpus) {
         assert_eq!(refusal(pair.exchange.encode(Serial(0), FragmentId(2))), expected);
         pair.check(0.0).await;
 
-        // A report counts once.
+        // Reported progress can be included only once.
         pair.encode(1, P0);
         pair.include(P0);
         include(pair, P0);
@@ -291,8 +292,9 @@ async fn refuses_what_a_replica_refuses(gpus: &Gpus) {
     .await;
 }
 
-/// The first value that is not finite is reported with the body. After another load, the fragment works again.
-async fn what_is_not_finite_is_no_body(gpus: &Gpus) {
+/// Goal: encoding a value that is not finite is an error that names the first such value. Loading the fragment repairs
+/// it.
+async fn encoding_non_finite_values_is_an_error(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let mut pair = HostDevicePair::new(gpu, &odd_model(), ODD_BYTES, 3, (Code::Int4, 8, RESIDUE)).await;
         let segments = pair.fragments.segments(P0).unwrap().to_vec();
@@ -328,7 +330,7 @@ async fn a_lost_device_is_an_error(_: &Gpus) {
     lost(pair.exchange.load(P0, &[], false));
 }
 
-/// A body that exceeds the binding limit is refused before any allocation.
+/// Goal: an exchange whose body exceeds the binding limit is refused before any allocation.
 async fn a_body_above_the_limit_is_refused(_: &Gpus) {
     let gpu = own_gpu(Some(4_096)).await;
     let (dims, layout) = (Dims::new(&odd_model()), model::layout(&odd_model()).unwrap());
@@ -341,7 +343,7 @@ async fn a_body_above_the_limit_is_refused(_: &Gpus) {
     assert!(matches!(made, Err(GpuError::TensorTooLarge { bytes_max: 4_092, .. })));
 }
 
-/// Goal: an encoded update stays pending while other changes are applied, until a change includes it.
+/// Goal: reported progress stays unmerged while other changes are applied, until a change includes it.
 async fn an_update_outlasts_other_changes(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let mut pair = HostDevicePair::new(gpu, &odd_model(), ODD_BYTES, 3, (Code::Int4, 8, RESIDUE)).await;
@@ -362,7 +364,8 @@ async fn an_update_outlasts_other_changes(gpus: &Gpus) {
         let expected = ReplicaError::NothingReported { fragment: P0 };
         assert_eq!(refusal(pair.exchange.include(P0)), expected);
 
-        // A learner may first fetch a version, and only later learn that it contains its update.
+        // A learner may fetch a version first, and only later receive the message that this version contains its
+        // update.
         pair.train();
         pair.encode(2, P0);
         pair.train();
@@ -373,7 +376,7 @@ async fn an_update_outlasts_other_changes(gpus: &Gpus) {
     .await;
 }
 
-/// Only the body and three words are transferred from the device: 4.07 bits per value.
+/// Goal: each body is read back with three more words (flag and digest), in total less than 4.07 bits per value.
 async fn only_bodies_are_read_back(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let mut pair =
@@ -392,11 +395,11 @@ async fn only_bodies_are_read_back(gpus: &Gpus) {
 }
 
 parity!(
-    does_what_a_replica_does,
-    bodies_wait_their_turn,
+    exchange_equals_replica,
+    bodies_wait_for_slots,
     an_update_outlasts_other_changes,
-    refuses_what_a_replica_refuses,
-    what_is_not_finite_is_no_body,
+    exchange_and_replica_return_the_same_errors,
+    encoding_non_finite_values_is_an_error,
     a_lost_device_is_an_error,
     a_body_above_the_limit_is_refused,
     only_bodies_are_read_back

@@ -1,4 +1,4 @@
-//! Test harness: a device, and runs of one kernel on plain vectors.
+//! Test harness: devices, and single runs of a kernel on host vectors.
 
 use wgpu::util::DeviceExt;
 
@@ -8,13 +8,13 @@ use super::super::ring::Ring;
 use super::super::{Gpu, GpuError, GpuOptions};
 use crate::rng::Rng;
 
-/// The devices that tests share.
+/// Devices that the tests share.
 #[derive(Debug)]
 pub struct Gpus(Vec<Gpu>);
 
 impl Gpus {
-    /// Opens one device on the best adapter with WebGPU's default limits, and another with the adapter's own limits if
-    /// these allow more kernels. Otherwise it would compile the same kernels again, which takes seconds each on a CPU.
+    /// Opens the best adapter with WebGPU's default limits, and once more with its own limits if it has matrix units.
+    /// On other adapters, a second device would compile the same kernels again, which takes seconds each on a CPU.
     ///
     /// # Errors
     /// Those of [`Gpu::open`].
@@ -23,8 +23,7 @@ impl Gpus {
         Ok(Self(if own.has_matrices() { vec![own, defaults] } else { vec![defaults] }))
     }
 
-    /// Opens the device that a page gets, with the adapter's limits. The default limits can be tested without a
-    /// browser.
+    /// Opens one device with the adapter's own limits, as a page does. Tests with default limits need no browser.
     ///
     /// # Errors
     /// Those of [`Gpu::open`].
@@ -51,22 +50,23 @@ async fn open(default_limits: bool, binding_bytes_max: Option<u64>) -> Result<Gp
         .await
 }
 
-/// Opens a device for one test, which may lose it. It binds at most `binding_bytes_max`, if not `None`.
+/// Opens a device that a test does not share and may lose. `binding_bytes_max` limits its bindings if not `None`.
 pub async fn own_gpu(binding_bytes_max: Option<u64>) -> Gpu {
     open(false, binding_bytes_max).await.unwrap()
 }
 
-/// Opens a device for one test, with the limits that WebGPU guarantees.
+/// Opens a device that a test does not share, with the limits that WebGPU guarantees.
 #[cfg(not(target_arch = "wasm32"))]
 pub async fn default_gpu() -> Gpu {
     open(true, None).await.unwrap()
 }
 
-/// Guard after the words of each buffer, which must stay unchanged. It is a signalling NaN, so that any sum with it has
-/// other bits.
+/// Words after the end of each buffer, which the kernel must not change. As floats they are signalling NaNs, so any sum
+/// with one has other bits.
 const GUARD: [u32; 16] = [0x7f80_dead; 16];
 
-/// Runs a kernel once on `buffers`, the words of its storage; returns those that it may write, in order.
+/// Runs a kernel once on storage buffers with the words in `buffers`. Returns the words of the writable buffers, in
+/// order.
 pub async fn run(
     gpu: &Gpu,
     call: Call,
@@ -98,7 +98,7 @@ pub async fn run(
     written
 }
 
-/// Waits for the words of `slice` and returns them.
+/// Reads the words of `slice` from the device.
 pub async fn read(gpu: &Gpu, slice: &Slice) -> Vec<u32> {
     let mut ring = Ring::new(gpu, "read", 1, slice.bytes);
     ring.read(gpu, std::slice::from_ref(slice), ());
@@ -107,33 +107,33 @@ pub async fn read(gpu: &Gpu, slice: &Slice) -> Vec<u32> {
     ring.next(gpu, take).unwrap().expect("it was waited for")
 }
 
-/// Converts floats to words.
+/// Returns the bits of floats as words.
 pub fn words(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Converts words to floats.
+/// Returns the floats with the given bits.
 pub fn floats(words: &[u32]) -> Vec<f32> {
     words.iter().map(|&word| f32::from_bits(word)).collect()
 }
 
-/// Converts floats to the type of the twins.
+/// Converts floats to 64 bits, as the reference functions need them.
 pub fn exact(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| f64::from(value)).collect()
 }
 
-/// Returns `len` values between −`size` and `size`, the same in each call.
+/// Returns `len` random values between −`size` and `size`. Calls with the same length give the same values.
 pub fn noise(len: usize, size: f32) -> Vec<f32> {
     noise_of(len as u64, len, size)
 }
 
-/// Does the same as [`noise`], with other values for another `seed`.
+/// Returns `len` random values between −`size` and `size` that depend on `seed`.
 pub fn noise_of(seed: u64, len: usize, size: f32) -> Vec<f32> {
     let mut rng = Rng::new(seed);
     (0..len).map(|_| (2.0 * rng.unit() as f32 - 1.0) * size).collect()
 }
 
-/// Asserts that each value is within `tolerance` times the larger of 1 and the expected value.
+/// Asserts that the error of each value is at most `tolerance` times the larger of 1 and the expected magnitude.
 pub fn close(what: &str, found: &[f32], expected: &[f64], tolerance: f64) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (i, (&found, &expected)) in found.iter().zip(expected).enumerate() {

@@ -1,5 +1,5 @@
-//! The kernels outside matrix products and attention: SwiGLU, rotary positions, RMSNorm, embedding, cross-entropy, and
-//! the optimiser.
+//! Tests of the kernels outside matrix products and attention: SwiGLU, rotary positions, RMSNorm, embedding,
+//! cross-entropy, and the optimiser. Errors are relative to the larger of 1 and the value's magnitude, as in [`close`].
 
 use super::super::step::BatchShape;
 use super::super::{Gpu, kernels, params};
@@ -10,7 +10,7 @@ use crate::model::{Adjust, InnerSpec, Preset, adjust, ops};
 use crate::rng::Rng;
 use crate::token;
 
-/// Results are within 1e-6 of the larger of 1 and the value: one exponential and one division.
+/// Goal: errors are at most 1e-6, which allows for one exponential and one division.
 async fn swiglu_agrees(gpus: &Gpus) {
     for (rows, ff, groups) in [(1, 4, 1), (3, 20, 2), (64, 4, 1), (65, 4, 3), (129, 344, 7)] {
         let gate_up = noise(rows * 2 * ff, 3.0);
@@ -26,7 +26,7 @@ async fn swiglu_agrees(gpus: &Gpus) {
     }
 }
 
-/// Results are within 1e-6 of the larger of 1 and the value.
+/// Goal: errors are at most 1e-6.
 async fn swiglu_grad_agrees(gpus: &Gpus) {
     for (rows, ff, groups) in [(1, 4, 1), (3, 20, 2), (64, 4, 1), (65, 4, 3), (129, 344, 7)] {
         let (gate_up, dy) = (noise(rows * 2 * ff, 3.0), noise(rows * ff, 1.0));
@@ -48,9 +48,9 @@ async fn swiglu_grad_agrees(gpus: &Gpus) {
     }
 }
 
-/// Results are within 1e-6; values behind the rotated heads keep their bits.
+/// Goal: errors are at most 1e-6, and values after the rotated heads keep their bits.
 async fn rotary_agrees(gpus: &Gpus) {
-    // Windows, context, rotated heads, head width, values in a row, workgroups.
+    // Columns: windows, context, rotated heads, head width, values in a row, workgroups.
     for (windows, context, heads, head, stride, groups) in
         [(1, 1, 1, 2, 4, 1), (2, 5, 3, 6, 20, 1), (3, 64, 4, 16, 96, 3), (1, 65, 5, 10, 52, 400)]
     {
@@ -94,13 +94,13 @@ async fn rotary_agrees(gpus: &Gpus) {
 
 const EPS: f32 = 1e-5;
 
-/// Rows, width, workgroups, WG.
+/// Number of rows, width of a row, number of workgroups, and override `WG`.
 const SIZES: [(usize, usize, u32, u32); 5] =
     [(1, 4, 1, 1), (3, 20, 2, 8), (9, 132, 16, 64), (130, 64, 3, 8), (5, 1028, 1, 256)];
-/// WG, and the quads of a workgroup that sums, for each size.
+/// Overrides `WG` and `ACROSS` of the column-sum kernel, for each entry of [`SIZES`].
 const SUMS: [(u32, u32); 5] = [(1, 1), (8, 2), (64, 8), (8, 4), (256, 256)];
 
-/// Returns x, `[rows, width]`, whose first rows are small enough for eps to matter.
+/// Returns x, `[rows, width]`, with half of the values so small that eps matters.
 fn input(rows: usize, width: usize) -> Vec<f32> {
     let mut x = noise_of(1, rows * width, 2.0);
     x[..width * rows / 2].iter_mut().for_each(|x| *x *= 1e-3);
@@ -113,7 +113,7 @@ fn scales(x: &[f32], width: usize) -> Vec<f64> {
     exact(x).chunks(width).map(|row| 1.0 / (mean(row) + f64::from(EPS)).sqrt()).collect()
 }
 
-/// Results are within 1e-6 of the larger of 1 and the value, for sums of up to 1028 squares.
+/// Goal: errors are at most 1e-6, for sums of up to 1028 squares.
 async fn norm_agrees(gpus: &Gpus) {
     for (rows, width, groups, wg) in SIZES {
         let (x, w) = (input(rows, width), noise_of(2, width, 1.0));
@@ -129,7 +129,7 @@ async fn norm_agrees(gpus: &Gpus) {
     }
 }
 
-/// Returns the `sum` that `column_sum` computes from `partial`, and from `before` if it is to `add`.
+/// Runs `column_sum` on `partial` and returns the sums. They include `before` if `add`.
 async fn column_sum(
     gpu: &Gpu,
     (partial, before): (&[f32], &[f32]),
@@ -142,12 +142,12 @@ async fn column_sum(
     floats(&run(gpu, kernels::COLUMN_SUM.with(params), &constants, &buffers, [2, 1, 1]).await[0])
 }
 
-/// dx is within 1e-6 of the larger of 1 and the value, and dw within 1e-6 for each row of its sum.
+/// Goal: errors of dx are at most 1e-6, and errors of dw at most 1e-6 per summed row.
 async fn norm_grad_agrees(gpus: &Gpus) {
     for (((rows, width, groups, wg), lanes), rows_per_group) in
         SIZES.into_iter().zip(SUMS).zip([1, 2, 4, 64, 7])
     {
-        // Rows of similar size: the gradient of a small row would dominate the others.
+        // All rows have a similar size, because the gradient of a small row would dominate the others.
         let (dy, x, w) =
             (noise_of(1, rows * width, 1.0), noise_of(2, rows * width, 2.0), noise_of(3, width, 1.0));
         let mut dw = vec![0.0; width];
@@ -178,14 +178,14 @@ async fn norm_grad_agrees(gpus: &Gpus) {
     }
 }
 
-/// Returns `len` tokens below `vocab`.
+/// Returns `len` random tokens below `vocab`.
 fn tokens(len: usize, vocab: usize) -> Vec<u32> {
     let mut rng = Rng::new(len as u64);
     (0..len).map(|_| rng.below(vocab as u32)).collect()
 }
 
-/// Returns the slices of a table of `vocab` rows, at most `count_max` rows each, as first row and number of rows. The
-/// last slice comes first, so that a slice that writes too far corrupts finished work.
+/// Returns slices of an embedding of `vocab` rows, with at most `count_max` rows each, as first row and number of rows.
+/// The last slice comes first, so that a kernel that writes beyond its slice corrupts finished work.
 fn slices(vocab: usize, count_max: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..vocab).step_by(count_max).rev().map(move |first| (first, count_max.min(vocab - first)))
 }
@@ -194,7 +194,7 @@ fn slice_params(rows: usize, width: usize, first: usize, count: usize) -> params
     params::Embed { rows: rows as u32, quads: width as u32 / 4, first: first as u32, count: count as u32 }
 }
 
-/// The results agree exactly, with the table in slices.
+/// Goal: results agree exactly if the embedding is in slices.
 async fn embed_agrees(gpus: &Gpus) {
     for (rows, width, vocab, count_max, groups) in
         [(1, 4, 2, 2, 1), (3, 20, 5, 2, 1), (64, 4, 7, 3, 2), (130, 36, 50, 49, 3)]
@@ -218,7 +218,7 @@ async fn embed_agrees(gpus: &Gpus) {
     }
 }
 
-/// Adds each row of dx to the row of its token, in order and in 32 bits.
+/// Adds each row of dx to the embedding row of its token, in row order and with 32-bit floats.
 fn embed_grad(tokens: &[u32], dx: &[f32], dtable: &mut [f32], width: usize) {
     for (&token, dx) in tokens.iter().zip(dx.chunks(width)) {
         for (sum, dx) in dtable[token as usize * width..].iter_mut().zip(dx) {
@@ -227,7 +227,7 @@ fn embed_grad(tokens: &[u32], dx: &[f32], dtable: &mut [f32], width: usize) {
     }
 }
 
-/// The result equals sums of 32 bits in row order exactly, and the twin within 1e-6 for each row.
+/// Goal: results equal 32-bit sums in row order exactly, and 64-bit sums within 1e-6 per row.
 async fn embed_grad_agrees(gpus: &Gpus) {
     for (rows, width, vocab, count_max, groups) in
         [(1, 4, 2, 2, 1), (3, 20, 5, 2, 1), (64, 4, 7, 3, 2), (130, 300, 50, 49, 3)]
@@ -261,7 +261,8 @@ async fn embed_grad_agrees(gpus: &Gpus) {
 
 const SHARE: f32 = 0.25;
 
-/// Returns gradient `[rows, 4 · quads]` and losses `[rows]` of logits `[rows, vocab]`, with NaN as padding.
+/// Runs the kernel and returns the gradient `[rows, 4 · quads]` and the losses `[rows]` of logits `[rows, vocab]`. The
+/// padding after each row of logits is NaN.
 async fn cross_entropy(
     gpu: &Gpu,
     logits: &[f32],
@@ -283,8 +284,8 @@ async fn cross_entropy(
     [floats(&found[0]), floats(&found[1])]
 }
 
-/// Results are within 1e-6 of the larger of 1 and the value, for learnt and given targets, and for logits near and far,
-/// all high and all low.
+/// Goal: errors are at most 1e-6 for target and masked tokens, and for logits that are close, far apart, all high, or
+/// all low.
 async fn cross_entropy_agrees(gpus: &Gpus) {
     for (rows, vocab, quads, groups, wg) in [
         (1, 2, 1, 1, 1),
@@ -295,7 +296,7 @@ async fn cross_entropy_agrees(gpus: &Gpus) {
     ] {
         for (size, shift) in [(3.0, 0.0), (1e4, 0.0), (1.0, 1e4), (1.0, -1e4)] {
             let logits: Vec<f32> = noise(rows * vocab, size).iter().map(|x| x + shift).collect();
-            // Every third target is given, so that its row is 0.
+            // Every third token is masked, so its gradient must be 0.
             let given = |row: usize| if row % 3 == 1 { token::GIVEN } else { 0 };
             let target = |row: usize| ((row * 5 + vocab - 1) as u32 % vocab as u32) | given(row);
             let targets: Vec<u32> = (0..rows).map(target).collect();
@@ -319,7 +320,7 @@ async fn cross_entropy_agrees(gpus: &Gpus) {
     }
 }
 
-/// A logit that is not finite makes the loss of its own row not finite, and no other loss.
+/// Goal: a logit that is not finite makes only the loss of its own row not finite.
 async fn a_broken_logit_breaks_the_loss(gpus: &Gpus) {
     for broken in [f32::NAN, f32::INFINITY] {
         let mut logits = noise(3 * 9, 1.0);
@@ -338,7 +339,7 @@ fn inner(clip_norm: f32) -> InnerSpec {
     InnerSpec { clip_norm, ..Preset::Tiny.inner() }
 }
 
-/// Each sum is within 1e-6 of its value, and the kernel writes nothing elsewhere.
+/// Goal: errors are at most 1e-6, and the kernel writes only its own sums.
 async fn squares_agree(gpus: &Gpus) {
     for (len, groups, first) in [(4, 1, 0), (252, 3, 2), (256, 1, 1), (260, 2, 0), (40_004, 5, 3)] {
         let x = noise(len, 3.0);
@@ -361,7 +362,7 @@ async fn squares_agree(gpus: &Gpus) {
     }
 }
 
-/// Loss and norm are within 1e-6, and the factor is that of [`Adjust::new`] for the computed norm.
+/// Goal: errors of loss and norm are at most 1e-6, and the factor is that of [`Adjust::new`] for the computed norm.
 async fn finish_agrees(gpus: &Gpus) {
     for (partials, losses, size, clip) in
         [(1, 1, 1.0, 0.0), (64, 255, 1e-3, CLIP), (257, 256, 2.0, CLIP), (300, 1000, 3.0, 0.0)]
@@ -384,7 +385,7 @@ async fn finish_agrees(gpus: &Gpus) {
     }
 }
 
-async fn finish_notices_what_is_not_finite(gpus: &Gpus) {
+async fn finish_flags_non_finite_values(gpus: &Gpus) {
     for bad in [f32::NAN, f32::INFINITY, -f32::NAN] {
         for (squares, losses) in [([1.0, bad], [1.0, 1.0]), ([1.0, 1.0], [bad, 1.0])] {
             gpus.each(async |gpu| {
@@ -398,7 +399,7 @@ async fn finish_notices_what_is_not_finite(gpus: &Gpus) {
     }
 }
 
-/// Parameters and moments after one step from awkward values are within 1e-6 of the larger of 1 and the value.
+/// Goal: after one step, errors of parameters and moments are at most 1e-6.
 async fn adamw_agrees(gpus: &Gpus) {
     let numbers = Adjust::new(&inner(CLIP), 3, 1e-2, 2.0);
     let Adjust { beta1, beta2, rate, root, eps, keep, scale } = numbers;
@@ -427,8 +428,8 @@ async fn adamw_agrees(gpus: &Gpus) {
     }
 }
 
-/// The same as [`adamw_agrees`], but with rounded moments. Each is at most one bfloat16 step from the twin's, and few
-/// differ at all, because a slightly different sum seldom rounds to another value.
+/// Goal: like [`adamw_agrees`] for bfloat16 moments. Each moment is at most one bfloat16 step from the CPU's, and at
+/// most one in 200 differs, because a slightly different sum rarely rounds to another value.
 async fn adamw_halves_agrees(gpus: &Gpus) {
     let numbers = Adjust::new(&inner(CLIP), 3, 1e-2, 2.0);
     let Adjust { beta1, beta2, rate, root, eps, keep, scale } = numbers;
@@ -477,7 +478,7 @@ parity!(
     a_broken_logit_breaks_the_loss,
     squares_agree,
     finish_agrees,
-    finish_notices_what_is_not_finite,
+    finish_flags_non_finite_values,
     adamw_agrees,
     adamw_halves_agrees
 );

@@ -1,4 +1,4 @@
-//! The matrix products in all their variants.
+//! Tests of matrix products in all variants.
 
 use std::cell::Cell;
 
@@ -13,17 +13,17 @@ use super::super::program::{Builder, Slice};
 use super::super::{Gpu, kernels, params};
 use super::harness::{Gpus, floats, noise, read, run, words};
 
-/// A matrix with its surrounding memory.
+/// Matrix with padding after each row and one more row, to detect accesses outside the matrix.
 struct Matrix {
     rows: usize,
     columns: usize,
     stride: usize,
-    /// `[rows, stride]`, and one more row.
+    /// Values, `[rows + 1, stride]`.
     values: Vec<f32>,
 }
 
 impl Matrix {
-    /// Creates noise of size 1, with `pad` up to the next multiple of 4 in each row, and NaN elsewhere.
+    /// Creates random values between −1 and 1. `pad` fills each row up to a multiple of 4 values, and NaN the rest.
     fn new(rows: usize, columns: usize, pad: f32) -> Self {
         let quads = columns.next_multiple_of(4);
         let stride = quads + 8;
@@ -44,21 +44,21 @@ impl Matrix {
         upload(gpu, from_f32s(&self.values))
     }
 
-    /// Rounds the values to 16-bit floats.
+    /// Rounds the values to 16-bit floats and returns these.
     fn halve(&mut self) -> Vec<f16> {
         let halves: Vec<f16> = self.values.iter().map(|&value| f16::from_f32(value)).collect();
         self.values = halves.iter().map(|half| half.to_f32()).collect();
         halves
     }
 
-    /// Uploads the values as 16-bit floats, after rounding.
+    /// Rounds the values to 16-bit floats and uploads these.
     fn upload_half(&mut self, gpu: &Gpu) -> Slice {
         upload(gpu, self.halve().iter().flat_map(|half| half.to_le_bytes()).collect())
     }
 }
 
 impl Matrix {
-    /// Uploads the values as codes of 8 bits in blocks of 32 of a row, and their scales, after rounding.
+    /// Rounds the values to 8-bit codes with one scale per 32 values of a row, and uploads codes and scales.
     fn upload_int8(&mut self, gpu: &Gpu) -> Slice {
         let (mut bytes, mut scales) = (Vec::new(), Vec::new());
         for row in self.values.chunks_mut(self.stride).take(self.rows) {
@@ -84,7 +84,7 @@ fn upload(gpu: &Gpu, contents: Vec<u8>) -> Slice {
     Slice::whole(&gpu.device.create_buffer_init(&init))
 }
 
-/// Returns A and B of a product, with NaN in all places that must not matter.
+/// Returns A and B of a product. Values that must not affect the result are NaN.
 fn operands(form: Form, m: usize, n: usize, k: usize) -> (Matrix, Matrix) {
     match form {
         Form::Nt => (Matrix::new(m, k, 0.0), Matrix::new(n, k, 0.0)),
@@ -93,16 +93,16 @@ fn operands(form: Form, m: usize, n: usize, k: usize) -> (Matrix, Matrix) {
     }
 }
 
-/// Does the same as [`check_kept`], with weights in the form that `matmul` reads.
+/// Calls [`check_kept`] with B in the number format that `matmul` reads.
 async fn check(matmul: &Matmul, gpu: &Gpu, form: Form, size: [usize; 3], store: usize) -> Vec<u32> {
     let half = matmul.half && form != Form::Tn;
     let values = if half { Values::Half } else { Values::Whole };
     check_kept(values, matmul, gpu, form, size, store).await
 }
 
-/// Asserts that sums of terms up to 1 agree within 1e-6 per term, and that the rest of C is untouched. Operands that
-/// the kernel rounds to 16 bits are rounded before. With 8-bit codes, each term may be off by one rounding. Returns C
-/// with its padding.
+/// Runs a product and asserts that the error of each sum is at most 1e-6 per term, and that the rest of C is unchanged.
+/// If the kernel rounds operands to 16-bit floats, they are rounded first; with 8-bit codes as well, the limit is 1e-3
+/// per term, because each code is rounded once more. Returns the words of C with its padding.
 async fn check_kept(
     b_values: Values,
     matmul: &Matmul,
@@ -176,7 +176,7 @@ async fn check_kept(
     bits
 }
 
-/// Sizes one below, at and one above the sizes of blocks and workgroups, in no particular combination.
+/// Sizes m, n and k, many of them one below, at or one above a multiple of a tile's side.
 const SIZES: [[usize; 3]; 14] = [
     [1, 1, 1],
     [3, 4, 5],
@@ -194,8 +194,8 @@ const SIZES: [[usize; 3]; 14] = [
     [257, 128, 65],
 ];
 
-/// Returns each variant that `gpu` can run with each form and a store mode. The three modes occur with each variant and
-/// each form, but not in all combinations, because a kernel takes long to compile. In browsers it takes longest, and
+/// Returns each variant that `gpu` can run, with each form and a store mode. Each variant and each form occurs with all
+/// three modes, but not in all combinations, because compiling a kernel takes long. In browsers it takes longest, and
 /// the kernels are the same, so there each variant has one form and one mode.
 fn kinds(gpu: &Gpu) -> impl Iterator<Item = (Variant, Form, usize)> {
     let matrices = gpu.has_matrices();
@@ -219,7 +219,7 @@ async fn products_agree(gpus: &Gpus) {
     .await;
 }
 
-/// Sums have enough terms to be split, into two, three and more parts with a shorter last one.
+/// Goal: sums with many terms agree when they are split into two or more parts of which the last may be shorter.
 async fn split_sums_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (variant, form, store) in kinds(gpu) {
@@ -235,7 +235,7 @@ async fn split_sums_agree(gpus: &Gpus) {
     .await;
 }
 
-/// The tolerance stays the same, because the products do not round these weights.
+/// The tolerance is that of 32-bit weights, because B is rounded before.
 async fn products_with_half_weights_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (variant, form, store) in kinds(gpu) {
@@ -246,7 +246,7 @@ async fn products_with_half_weights_agree(gpus: &Gpus) {
     .await;
 }
 
-/// The tolerance stays the same, wherever a block of codes begins and ends.
+/// The size makes blocks of codes begin and end at various positions in a tile.
 async fn products_with_codes_of_8_bits_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (variant, form, store) in kinds(gpu).filter(|(_, form, _)| *form != Form::Tn) {
@@ -257,8 +257,8 @@ async fn products_with_codes_of_8_bits_agree(gpus: &Gpus) {
     .await;
 }
 
-/// Results are within one unit in the last place of 16 bits, 2⁻¹⁰ of the value, because WGSL does not fix the rounding
-/// direction.
+/// Goal: errors are at most 2⁻¹⁰ of the value, one unit in the last place of 16-bit floats, because WGSL does not
+/// define the rounding direction.
 async fn weights_halve(gpus: &Gpus) {
     for (len, groups) in [(4, 1), (260, 1), (1028, 3)] {
         let x = noise(len, 3.0);
@@ -276,7 +276,7 @@ async fn weights_halve(gpus: &Gpus) {
     }
 }
 
-/// Each dispatch covers 32 to 128 rows.
+/// Goal: products agree when each dispatch covers only the rows of one tile, 32 to 128.
 async fn cut_products_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (variant, form, store) in kinds(gpu) {
@@ -288,7 +288,7 @@ async fn cut_products_agree(gpus: &Gpus) {
     .await;
 }
 
-/// Every variant on matrix units passes the test that precedes its use.
+/// Goal: every variant passes the check that precedes the use of matrix units.
 async fn variants_prove_right(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (variant, form, _) in kinds(gpu) {
@@ -298,13 +298,13 @@ async fn variants_prove_right(gpus: &Gpus) {
     .await;
 }
 
-/// Returns the best variants of `form` in `choice`.
+/// Returns area and variant of the entries of `choice` for `form`.
 fn best(choice: &Choice, form: Form) -> Vec<(u64, Variant)> {
     let all = [&choice.nt, &choice.nn, &choice.tn][form as usize];
     all.iter().map(|best| (best.area, best.variant)).collect()
 }
 
-/// With a clock on which every run takes equally long, all variants are tried, and the first one of each shape stays.
+/// Goal: with a clock on which all runs take equally long, all variants are measured, and the first one is chosen.
 async fn a_trial_chooses(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let clock = Cell::new(0);
@@ -333,14 +333,14 @@ async fn a_trial_chooses(gpus: &Gpus) {
     .await;
 }
 
-/// With a clock on which the first variant takes 5 ms in each of three runs, the second 20, the third 4, and any other
-/// 20. For a larger product the second takes 4, and any other 5 or 20.
-async fn a_trial_leaves_what_is_slow(gpus: &Gpus) {
+/// On this test's clock, the first variant takes 5 ms in each of three runs, the second 20 ms, the third 4 ms, and any
+/// other 20 ms. For the larger product, the first takes 5 ms, the second 4 ms, and any other 20 ms.
+async fn slow_variants_are_measured_once(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let (clock, calls) = (Cell::new(0), Cell::new(0));
         let suitable: Vec<Variant> = Variant::suitable(gpu).collect();
-        // Each run reads the clock twice. A slow variant has one run, others have three. The trial that limits the size
-        // of large products has three too.
+        // Each run reads the clock twice. A slow variant has one run; the others have three. On a hardware GPU, three
+        // more runs measure the first product, which sets the size limit of later products.
         let before = if gpu.facts().software { 0 } else { 6 };
         let slow = 2 * (suitable.len() - 3);
         let (small, large) = (before + 14 + slow, before + 14 + slow + 6);
@@ -374,7 +374,7 @@ async fn a_trial_leaves_what_is_slow(gpus: &Gpus) {
     .await;
 }
 
-async fn a_choice_holds_where_it_was_made(gpus: &Gpus) {
+async fn stored_choice_applies_only_to_its_device(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let made = Matmul::fixed(Variant::Tile64).choice(gpu);
         let best = |area, variant| Best { area, variant };
@@ -416,6 +416,6 @@ parity!(
     cut_products_agree,
     variants_prove_right,
     a_trial_chooses,
-    a_trial_leaves_what_is_slow,
-    a_choice_holds_where_it_was_made
+    slow_variants_are_measured_once,
+    stored_choice_applies_only_to_its_device
 );

@@ -1,19 +1,19 @@
-//! Memory savings on the device, compared with an engine without savings.
+//! Tests of memory plans on the device against an engine without a memory plan.
 
 use std::sync::Arc;
 
 use super::super::plan::RunPlan;
 use super::super::{Gpu, GpuEngine, GpuError, GpuSetup, MemoryPlan, Room};
 use super::adapters::{frozen, with_adapters};
-use super::engine::{SHAPES, params, partly_given, ramps, run_spec, setup, spec, tokens};
+use super::engine::{SHAPES, params, partly_masked, ramps, run_spec, setup, spec, tokens};
 use super::harness::{Gpus, default_gpu, own_gpu};
 use crate::engine::{Engine, EngineError, Rehearsal};
 use crate::model::{ExpertSpec, FrozenForm, FrozenWeights, InnerSpec, ModelSpec, Preset, init, layout};
 
-/// Partial sums of matrix products, in bytes, where they pay.
+/// Size of the buffer for partial sums of matrix products, in bytes. The predictions here do not include it.
 const SCRATCH: u64 = 8 << 20;
 
-/// A trained model, its batch, and the initial state of its engine.
+/// Model with its batch size, frozen weights, and initial parameters.
 struct Case {
     model: ModelSpec,
     batch: u32,
@@ -31,7 +31,7 @@ impl Case {
         Self { model, batch, frozen: Some(frozen(&model, FrozenForm::F16).0), params }
     }
 
-    /// Returns dense models, experts, and adapters on all and on some matrices, with several layers.
+    /// Returns cases of several layers: dense models, experts, and adapters on all and on some matrices.
     fn all() -> Vec<Self> {
         let base = |i: usize| ModelSpec { layers: 3, ..spec(SHAPES[i].0) };
         let experts = Some(ExpertSpec { count: 3, per_token: 2, aux_loss: 0.1 });
@@ -53,10 +53,10 @@ impl Case {
         engine
     }
 
-    /// Returns loss, gradient, parameters and expert counts after three steps, as bits.
+    /// Returns loss, gradient, parameters and expert token counts after three steps; floats as bits.
     async fn trained(&self, gpu: &Gpu, thrift: MemoryPlan) -> (u32, [Vec<u32>; 2], Vec<u64>) {
         let mut engine = self.engine(gpu, thrift).await;
-        let batches = [tokens(&self.model, self.batch, 0), partly_given(&self.model, self.batch)];
+        let batches = [tokens(&self.model, self.batch, 0), partly_masked(&self.model, self.batch)];
         let mut loss = 0;
         for step in 0..3 {
             loss = engine.step(&batches[step % 2], 1e-2).await.unwrap().loss.to_bits();
@@ -67,7 +67,7 @@ impl Case {
     }
 }
 
-/// Recomputed activations equal saved ones to the bit.
+/// Goal: recomputed activations equal stored ones bit for bit.
 async fn recomputing_changes_no_bit(gpus: &Gpus) {
     let again = MemoryPlan { recompute: true, ..MemoryPlan::NONE };
     gpus.each(async |gpu| {
@@ -77,14 +77,14 @@ async fn recomputing_changes_no_bit(gpus: &Gpus) {
         }
     })
     .await;
-    // The batch is split into microbatches.
+    // With these small bindings, the batch is split into microbatches.
     let small = own_gpu(Some(140 << 10)).await;
     let case = Case::new(ModelSpec { layers: 2, ..spec([300, 128, 1, 4, 2, 64, 70]) }, 6);
     assert!(case.trained(&small, again).await == case.trained(&small, MemoryPlan::NONE).await);
 }
 
-/// Buffers take the predicted size with any savings, and less with more savings.
-async fn takes_what_was_reckoned(_: &Gpus) {
+/// Goal: each memory plan allocates as many bytes as predicted, and fewer than the plan before it.
+async fn allocated_memory_equals_prediction(_: &Gpus) {
     let gpu = own_gpu(None).await;
     for case in Case::all() {
         let mut before = u64::MAX;
@@ -95,16 +95,16 @@ async fn takes_what_was_reckoned(_: &Gpus) {
             let plan = RunPlan::new(&gpu, &run, FrozenForm::F16, false).unwrap();
             let shape = plan.shapes().next().unwrap();
             let step = plan.step_bytes(gpu.binding_bytes_max(), &shape, thrift.recompute);
-            let reckoned = plan.bytes(thrift) + step;
-            assert_eq!(engine.room(), Room { thrift, bytes: reckoned }, "{:?}", case.model);
-            assert!(reckoned < before, "{thrift}: {reckoned} after {before}");
-            before = reckoned;
+            let predicted = plan.bytes(thrift) + step;
+            assert_eq!(engine.room(), Room { thrift, bytes: predicted }, "{:?}", case.model);
+            assert!(predicted < before, "{thrift}: {predicted} after {before}");
+            before = predicted;
         }
     }
 }
 
-/// A run that does not fit gets memory savings, then smaller microbatches, and is finally refused.
-async fn the_first_that_has_room_is_taken(_: &Gpus) {
+/// Goal: with less memory, a run gets a more economical memory plan or smaller microbatches, and is finally refused.
+async fn first_memory_plan_that_fits_is_used(_: &Gpus) {
     let gpu = own_gpu(None).await;
     let case = Case::new(ModelSpec { layers: 6, ..spec(SHAPES[0].0) }, 4);
     let run = run_spec(case.model, InnerSpec { batch: 4, ..Preset::Tiny.inner() });
@@ -116,7 +116,7 @@ async fn the_first_that_has_room_is_taken(_: &Gpus) {
     let plan = RunPlan::new(&gpu, &run, FrozenForm::F16, false).unwrap();
     let shapes: Vec<_> = plan.shapes().collect();
     assert_eq!(shapes.len(), 3);
-    // Attempts in order.
+    // Memory of all attempts, in the engine's order.
     let mut tried = Vec::new();
     for thrift in MemoryPlan::LADDER {
         for shape in &shapes {
@@ -134,8 +134,8 @@ async fn the_first_that_has_room_is_taken(_: &Gpus) {
     assert!(matches!(error, EngineError::Gpu(GpuError::Memory { .. })), "{error}");
 }
 
-/// A model learns with moments in 16 bits as with 32 bits: losses of fifty steps are within 1 %. The copy in host
-/// memory equals the moments on the device, and an engine resumes from it to the bit.
+/// Goal: with 16-bit moments, the losses of fifty steps stay within 1 % of those with 32 bits. The host's copy of the
+/// moments equals the device's bit for bit, and an engine that restores it continues with the same bits.
 async fn half_moments_follow_whole_ones(gpus: &Gpus) {
     let model = Preset::Tiny.model(64);
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
@@ -160,7 +160,7 @@ async fn half_moments_follow_whole_ones(gpus: &Gpus) {
         assert!(whole != halves, "they are other moments");
         let worst = whole.iter().zip(&halves).map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-2, "{worst}: {halves:?} beside {whole:?}");
-        // A busy browser reads fewer pieces back than there are steps.
+        // A browser that is busy reads back fewer pieces than there are steps.
         for step in (50..500).step_by(10) {
             if engine.salvage().is_some() {
                 break;
@@ -183,9 +183,9 @@ async fn half_moments_follow_whole_ones(gpus: &Gpus) {
     .await;
 }
 
-/// Goal: common models for fine-tuning fit common devices, with one window at a time: 135 M parameters in 2 · 10⁹ bytes
-/// and 360 M in 6 · 10⁹. The prediction uses the limits that WebGPU guarantees, and it equals the actual use.
-async fn large_presets_have_room(_: &Gpus) {
+/// Goal: common models for fine-tuning fit common devices with one window at a time: 135 M parameters in 2 · 10⁹ bytes
+/// and 360 M in 6 · 10⁹ bytes. The predicted memory is used, with the limits that WebGPU guarantees.
+async fn large_presets_fit_common_devices(_: &Gpus) {
     let gpu = default_gpu().await;
     for (preset, bytes_max) in [(Preset::Llama135m, 2_000_000_000), (Preset::Llama360m, 6_000_000_000)] {
         let run = Rehearsal::new(preset).spec;
@@ -201,14 +201,14 @@ async fn large_presets_have_room(_: &Gpus) {
 
 parity!(
     recomputing_changes_no_bit,
-    takes_what_was_reckoned,
-    the_first_that_has_room_is_taken,
+    allocated_memory_equals_prediction,
+    first_memory_plan_that_fits_is_used,
     half_moments_follow_whole_ones,
-    large_presets_have_room
+    large_presets_fit_common_devices
 );
 
-/// Measures time and memory for steps of `llama-135m` or of the preset in `ARCHIPELAGO_TEST_PRESET`. Uses all savings,
-/// or the level `ARCHIPELAGO_TEST_SAVINGS` (0 to 2).
+/// Measures time and memory of steps of `llama-135m` or of the preset in `ARCHIPELAGO_TEST_PRESET`. Uses the last
+/// memory plan, or the one with index `ARCHIPELAGO_TEST_SAVINGS` (0 to 2).
 #[cfg(test)]
 #[test]
 #[ignore = "a measurement: a step takes half an hour where a program on the CPU plays the GPU"]

@@ -1,7 +1,7 @@
-//! Comparison of each kernel with its scalar twin at awkward sizes. The tests run within WebGPU's limits and, if these
-//! allow more kernels, within the adapter's own limits.
+//! Tests that compare each kernel with a scalar function on the CPU at irregular sizes. They run within WebGPU's
+//! default limits, and also within the adapter's own limits if these allow more kernels.
 //!
-//! A test is an `async fn` that takes the devices: `cargo test` blocks on it, and a browser awaits it.
+//! A test is an `async fn` that takes the devices. `cargo test` blocks on it, and a browser awaits it.
 
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
@@ -9,7 +9,7 @@ use std::pin::Pin;
 
 pub use harness::Gpus;
 
-/// Adds tests to the module's `PARITY`, and natively to `cargo test`.
+/// Adds tests to the module's `PARITY`, and in native builds to `cargo test`.
 macro_rules! parity {
     ($($(#[$when:meta])* $name:ident),* $(,)?) => {
         pub const PARITY: &[super::Test] = &[$($(#[$when])* super::Test {
@@ -37,7 +37,8 @@ mod exchange;
 mod harness;
 mod layers;
 mod matmul;
-// Our own code counts the bytes of buffers, so a browser gives the same result, but takes a minute and a half.
+// In a browser, these tests would give the same result, because the engine counts buffer sizes itself, but take 90
+// seconds.
 #[cfg(not(target_arch = "wasm32"))]
 mod memory;
 #[cfg(test)]
@@ -49,9 +50,9 @@ mod table;
 /// One test.
 #[derive(Clone, Copy, Debug)]
 pub struct Test {
-    /// Path in this crate.
+    /// Path of the test function in this crate.
     pub name: &'static str,
-    /// Runs it; panics if it fails.
+    /// Runs the test. It panics if the test fails.
     pub run: for<'a> fn(&'a Gpus) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
 }
 

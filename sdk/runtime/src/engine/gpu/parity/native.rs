@@ -1,4 +1,4 @@
-//! The tests in `cargo test`, which blocks on each.
+//! Runs of the parity tests in `cargo test`, which blocks on each.
 
 use std::sync::OnceLock;
 
@@ -7,10 +7,10 @@ use futures::executor::block_on;
 use super::super::Gpu;
 use super::Gpus;
 
-/// Variable that skips all tests that need an adapter if it is `no`. Otherwise a missing adapter is a failure.
+/// Environment variable; `no` skips all tests that need a GPU. Otherwise a missing GPU fails them.
 const SWITCH: &str = "ARCHIPELAGO_TEST_GPU";
 
-/// Returns the devices shared by all tests of this process, or `None` if they are switched off.
+/// Returns the devices that all tests of this process share, or `None` if GPU tests are turned off.
 fn gpus() -> Option<&'static Gpus> {
     static GPUS: OnceLock<Option<Gpus>> = OnceLock::new();
     GPUS.get_or_init(|| {
@@ -27,14 +27,14 @@ fn gpus() -> Option<&'static Gpus> {
     .as_ref()
 }
 
-/// Runs `test`, if there are devices.
+/// Runs `test`, unless GPU tests are turned off.
 pub fn run(test: impl AsyncFnOnce(&Gpus)) {
     if let Some(gpus) = gpus() {
         block_on(test(gpus));
     }
 }
 
-/// Runs `test` on each device, if there are devices, and lets it block on them.
+/// Runs the blocking `test` on each device, unless GPU tests are turned off.
 pub fn each(test: impl FnMut(&Gpu)) {
     if let Some(gpus) = gpus() {
         gpus.all().iter().for_each(test);

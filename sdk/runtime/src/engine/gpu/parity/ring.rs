@@ -1,4 +1,4 @@
-//! Read-back: order, slots, and device loss.
+//! Tests of read-back: order, slots, and device loss.
 
 use super::super::GpuError;
 use super::super::program::{Slice, buffer};
@@ -8,7 +8,7 @@ use crate::engine::gpu::Gpu;
 
 const WORDS: u64 = 64;
 
-/// Fills a buffer with words of `value` for all later submissions.
+/// Fills a buffer with words of `value`, as all later submissions see it.
 fn fill(gpu: &Gpu, target: &wgpu::Buffer, value: u32) {
     let bytes: Vec<u8> = (0..WORDS).flat_map(|_| value.to_le_bytes()).collect();
     gpu.queue.write_buffer(target, 0, &bytes);
@@ -25,7 +25,7 @@ async fn wait(gpu: &Gpu, ring: &mut Ring<u32>) -> (u32, Vec<u32>) {
     ring.next(gpu, take).unwrap().expect("it was waited for")
 }
 
-/// Each copy shows the state at its request, however often its slot was used before.
+/// Goal: each copy has the values at the time of its request, however often its slot was used before.
 async fn comes_back_in_order(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let source = [buffer(gpu, "a", WORDS), buffer(gpu, "b", WORDS)];
@@ -63,7 +63,7 @@ async fn arrives_without_being_waited_for(gpus: &Gpus) {
         let mut ring = Ring::new(gpu, "ring", 1, 4 * WORDS);
         fill(gpu, &source, 7);
         ring.read(gpu, &[part(&source, 1)], ());
-        // A browser delivers nothing to a busy loop, so the test waits for another ring.
+        // A browser delivers nothing during a busy loop, so the test waits for copies of another ring.
         let mut other = Ring::new(gpu, "other", 1, 4);
         let found = loop {
             if let Some(found) = ring.next(gpu, |(), bytes| bytes.to_vec()).unwrap() {
@@ -81,7 +81,7 @@ fn is_lost(result: Result<(), GpuError>) -> bool {
     matches!(result, Err(GpuError::Lost { .. }))
 }
 
-/// Device loss is an error, whatever its cause, whether a copy had arrived, and even if the caller continues.
+/// Goal: device loss is an error, whatever its cause, whether a copy has arrived or not, and also at later calls.
 async fn a_lost_device_is_an_error(_: &Gpus) {
     let lose: [fn(&Gpu); 2] = [Gpu::lose, |gpu| gpu.device.destroy()];
     for (lose, arrived) in [(lose[0], false), (lose[0], true), (lose[1], false), (lose[1], true)] {
@@ -94,7 +94,7 @@ async fn a_lost_device_is_an_error(_: &Gpus) {
             ring.ready(&gpu).await.unwrap();
         }
         lose(&gpu);
-        // A browser reports it only later, with the first copy that fails.
+        // A browser reports the loss only with the first copy that fails.
         first.read(&gpu, &[part(&source, 1)], ());
         assert!(first.ready(&gpu).await.is_err());
         ring.read(&gpu, &[part(&source, 1)], ());

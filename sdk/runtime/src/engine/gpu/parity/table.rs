@@ -1,4 +1,4 @@
-//! Tests without a GPU: the kernels are valid WGSL, and their rows describe them correctly.
+//! Tests without a GPU: the kernels are valid WGSL, and the rows of the table describe them correctly.
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{AddressSpace, StorageAccess};
@@ -7,7 +7,7 @@ use super::super::kernels::{ALL, Access, Kernel};
 use super::super::params::Word;
 use crate::{diloco, engine, model};
 
-/// Returns the capabilities of any device, and for kernels on matrix units those of such devices.
+/// Returns the capabilities that `kernel` may use: those of every device, and for kernels on matrix units a few more.
 fn capabilities(kernel: &Kernel) -> Capabilities {
     let any = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     let matrices = Capabilities::COOPERATIVE_MATRIX | Capabilities::SHADER_FLOAT16 | Capabilities::SUBGROUP;
@@ -46,7 +46,7 @@ fn check(kernel: &Kernel) {
     assert_eq!(fields(&module, bindings[0].1.ty), kernel.fields, "Params of {name}");
 }
 
-/// Returns the fields of the struct `ty`, which are words without gaps.
+/// Returns the fields of the struct `ty`. Asserts that they are 32-bit words without gaps.
 fn fields<'a>(module: &'a naga::Module, ty: naga::Handle<naga::Type>) -> Vec<(&'a str, Word)> {
     let naga::TypeInner::Struct { members, span } = &module.types[ty].inner else {
         panic!("Params is no struct");
@@ -69,7 +69,7 @@ fn kernels_are_what_their_rows_say() {
     ALL.iter().for_each(|kernel| check(kernel));
 }
 
-/// Returns the names of the files in `kernels/` or below, in order.
+/// Returns the sorted names of the files in the folder `kernels/` or in its subfolder `below`.
 fn files(below: &str) -> Vec<String> {
     let folder = format!("{}/src/engine/gpu/kernels/{below}", env!("CARGO_MANIFEST_DIR"));
     let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
@@ -79,7 +79,7 @@ fn files(below: &str) -> Vec<String> {
     names
 }
 
-/// Every file is a kernel or a part of one, and begins with a header.
+/// Goal: every file is a kernel or a shared part of one, and begins with a comment.
 #[test]
 fn files_are_kernels() {
     let mut names: Vec<String> = ALL.iter().map(|kernel| format!("{}.wgsl", kernel.name)).collect();
@@ -93,7 +93,7 @@ fn files_are_kernels() {
     }
 }
 
-/// Conditions have no parentheses.
+/// Goal: conditions have no parentheses around them.
 #[test]
 fn conditions_are_bare() {
     for kernel in ALL {
@@ -110,10 +110,11 @@ fn conditions_are_bare() {
     }
 }
 
-/// Table of the twins that the header of each kernel names: functions of this crate or of another one.
+/// Defines the table of CPU twins: functions that compute the same as each kernel.
 macro_rules! twins {
     ($($kernel:literal: $($($segment:ident)::+),+;)*) => {
-        /// Twins that the kernels' headers must name, by kernel. A missing twin does not compile.
+        /// For each kernel, the paths of the twins that its header must name. A path that does not exist does not
+        /// compile.
         const TWINS: &[(&str, &[&str])] = &[$(($kernel, &[$(path({
             let _ = $($segment)::+;
             concat!($("::", stringify!($segment)),+)
@@ -164,14 +165,14 @@ twins! {
     "rebase": diloco::Replica::apply;
 }
 
-/// Returns the paths in a header after "CPU twin:", up to the end of the sentence.
+/// Returns the paths after "CPU twin:" in a kernel's header, up to the end of the line.
 fn named_twins(kernel: &Kernel) -> Vec<&str> {
     let (_, sentence) = kernel.source.split_once("// CPU twin: ").expect("a header names a twin");
     let line = sentence.lines().next().unwrap_or_default();
     line.split('`').skip(1).step_by(2).filter(|name| name.contains("::")).collect()
 }
 
-/// Each header names the twins in the table above, and those exist.
+/// Goal: each header names exactly the twins in the table above.
 #[test]
 fn twins_exist() {
     assert!(TWINS.iter().map(|row| row.0).eq(ALL.iter().map(|kernel| kernel.name)), "a row for each kernel");

@@ -1,4 +1,4 @@
-// Inputs of an AdamW step: settings, the step's numbers, parameters and gradients, four at a time.
+// Inputs of an AdamW step: settings, the step's statistics, and parameters and gradients in quads.
 
 struct Stats {
     loss: f32,

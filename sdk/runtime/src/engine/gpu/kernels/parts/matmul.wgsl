@@ -1,12 +1,12 @@
-// Shared parts of the matrix products: reading of operands and storing of results, in blocks of 4 × 4. The columns
-// of a `mat4x4` are the rows of a block of A, B or C, as they lie in memory.
+// Shared parts of the matrix products: reading operands and storing results in blocks of 4 × 4 values. The columns of a
+// `mat4x4` are the rows of a block of A, B or C as they lie in memory.
 
 // Layouts of the operands: A [m, k], B [n, k]; A [m, k], B [k, n]; A [k, m], B [k, n].
 const NT = 0u;
 const NN = 1u;
 const TN = 2u;
 override FORM: u32 = NN;
-// New value of C: the product; C plus the product; R plus the product.
+// Result stored in C: the product; C plus the product; R plus the product.
 const SET = 0u;
 const ADD = 1u;
 const PLUS = 2u;
@@ -21,12 +21,13 @@ struct Params {
     c_stride: u32,
     // First row of C to compute.
     row: u32,
-    // Terms of workgroup z: k from z · depth on; a multiple of 4. Its C begins m rows after that of z − 1.
+    // Number of terms per workgroup, a multiple of 4. Workgroup z sums the terms from z · depth on. Its C begins m rows
+    // after that of workgroup z − 1.
     depth: u32,
-    // First quad of A's rows, and of C's.
+    // First quad of A, and of C, within their rows.
     a_first: u32,
     c_first: u32,
-    // Factor of the product.
+    // Factor on the product.
     scale: f32,
     // Power of two by which A is multiplied and sums are divided, if 16-bit floats are multiplied.
     gain: f32,
@@ -35,17 +36,18 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> a: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> b: array<vec4<f32>>;
-// Another view of B, for weights that are not 32-bit floats.
+// The same B, for formats other than 32-bit floats.
 @group(0) @binding(3) var<storage, read> b_words: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read> residual: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> c: array<vec4<f32>>;
 
-// Four rows from `first` on, clamped to the last row.
+// Returns the indices of four rows from `first` on, clamped to the last row.
 fn rows(first: u32, count: u32) -> vec4<u32> {
     return min(first + vec4(0u, 1u, 2u, 3u), vec4(count - 1u));
 }
 
-// Rows i … i + 3 of A at k … k + 3; 0 from params.k on if A is transposed. Otherwise memory holds zeros there.
+// Returns rows i … i + 3 of A at terms k … k + 3. If A is transposed, terms from params.k on are 0; otherwise memory
+// holds zeros there.
 fn load_a(i: u32, k: u32) -> mat4x4<f32> {
     if FORM == TN {
         let at = rows(k, params.k) * params.a_stride + params.a_first + min(i, params.m - 1u) / 4u;
@@ -77,7 +79,7 @@ fn quad_b(row: u32, quad: u32) -> vec4<f32> {
     return b[at];
 }
 
-// Rows k … k + 3 of B at the quad j.
+// Returns quad j of rows k … k + 3 of B.
 fn load_b(k: u32, j: u32) -> mat4x4<f32> {
     if FORM == NT {
         let row = rows(j * 4u, params.n);

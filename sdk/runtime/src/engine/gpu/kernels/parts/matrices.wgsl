@@ -1,4 +1,4 @@
-// Directives of kernels on matrix units; must come first.
+// Directives of kernels on matrix units. They must come first in the source.
 
 enable f16;
 enable wgpu_cooperative_matrix;

@@ -1,4 +1,4 @@
-// Parts of both attention gradients on matrix units, in addition to `parts/strips.wgsl`.
+// Shared parts of both attention gradients on matrix units, in addition to `parts/strips.wgsl`.
 
 @group(0) @binding(2) var<storage, read> dy: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> lse: array<f32>;
