@@ -1,6 +1,7 @@
 //! Detection of data formats by their first bytes. Compressed text is unpacked; other formats are refused, with a
 //! command that converts them.
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -118,8 +119,8 @@ impl Compression {
     fn unpack(self, path: &Path, bytes: &[u8]) -> Result<Vec<u8>, ServerError> {
         let bytes_max = UNPACK_RATIO_MAX.saturating_mul(bytes.len() as u64).max(UNPACK_BYTES_MIN);
         let unpack = match self {
-            Self::Gzip => unpacked_by("gzip", &["gz", "tgz"], path),
-            Self::Zstd => unpacked_by("zstd --long=31", &["zst", "tzst"], path),
+            Self::Gzip => unpacked_by("gzip", path),
+            Self::Zstd => unpacked_by("zstd --long=31", path),
         };
         let refused =
             |found: String, remedy: String| ServerError::DataForm { path: path.to_owned(), found, remedy };
@@ -189,20 +190,20 @@ fn archive(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
     let found = match () {
         () if compression(head).is_some() => ("compressed data", "unpack that as well".to_owned()),
         () if begins(b"BZh") && head.get(4..10) == Some(&BZIP2_BLOCK) => {
-            ("bzip2 data", unpacked_by("bzip2", &["bz2", "tbz2"], path))
+            ("bzip2 data", unpacked_by("bzip2", path))
         }
-        () if begins(b"\xfd7zXZ\0") => ("xz data", unpacked_by("xz", &["xz", "txz"], path)),
-        () if begins(b"\x5d\0\0") => ("lzma data", unpacked_by("xz --format=lzma", &["lzma"], path)),
-        () if begins(b"LZIP\x01") => ("lzip data", unpacked_by("lzip", &["lz"], path)),
+        () if begins(b"\xfd7zXZ\0") => ("xz data", unpacked_by("xz", path)),
+        () if begins(b"\x5d\0\0") => ("lzma data", unpacked_by("xz --format=lzma", path)),
+        () if begins(b"LZIP\x01") => ("lzip data", unpacked_by("lzip", path)),
         () if begins(b"\x04\x22\x4d\x18") || begins(b"\x02\x21\x4c\x18") => {
-            ("lz4 data", unpacked_by("lz4", &["lz4"], path))
+            ("lz4 data", unpacked_by("lz4", path))
         }
         () if begins(b"PK\x03\x04") && !is_called(path, &WORD_PROCESSOR) => {
             ("a zip archive", unpack("unzip"))
         }
         () if begins(b"7z\xbc\xaf\x27\x1c") => ("a 7-Zip archive", unpack("7z x")),
         () if begins(b"Rar!\x1a\x07") => ("a RAR archive", unpack("unrar x")),
-        () if head.get(257..262) == Some(b"ustar") => ("a tar archive", unpack("tar xf")),
+        () if head.get(257..262) == Some(b"ustar") => ("a tar archive", unpack("tar xkf")),
         () => return None,
     };
     Some(found)
@@ -221,25 +222,21 @@ fn document(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
             "a document of a word processor",
             format!(
                 "convert it with `pandoc -f rtf -t plain -o {} {}`",
-                quoted(&renamed(path, "txt")),
+                quoted(&output(path, "txt")),
                 quoted(path)
             ),
         ),
         () if begins(b"%!PS") => (
             "a PostScript document",
-            format!("extract its text with `ps2ascii {} {}`", quoted(path), quoted(&renamed(path, "txt"))),
+            format!("extract its text with `ps2ascii {} {}`", quoted(path), quoted(&output(path, "txt"))),
         ),
         () if begins(b"%PDF-") => (
             "a PDF document",
-            format!("extract its text with `pdftotext {} {}`", quoted(path), quoted(&renamed(path, "txt"))),
+            format!("extract its text with `pdftotext {} {}`", quoted(path), quoted(&output(path, "txt"))),
         ),
         () if begins(b"PK\x03\x04") && is_called(path, &WORD_PROCESSOR) => (
             "a document of a word processor",
-            format!(
-                "convert it with `pandoc -t plain -o {} {}`",
-                quoted(&renamed(path, "txt")),
-                quoted(path)
-            ),
+            format!("convert it with `pandoc -t plain -o {} {}`", quoted(&output(path, "txt")), quoted(path)),
         ),
         () if begins(b"SQLite format 3\0") => (
             "an SQLite database",
@@ -268,7 +265,7 @@ fn text_form(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
             format!(
                 "keep their JSON with `sed -n 's/^data: *{{/{{/p' {} > {}`",
                 quoted(path),
-                quoted(&renamed(path, "jsonl"))
+                quoted(&output(path, "jsonl"))
             ),
         ),
         () if all_lines(head, is_python_dict) => (
@@ -277,7 +274,7 @@ fn text_form(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
                 "convert them with `python -c \"import ast, json; [print(json.dumps(ast.literal_eval(line))) for line \
                  in open('{}', encoding='utf-8') if line.strip()]\" > {}`",
                 python(path),
-                quoted(&renamed(path, "jsonl"))
+                quoted(&output(path, "jsonl"))
             ),
         ),
         () if is_html(head) && (path.extension().is_none() || is_called(path, &DOWNLOADS)) => (
@@ -289,19 +286,19 @@ fn text_form(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
     Some(found)
 }
 
-/// Returns a command that unpacks `path`. Programs refuse files whose extension is not one of their `ends`; for those,
-/// the command uses `-c`, which accepts any name.
-fn unpacked_by(program: &str, ends: &[&str], path: &Path) -> String {
-    let (name, output) = (quoted(path), quoted(&renamed(path, "unpacked.txt")));
-    match is_called(path, ends) {
-        true => format!("unpack it with `{program} -d {name}`"),
-        false => format!("unpack it with `{program} -dc {name} > {output}`"),
-    }
+/// Returns a command that unpacks `path`. With `-c` the program accepts any name, and keeps the packed file.
+fn unpacked_by(program: &str, path: &Path) -> String {
+    let end = match path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase).as_deref() {
+        Some("tgz" | "tbz2" | "txz" | "tzst") => "tar",
+        Some("gz" | "bz2" | "xz" | "lzma" | "lz" | "lz4" | "zst" | "zstd" | "sz") => "",
+        _ => "unpacked.txt",
+    };
+    format!("unpack it with `{program} -dc {} > {}`", quoted(path), quoted(&output(path, end)))
 }
 
 /// Returns a command that converts a text from `encoding` to UTF-8.
 fn recoded(encoding: &str, path: &Path) -> String {
-    let text = renamed(path, "utf8.txt");
+    let text = output(path, "utf8.txt");
     format!("convert it with `iconv -f {encoding} -t UTF-8 {} > {}`", quoted(path), quoted(&text))
 }
 
@@ -326,7 +323,7 @@ fn by_datasets(kind: &str, path: &Path) -> String {
         "convert it with `python -c \"from datasets import load_dataset; load_dataset('{kind}', data_files='{}', \
          split='train').to_json('{}')\"`",
         python(path),
-        python(&renamed(path, "jsonl"))
+        python(&output(path, "jsonl"))
     )
 }
 
@@ -378,13 +375,18 @@ fn table(path: &Path, delimiter: char) -> String {
         "convert it with `python -c \"import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open('{}', \
          newline='', encoding='utf-8'){delimiter})]\" > {}`, with a column named text, or prompt and completion",
         python(path),
-        quoted(&renamed(path, "jsonl"))
+        quoted(&output(path, "jsonl"))
     )
 }
 
-/// Returns `path` with the extension `end`.
-fn renamed(path: &Path, end: &str) -> PathBuf {
-    path.with_extension(end)
+/// Returns a path for a command's result: `path` with the extension `end`, and with a number if a file of that name
+/// exists or is `path` itself. A shell empties the file behind `>` before the command reads its input.
+pub fn output(path: &Path, end: &str) -> PathBuf {
+    let is_free = |result: &PathBuf| result != path && result.symlink_metadata().is_err();
+    let numbered =
+        (2_u64..).map(|number| path.with_extension(format!("{number}.{end}").trim_end_matches('.')));
+    let mut names = std::iter::once(path.with_extension(end)).chain(numbered);
+    names.find(is_free).unwrap_or_else(|| path.with_extension("converted"))
 }
 
 /// Escapes `path` for a Python string literal inside `python -c "…"`. The literal's own quotes are not included.
@@ -478,12 +480,12 @@ mod tests {
         check("t.txt", b"%PDF-1.7\n", "a PDF document", "`pdftotext t.txt");
         check("t.zip", b"PK\x03\x04..", "a zip archive", "`unzip t.zip`");
         check("t.docx", b"PK\x03\x04..", "a word processor", "`pandoc -t plain");
-        check("t.bz2", b"BZh91AY&SY..", "bzip2 data", "`bzip2 -d t.bz2`");
-        check("t.xz", b"\xfd7zXZ\0..", "xz data", "`xz -d t.xz`");
+        check("t.bz2", b"BZh91AY&SY..", "bzip2 data", "`bzip2 -dc t.bz2 > t`");
+        check("t.xz", b"\xfd7zXZ\0..", "xz data", "`xz -dc t.xz > t`");
         check("t.bin", b"\xfd7zXZ\0..", "xz data", "`xz -dc t.bin > t.unpacked.txt`");
         check("t", b"BZh91AY&SY..", "bzip2 data", "`bzip2 -dc t > t.unpacked.txt`");
-        check("t.lz4", b"\x04\x22\x4d\x18..", "lz4 data", "`lz4 -d t.lz4`");
-        check("t.lzma", b"\x5d\0\0\x80\0", "lzma data", "`xz --format=lzma -d t.lzma`");
+        check("t.lz4", b"\x04\x22\x4d\x18..", "lz4 data", "`lz4 -dc t.lz4 > t`");
+        check("t.lzma", b"\x5d\0\0\x80\0", "lzma data", "`xz --format=lzma -dc t.lzma > t`");
         check("t.txt", &gzip(&gzip(b"lamp")), "compressed data, packed by gzip", "unpack that as well");
         check("t.txt", &gzip(&zstd(b"lamp")), "compressed data, packed by gzip", "unpack that as well");
         check("t.csv", b"text\nlamp\n", "a table", "csv.DictReader(open('t.csv'");
@@ -510,6 +512,42 @@ mod tests {
         check("t.txt", b"<!-- a -->\n<!doctype html><p>", "an HTML page", "download the file again");
         check("t.rtf", b"{\\rtf1 a}", "a word processor", "`pandoc -f rtf");
         check("t.bin", b"ab\0", "not UTF-8 text", "byte 2 is zero");
+    }
+
+    /// Goal: no command writes to its input or to an existing file.
+    #[test]
+    fn commands_write_to_new_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let check = |name: &str, bytes: &[u8], result: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let why = text(&path, bytes.to_vec()).unwrap_err().to_string();
+            let result = dir.path().join(result);
+            let is_named =
+                |before: &str, after: &str| why.contains(&format!("{before}{}{after}", result.display()));
+            let is_written = is_named(" > ", "`") || is_named(" -o ", " ") || is_named("to_json('", "')");
+            assert!(is_written && !result.exists(), "{why}");
+        };
+        let dicts = b"{'text': 'a'}\n{'text': 'b'}\n";
+        let events = b"data: {\"text\": \"a\"}\n";
+        check("d.jsonl", dicts, "d.2.jsonl");
+        check("d.txt", dicts, "d.2.jsonl");
+        std::fs::write(dir.path().join("d.2.jsonl"), "mine").unwrap();
+        check("d.txt", dicts, "d.3.jsonl");
+        check("d.jsonl.gz", &gzip(dicts), "d.3.jsonl");
+        check("new.jsonl.gz", &gzip(dicts), "new.2.jsonl");
+        check("t.jsonl", b"id,text\n1,lamp\n", "t.2.jsonl");
+        check("t.csv", b"id,text\n1,lamp\n", "t.2.jsonl");
+        check("e.jsonl", events, "e.2.jsonl");
+        check("p.jsonl", b"PAR1\0\0", "p.2.jsonl");
+        check("r.txt", b"{\\rtf1 a}", "r.2.txt");
+        check("x", b"\xfd7zXZ\0..", "x.unpacked.txt");
+        check("x.xz", b"\xfd7zXZ\0..", "x.2");
+        check("a.txz", b"\xfd7zXZ\0..", "a.tar");
+        check("u.utf8.txt", b"\xff\xfea\0", "u.utf8.utf8.txt");
+        #[cfg(unix)]
+        std::os::unix::fs::symlink("none", dir.path().join("l.jsonl")).unwrap();
+        check("l.txt", dicts, if cfg!(unix) { "l.2.jsonl" } else { "l.jsonl" });
     }
 
     #[test]

@@ -100,16 +100,18 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
             && !part.starts_with(['.', '~'])
             && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
+    let written = foreign::output(Path::new("data"), "jsonl");
+    let written = written.display();
     let of_hub = name.strip_prefix("hf://datasets/").unwrap_or(name);
     let is_of_hub = of_hub.split_once('/').is_some_and(|(user, set)| part(user) && part(set));
     let why = match () {
         () if is_of_hub => format!(
             "there is no such file or folder; if it is a data set of the Hugging Face Hub, write it with `python -c \
-             \"from datasets import load_dataset; load_dataset('{of_hub}', split='train').to_json('data.jsonl')\"` \
-             and give --data data.jsonl"
+             \"from datasets import load_dataset; load_dataset('{of_hub}', split='train').to_json('{written}')\"` \
+             and give --data {written}"
         ),
         () if name.contains("://") => {
-            "addresses are not fetched; download it, for example with `curl -LO`, and give --data the file"
+            "addresses are not fetched; download it, for example with `curl -LO --no-clobber`, and give --data the file"
                 .to_owned()
         }
         () if name.starts_with("~/") => "~ is not expanded here; write the whole path".to_owned(),
@@ -180,7 +182,7 @@ fn read_path(path: &Path) -> Result<Source, ServerError> {
 /// refused.
 fn as_text(mut files: Vec<(PathBuf, Unpacked, TextKind)>) -> Result<Text, ServerError> {
     if let [(path, _, TextKind::Object { holds: Some(holds) })] = &files[..] {
-        let list = path.with_extension("jsonl");
+        let list = foreign::output(path, "jsonl");
         let remedy = format!(
             "write them in lines with `python -c \"import json; [print(json.dumps(row)) for row in \
              json.load(open('{}', \
