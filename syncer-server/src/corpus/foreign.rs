@@ -22,7 +22,23 @@ const HEAD_BYTES: usize = 512;
 
 /// Extensions of downloaded data. A web page under such a name is an error; other files, such as program code, may
 /// begin like a web page.
-const DOWNLOADS: [&str; 8] = ["txt", "text", "json", "jsonl", "ndjson", "parquet", "gz", "zst"];
+const DOWNLOADS: [&str; 10] =
+    ["txt", "text", "json", "jsonl", "ndjson", "csv", "tsv", "parquet", "gz", "zst"];
+
+/// Contents of files, in lower case, that servers send in place of a missing file.
+const REFUSALS: [&str; 11] = [
+    "entry not found",
+    "repository not found",
+    "invalid username or password.",
+    "not found",
+    "404 not found",
+    "404: not found",
+    "access denied",
+    "forbidden",
+    "403 forbidden",
+    "unauthorized",
+    "401 unauthorized",
+];
 
 /// Text of a file, and its compression.
 #[derive(Debug)]
@@ -252,15 +268,24 @@ fn document(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
 
 /// Returns the kind of a text that needs conversion before training, and how to convert it.
 fn text_form(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
+    let is_download = path.extension().is_none() || is_called(path, &DOWNLOADS);
     let found = match () {
         () if head.starts_with(b"version https://git-lfs.github.com/spec/") => (
             "a git-lfs pointer, which stands for a file that was not fetched",
             "fetch the file itself with `git lfs pull` in that folder".to_owned(),
         ),
+        () if is_download && is_html(head) => (
+            "an HTML page, as servers send in place of a file that needs a login",
+            "download the file again, or convert the page with `pandoc -t plain`".to_owned(),
+        ),
+        () if is_download && is_refusal(head) => (
+            "a server's error message in place of a file",
+            "download the file again; it may have moved, or need a login".to_owned(),
+        ),
         () if is_called(path, &["tsv"]) => ("a table", table(path, '\t')),
         () if is_called(path, &["csv"]) => ("a table", table(path, delimiter(head).unwrap_or(','))),
         () if delimiter(head).is_some() => ("a table", table(path, delimiter(head).unwrap_or(','))),
-        () if all_lines(head, |line| line.starts_with("data: {") || line == "data: [DONE]") => (
+        () if all_lines(head, 0, |line| line.starts_with("data: {") || line == "data: [DONE]") => (
             "lines of an event stream",
             format!(
                 "keep their JSON with `sed -n 's/^data: *{{/{{/p' {} > {}`",
@@ -268,18 +293,16 @@ fn text_form(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
                 quoted(&output(path, "jsonl"))
             ),
         ),
-        () if all_lines(head, is_python_dict) => (
+        () if all_lines(head, 0, is_python_dict) || is_download && all_lines(head, 1, is_python_dict) => (
             "Python dictionaries, which are not JSON",
-            format!(
-                "convert them with `python -c \"import ast, json; [print(json.dumps(ast.literal_eval(line))) for line \
-                 in open('{}', encoding='utf-8') if line.strip()]\" > {}`",
-                python(path),
-                quoted(&output(path, "jsonl"))
+            from_python(
+                "json.dumps(ast.literal_eval(line.strip().rstrip(','))) for line in FILE if line.lstrip().startswith('{')",
+                path,
             ),
         ),
-        () if is_html(head) && (path.extension().is_none() || is_called(path, &DOWNLOADS)) => (
-            "an HTML page, as servers send in place of a file that needs a login",
-            "download the file again, or convert the page with `pandoc -t plain`".to_owned(),
+        () if is_download && is_python_list(head) => (
+            "a list of Python dictionaries, which are not JSON",
+            from_python("json.dumps(row) for row in ast.literal_eval(FILE.read())", path),
         ),
         () => return None,
     };
@@ -302,14 +325,32 @@ fn recoded(encoding: &str, path: &Path) -> String {
     format!("convert it with `iconv -f {encoding} -t UTF-8 {} > {}`", quoted(path), quoted(&text))
 }
 
-/// Returns true if a text begins like a web page, perhaps after comments.
-fn is_html(head: &[u8]) -> bool {
+/// Returns the beginning of a text in lower case, without the XML declaration and comments before the first element.
+fn markup(head: &[u8]) -> String {
     let head = String::from_utf8_lossy(head).trim_start_matches('\u{feff}').to_ascii_lowercase();
-    let mut head = head.trim_start();
-    while let Some((_, rest)) = head.strip_prefix("<!--").and_then(|comment| comment.split_once("-->")) {
-        head = rest.trim_start();
+    let mut rest = head.trim_start();
+    for (begin, end) in [("<?xml", "?>"), ("<!--", "-->")] {
+        while let Some((_, after)) = rest.strip_prefix(begin).and_then(|inside| inside.split_once(end)) {
+            rest = after.trim_start();
+        }
     }
-    head.starts_with("<!doctype html") || head.starts_with("<html")
+    rest.to_owned()
+}
+
+/// Returns true if a text begins like a web page.
+fn is_html(head: &[u8]) -> bool {
+    let head = markup(head);
+    ["<!doctype html", "<html", "<head>", "<head ", "<body>", "<body "]
+        .iter()
+        .any(|begin| head.starts_with(begin))
+}
+
+/// Returns true if a text is an error message of a file server or of object storage.
+fn is_refusal(head: &[u8]) -> bool {
+    let head = markup(head);
+    REFUSALS.contains(&head.trim_end())
+        || head.starts_with("<error>") && head.contains("<code>")
+        || head.starts_with("access to ") && head.contains(" is restricted. you must ")
 }
 
 /// Returns true if the extension of `path` is one of `ends`, in upper or lower case.
@@ -342,10 +383,12 @@ fn delimiter(head: &[u8]) -> Option<char> {
     })
 }
 
-/// Returns true if `wanted` holds for each line of `head` that is not blank, and there is such a line.
-fn all_lines(head: &[u8], wanted: impl Fn(&str) -> bool) -> bool {
+/// Returns true if `wanted` holds for each line of `head` that is not blank, after the first `skipped` lines, and there
+/// is such a line.
+fn all_lines(head: &[u8], skipped: usize, wanted: impl Fn(&str) -> bool) -> bool {
     let head_text = String::from_utf8_lossy(head);
-    let mut lines = head_text.trim_start_matches('\u{feff}').split('\n').map(str::trim_end).peekable();
+    let mut lines =
+        head_text.trim_start_matches('\u{feff}').split('\n').map(str::trim_end).skip(skipped).peekable();
     // The limit may cut off the last line. It is then ignored, unless it is the only one.
     let mut found = 0;
     while let Some(line) = lines.next() {
@@ -365,6 +408,25 @@ fn is_python_dict(line: &str) -> bool {
     key.is_some_and(|(key, _)| !key.contains('\''))
 }
 
+/// Returns true if a text begins like a list of such dictionaries.
+fn is_python_list(head: &[u8]) -> bool {
+    let head = String::from_utf8_lossy(head);
+    head.trim_start_matches('\u{feff}')
+        .trim_start()
+        .strip_prefix('[')
+        .is_some_and(|rest| is_python_dict(rest.trim_start()))
+}
+
+/// Returns a command that prints `rows`, a Python generator of lines of JSON. `FILE` in it stands for the opened file.
+fn from_python(rows: &str, path: &Path) -> String {
+    let file = format!("open('{}', encoding='utf-8-sig')", python(path));
+    format!(
+        "convert them with `python -c \"import ast, json; [print(row) for row in ({})]\" > {}`",
+        rows.replace("FILE", &file),
+        quoted(&output(path, "jsonl"))
+    )
+}
+
 /// Returns a command that converts a table to lines of JSON, one for each row.
 fn table(path: &Path, delimiter: char) -> String {
     let delimiter = match delimiter {
@@ -373,7 +435,7 @@ fn table(path: &Path, delimiter: char) -> String {
     };
     format!(
         "convert it with `python -c \"import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open('{}', \
-         newline='', encoding='utf-8'){delimiter})]\" > {}`, with a column named text, or prompt and completion",
+         newline='', encoding='utf-8-sig'){delimiter})]\" > {}`, with a column named text, or prompt and completion",
         python(path),
         quoted(&output(path, "jsonl"))
     )
@@ -496,7 +558,30 @@ mod tests {
         let events = b"data: {\"text\": \"a\"}\n\ndata: {\"text\": \"b\"}\n\ndata: [DONE]\n";
         check("t.txt", events, "an event stream", "`sed -n 's/^data: *{/{/p' t.txt > t.jsonl`");
         let dicts = "{'text': 'a'}\n{'text': \"it's\"}\n".repeat(40);
-        check("t.txt", dicts.as_bytes(), "Python dictionaries", "ast.literal_eval(line)");
+        check("t.txt", dicts.as_bytes(), "Python dictionaries", "ast.literal_eval(line.strip().rstrip(','))");
+        let headed = format!("Data of run 7:\n{}", dicts.replace('\n', ",\n"));
+        check("t.txt", headed.as_bytes(), "Python dictionaries", "if line.lstrip().startswith('{')");
+        let list = format!("[{}]", dicts.trim_end().replace('\n', ",\n"));
+        check(
+            "t.txt",
+            list.as_bytes(),
+            "a list of Python dictionaries",
+            "in ast.literal_eval(open('t.txt', ",
+        );
+        let denied = "<?xml version=\"1.0\"?>\n<Error><Code>AccessDenied</Code></Error>";
+        for refusal in ["Entry not found", "404: Not Found\n", denied] {
+            check("t.txt", refusal.as_bytes(), "a server's error message", "download the file again");
+            check("t.csv", refusal.as_bytes(), "a server's error message", "download the file again");
+        }
+        let gated = "Access to dataset a/b is restricted. You must have access to it. Please log in.";
+        check("t.jsonl", gated.as_bytes(), "a server's error message", "need a login");
+        check(
+            "t.txt",
+            b"<?xml version=\"1.0\"?><!-- a --><head><title>",
+            "an HTML page",
+            "download the file again",
+        );
+        check("t", b"<head>\n<title>Sign in", "an HTML page", "download the file again");
         check("t.json", b"\n<!DOCTYPE html><p>Sign in", "an HTML page", "download the file again");
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 9\n";
         check("t.txt", pointer, "a git-lfs pointer", "`git lfs pull`");
@@ -564,6 +649,10 @@ mod tests {
             "text, lamp",
             "data: {a}\nand so on\n",
             "{'a' is a letter}\n",
+            "[{a list}]\n",
+            "Not found: a keeper of the lamp\n",
+            "Access to the lamp is restricted.\n",
+            "<heading>lamps",
             "",
         ];
         for text in texts {

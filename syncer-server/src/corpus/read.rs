@@ -340,7 +340,16 @@ mod tests {
     fn json_is_documents_under_any_name() {
         let line = r#"{"messages": []}"#;
         let list = "[\n  {\"instruction\": \"a\", \"output\": \"b\"}\n]";
-        let texts = [&format!("\u{feff}{line}\n\n{line}\n"), line, list, "{\"q\": 1}\n{\"q\": 2}\n"];
+        let between = format!("{line},\n{line},\n");
+        let headed = format!("// exported\n{}", format!("{line}\n").repeat(20));
+        let texts = [
+            &format!("\u{feff}{line}\n\n{line}\n"),
+            line,
+            list,
+            "{\"q\": 1}\n{\"q\": 2}\n",
+            &between,
+            &headed,
+        ];
         for text in texts {
             for name in ["chats.json", "chats.txt", "chats", "chats.jsonl", "chats.ndjson"] {
                 assert!(read_named(name, text).unwrap().has_documents(), "{name}: {text}");
