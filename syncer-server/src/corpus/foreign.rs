@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
 
+use super::memory::Budget;
 use super::records::KNOWN;
 use crate::errors::ServerError;
 
@@ -18,7 +19,7 @@ const UNPACK_RATIO_MAX: u64 = 256;
 const UNPACK_BYTES_MIN: u64 = 1 << 20;
 
 /// Bytes at the start of a file that identify its format.
-const HEAD_BYTES: usize = 512;
+pub const HEAD_BYTES: usize = 512;
 
 /// Extensions of downloaded data. A web page under such a name is an error; other files, such as program code, may
 /// begin like a web page.
@@ -49,25 +50,31 @@ pub struct Unpacked {
     pub packed_by: Option<&'static str>,
 }
 
-/// Returns the text in `bytes`, the content of the file at `path`.
+/// Refuses the file at `path` if `head`, its first [`HEAD_BYTES`] bytes, shows that it is neither text nor compressed.
+///
+/// # Errors
+/// `DataForm`, `DataBinary`, as those of [`text`].
+pub fn check_head(path: &Path, head: &[u8]) -> Result<(), ServerError> {
+    match compression(head) {
+        None => refuse_format(path, head, None).and_then(|()| refuse_zero(path, head)),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Returns the text in `bytes`, the content of the file at `path`, and counts it in `budget`.
 ///
 /// # Errors
 /// - `DataForm`: its format is not supported, it is damaged, or it unpacks to more than [`UNPACK_RATIO_MAX`] times its
 ///   size.
 /// - `DataBinary`: it is not UTF-8, or contains a zero byte.
-pub fn text(path: &Path, bytes: Vec<u8>) -> Result<Unpacked, ServerError> {
+/// - `Memory`: the text does not fit into `budget`.
+pub fn text(path: &Path, bytes: Vec<u8>, budget: &mut Budget) -> Result<Unpacked, ServerError> {
     let (bytes, packed_by) = match compression(&bytes) {
         None => (bytes, None),
-        Some(compression) => (compression.unpack(path, &bytes)?, Some(compression.name())),
+        Some(compression) => (compression.unpack(path, &bytes, budget)?, Some(compression.name())),
     };
-    let name = packed_by.map_or_else(|| path.to_owned(), |_| without_packing(path));
-    if let Some((found, remedy)) = format(&name, &bytes) {
-        let (found, remedy) = match packed_by {
-            None => (found.to_owned(), remedy),
-            Some(by) => (format!("{found}, packed by {by}"), format!("unpack it, and then {remedy}")),
-        };
-        return Err(ServerError::DataForm { path: path.to_owned(), found, remedy });
-    }
+    refuse_format(path, &bytes, packed_by)?;
+    budget.take(bytes.len() as u64)?;
     let mut text = utf8(path, bytes)?;
     // A byte order mark is no part of the text.
     if text.starts_with('\u{feff}') {
@@ -76,11 +83,25 @@ pub fn text(path: &Path, bytes: Vec<u8>) -> Result<Unpacked, ServerError> {
     Ok(Unpacked { text, packed_by })
 }
 
+/// Refuses `bytes`, packed by `packed_by`, if their format is not supported.
+fn refuse_format(path: &Path, bytes: &[u8], packed_by: Option<&str>) -> Result<(), ServerError> {
+    let name = packed_by.map_or_else(|| path.to_owned(), |_| without_packing(path));
+    let Some((found, remedy)) = format(&name, bytes) else { return Ok(()) };
+    let (found, remedy) = match packed_by {
+        None => (found.to_owned(), remedy),
+        Some(by) => (format!("{found}, packed by {by}"), format!("unpack it, and then {remedy}")),
+    };
+    Err(ServerError::DataForm { path: path.to_owned(), found, remedy })
+}
+
+fn refuse_zero(path: &Path, bytes: &[u8]) -> Result<(), ServerError> {
+    let Some(offset) = bytes.iter().position(|&byte| byte == 0) else { return Ok(()) };
+    let why = "is zero, which does not occur in text";
+    Err(ServerError::DataBinary { path: path.to_owned(), offset: offset as u64, why })
+}
+
 fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, ServerError> {
-    if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
-        let why = "is zero, which does not occur in text";
-        return Err(ServerError::DataBinary { path: path.to_owned(), offset: offset as u64, why });
-    }
+    refuse_zero(path, &bytes)?;
     String::from_utf8(bytes).map_err(|error| ServerError::DataBinary {
         path: path.to_owned(),
         offset: error.utf8_error().valid_up_to() as u64,
@@ -132,7 +153,8 @@ impl Compression {
         }
     }
 
-    fn unpack(self, path: &Path, bytes: &[u8]) -> Result<Vec<u8>, ServerError> {
+    /// Unpacks `bytes`, the content of the file at `path`, and stops where their text no longer fits into `budget`.
+    fn unpack(self, path: &Path, bytes: &[u8], budget: &Budget) -> Result<Vec<u8>, ServerError> {
         let bytes_max = UNPACK_RATIO_MAX.saturating_mul(bytes.len() as u64).max(UNPACK_BYTES_MIN);
         let unpack = match self {
             Self::Gzip => unpacked_by("gzip", path),
@@ -140,22 +162,27 @@ impl Compression {
         };
         let refused =
             |found: String, remedy: String| ServerError::DataForm { path: path.to_owned(), found, remedy };
+        let (limit, mut rest) = (bytes_max.min(budget.left()), bytes);
         let unpacked = match self {
-            Self::Gzip => take(MultiGzDecoder::new(bytes), bytes_max),
-            Self::Zstd => frames(bytes, bytes_max),
+            Self::Gzip => take(MultiGzDecoder::new(&mut rest), limit),
+            Self::Zstd => frames(&mut rest, limit),
         };
         let unpacked = unpacked.map_err(|error| {
             let remedy = format!("download it again if its end is missing, or {unpack}");
             refused(format!("{} data that cannot be unpacked ({error})", self.name()), remedy)
         })?;
-        match unpacked.len() as u64 > bytes_max {
-            false => Ok(unpacked),
-            true => {
-                let times = UNPACK_RATIO_MAX;
-                let found = format!("{} data that unpacks to more than {times} times its size", self.name());
-                Err(refused(found, unpack))
-            }
+        let found = unpacked.len() as u64;
+        if found > bytes_max {
+            let times = UNPACK_RATIO_MAX;
+            let found = format!("{} data that unpacks to more than {times} times its size", self.name());
+            return Err(refused(found, unpack));
         }
+        if found > limit {
+            // The rest is taken to unpack to as many times its size as the part before.
+            let share = (bytes.len() - rest.len()) as f64 / bytes.len() as f64;
+            budget.check(found.max((found as f64 / share) as u64))?;
+        }
+        Ok(unpacked)
     }
 }
 
@@ -166,16 +193,17 @@ fn take(reader: impl Read, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     Ok(unpacked)
 }
 
-/// Returns the content of all zstd frames in `bytes`; some programs write several. Stops as [`take`] does.
-fn frames(mut bytes: &[u8], bytes_max: u64) -> std::io::Result<Vec<u8>> {
+/// Returns the content of all zstd frames in `bytes`; some programs write several. Stops as [`take`] does, and leaves
+/// in `bytes` what it has not read.
+fn frames(bytes: &mut &[u8], bytes_max: u64) -> std::io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     while !bytes.is_empty() && unpacked.len() as u64 <= bytes_max {
         if let Some(rest) = after_skippable(bytes)? {
-            bytes = rest;
+            *bytes = rest;
             continue;
         }
         let left = bytes_max - unpacked.len() as u64;
-        let mut frame = StreamingDecoder::new(&mut bytes).map_err(std::io::Error::other)?;
+        let mut frame = StreamingDecoder::new(&mut *bytes).map_err(std::io::Error::other)?;
         frame.by_ref().take(left.saturating_add(1)).read_to_end(&mut unpacked)?;
     }
     Ok(unpacked)
@@ -490,7 +518,7 @@ mod tests {
     }
 
     fn read(name: &str, bytes: &[u8]) -> Result<Unpacked, String> {
-        text(Path::new(name), bytes.to_vec()).map_err(|error| error.to_string())
+        text(Path::new(name), bytes.to_vec(), &mut Budget::new(None)).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -521,6 +549,26 @@ mod tests {
         for (packed, by) in [(gzip(&zeros), "gzip"), (zstd(&zeros), "zstd")] {
             let why = read("bomb.gz", &packed).unwrap_err();
             assert!(why.contains(&format!("{by} data that unpacks to more than 256 times")), "{why}");
+        }
+    }
+
+    /// Goal: unpacking stops at the limit of the memory, and the error has the estimated need of the whole text.
+    #[test]
+    fn compressed_text_beyond_the_memory_is_refused() {
+        // Hexadecimal digits of squares pack to about half their size.
+        let plain: String = (0_u64..400_000).map(|i| format!("{:x}\n", i * i % 1_000_003)).collect();
+        for packed in [gzip(plain.as_bytes()), zstd(plain.as_bytes())] {
+            let read = |memory| text(Path::new("a.txt"), packed.clone(), &mut Budget::new(Some(memory)));
+            let size = plain.len() as u64;
+            assert_eq!(read(10 * size).unwrap().text.len() as u64, size);
+            let Err(ServerError::Memory { needed, available }) = read(4 * size) else { panic!("it fits") };
+            assert!(available.0 == 4 * size && (6 * size..14 * size).contains(&needed.0), "{needed}");
+            assert!(matches!(read(9), Err(ServerError::Memory { .. })));
+            // Other files of the run have used the memory.
+            let mut used = Budget::new(Some(12 * size));
+            used.take(size).unwrap();
+            let error = text(Path::new("a.txt"), packed.clone(), &mut used).unwrap_err();
+            assert_eq!(error.exit_code(), 18, "{error}");
         }
     }
 
@@ -606,7 +654,7 @@ mod tests {
         let check = |name: &str, bytes: &[u8], result: &str| {
             let path = dir.path().join(name);
             std::fs::write(&path, bytes).unwrap();
-            let why = text(&path, bytes.to_vec()).unwrap_err().to_string();
+            let why = text(&path, bytes.to_vec(), &mut Budget::new(None)).unwrap_err().to_string();
             let result = dir.path().join(result);
             let is_named =
                 |before: &str, after: &str| why.contains(&format!("{before}{}{after}", result.display()));

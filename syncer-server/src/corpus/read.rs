@@ -1,14 +1,14 @@
 //! Text from a file, a folder, or a built-in source.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use archipelago_cli::available_bytes;
 use archipelago_core::data::{grammar, pictures};
 
 use super::documents::Lines;
 use super::foreign::{self, Unpacked, is_called};
+use super::memory::Budget;
 use super::records::{TextKind, detect_kind};
 use crate::config::{BuiltIn, DataSource, ServeConfig};
 use crate::errors::ServerError;
@@ -132,7 +132,7 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
 pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
     let corpus_bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
     if !matches!(config.data, Some(DataSource::BuiltIn(BuiltIn::Austen) | DataSource::Path(_))) {
-        super::check_memory(config.corpus_bytes.0, available_bytes())?;
+        Budget::of_machine().check(config.corpus_bytes.0)?;
     }
     let (text, entropy_floor) = match config.data.as_ref().unwrap_or(&DataSource::BuiltIn(BuiltIn::Grammar)) {
         DataSource::BuiltIn(BuiltIn::Grammar) => {
@@ -149,11 +149,13 @@ pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
 
 fn read_path(path: &Path) -> Result<Source, ServerError> {
     let (mut read, files) = (Vec::new(), files(path)?);
-    // A file that no longer exists causes an error when it is read.
+    files.iter().try_for_each(|file| check_head(file))?;
+    // Packed files count by their own size here, and by that of their text while they are unpacked.
     let bytes = files.iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.len()).sum();
-    super::check_memory(bytes, available_bytes())?;
+    let mut budget = Budget::of_machine();
+    budget.check(bytes)?;
     for path in files {
-        let unpacked = read_file(&path)?;
+        let unpacked = read_file(&path, &mut budget)?;
         let kind = detect_kind(&unpacked.text);
         read.push((path, unpacked, kind));
     }
@@ -250,10 +252,19 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ServerError> {
     Ok(())
 }
 
-fn read_file(path: &Path) -> Result<Unpacked, ServerError> {
+/// Refuses a file that is no text by its first bytes, since it may be too large to be read whole.
+fn check_head(path: &Path) -> Result<(), ServerError> {
+    let mut head = Vec::new();
+    let found =
+        fs::File::open(path).and_then(|file| file.take(foreign::HEAD_BYTES as u64).read_to_end(&mut head));
+    found.map_err(|source| ServerError::DataUnreadable { path: path.to_owned(), source })?;
+    foreign::check_head(path, &head)
+}
+
+fn read_file(path: &Path, budget: &mut Budget) -> Result<Unpacked, ServerError> {
     let bytes = fs::read(path);
     let bytes = bytes.map_err(|source| ServerError::DataUnreadable { path: path.to_owned(), source })?;
-    foreign::text(path, bytes)
+    foreign::text(path, bytes, budget)
 }
 
 #[cfg(test)]
@@ -317,6 +328,21 @@ mod tests {
     fn text_beyond_memory_is_refused() {
         let config = ServeConfig { corpus_bytes: archipelago_cli::Bytes(u64::MAX), ..ServeConfig::default() };
         assert!(matches!(read(&config).map(|_| ()), Err(ServerError::Memory { .. })));
+    }
+
+    #[test]
+    fn files_that_are_no_text_are_refused_before_they_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("large.parquet");
+        fs::write(&path, b"PAR1").unwrap();
+        // A sparse file: reading it whole would fail for lack of memory.
+        fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        let why = read_path(&path).unwrap_err().to_string();
+        assert!(why.contains("is a Parquet file"), "{why}");
+        fs::write(&path, b"").unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        let why = read_path(&path).unwrap_err().to_string();
+        assert!(why.contains("byte 0 is zero"), "{why}");
     }
 
     #[test]
