@@ -83,6 +83,15 @@ pub fn text(path: &Path, bytes: Vec<u8>, budget: &mut Budget) -> Result<Unpacked
     Ok(Unpacked { text, packed_by })
 }
 
+/// Remedy for data that no conversion of characters makes text.
+const BINARY_REMEDY: &str = "write the text that is in it to a UTF-8 file, or leave it out";
+
+/// Returns true if `bytes` begin with control characters that no text has.
+fn is_binary(bytes: &[u8]) -> bool {
+    let head = &bytes[..bytes.len().min(HEAD_BYTES)];
+    head.iter().any(|&byte| byte < b'\t' || (0x0e..0x1a).contains(&byte))
+}
+
 /// Refuses `bytes`, packed by `packed_by`, if their format is not supported.
 fn refuse_format(path: &Path, bytes: &[u8], packed_by: Option<&str>) -> Result<(), ServerError> {
     let name = packed_by.map_or_else(|| path.to_owned(), |_| without_packing(path));
@@ -97,7 +106,7 @@ fn refuse_format(path: &Path, bytes: &[u8], packed_by: Option<&str>) -> Result<(
 fn refuse_zero(path: &Path, bytes: &[u8]) -> Result<(), ServerError> {
     let Some(offset) = bytes.iter().position(|&byte| byte == 0) else { return Ok(()) };
     let why = "is zero, which does not occur in text";
-    Err(ServerError::DataBinary { path: path.to_owned(), offset: offset as u64, why })
+    Err(ServerError::DataBinary { path: path.to_owned(), offset: offset as u64, why, remedy: BINARY_REMEDY })
 }
 
 fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, ServerError> {
@@ -106,6 +115,10 @@ fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, ServerError> {
         path: path.to_owned(),
         offset: error.utf8_error().valid_up_to() as u64,
         why: "is not the start of a UTF-8 character",
+        remedy: match is_binary(error.as_bytes()) {
+            true => BINARY_REMEDY,
+            false => "convert it to UTF-8 or leave it out",
+        },
     })
 }
 
@@ -224,7 +237,8 @@ fn after_skippable(bytes: &[u8]) -> std::io::Result<Option<&[u8]>> {
 /// Returns the format of `bytes` and how to convert it, if the format is known but not supported.
 fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
     let head = &bytes[..bytes.len().min(HEAD_BYTES)];
-    archive(path, head).or_else(|| document(path, head)).or_else(|| text_form(path, head))
+    let by_kind = archive(path, head).or_else(|| document(path, head)).or_else(|| binary(path, head));
+    by_kind.or_else(|| text_form(path, head))
 }
 
 /// Returns the kind of an archive or of compressed data, and how to unpack it.
@@ -245,6 +259,7 @@ fn archive(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
         () if begins(b"PK\x03\x04") && !is_called(path, &WORD_PROCESSOR) => {
             ("a zip archive", unpack("unzip"))
         }
+        () if begins(b"\xff\x06\0\0sNaPpY") => ("snappy data", unpacked_by("snzip", path)),
         () if begins(b"7z\xbc\xaf\x27\x1c") => ("a 7-Zip archive", unpack("7z x")),
         () if begins(b"Rar!\x1a\x07") => ("a RAR archive", unpack("unrar x")),
         () if head.get(257..262) == Some(b"ustar") => ("a tar archive", unpack("tar xkf")),
@@ -292,6 +307,73 @@ fn document(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
         () => return None,
     };
     Some(found)
+}
+
+/// Returns the kind of a file of a program, and what to do with it.
+fn binary(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
+    let begins = |magic: &[u8]| head.starts_with(magic) && is_binary(head);
+    let by_pandas = |kind: &str| {
+        format!(
+            "convert it with `python -c \"import pandas; pandas.read_{kind}('{}').to_json('{}', orient='records', \
+             lines=True)\"`",
+            python(path),
+            python(&output(path, "jsonl"))
+        )
+    };
+    let found = match () {
+        () if begins(b"Obj\x01") => (
+            "an Avro file",
+            format!(
+                "convert it with `python -c \"import fastavro, json; [print(json.dumps(row)) for row in \
+                 fastavro.reader(open('{}', 'rb'))]\" > {}`",
+                python(path),
+                quoted(&output(path, "jsonl"))
+            ),
+        ),
+        () if begins(b"ORC") => ("an ORC file", by_pandas("orc")),
+        () if begins(b"FEA1") => ("a Feather file", by_pandas("feather")),
+        () if begins(b"\x93NUMPY") => {
+            ("an array of NumPy", "give the text that the array was made from".to_owned())
+        }
+        () if begins(b"\x80") && head.get(1).is_some_and(|version| (2..=5).contains(version)) => {
+            ("a Python pickle", "write its texts to lines of JSON with the program that made it".to_owned())
+        }
+        () if begins(b"\x89HDF\r\n\x1a\n") => {
+            ("an HDF5 file", "write its texts to lines of JSON, for example with h5py".to_owned())
+        }
+        () if begins(b"GGUF") || head.get(8..10) == Some(b"{\"") && head.get(5..8) == Some(&[0; 3]) => {
+            ("the weights of a model", "leave it out; --init begins a run with a model's folder".to_owned())
+        }
+        () if begins(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1") => (
+            "a file of Microsoft Office, or of Windows",
+            "save a document as UTF-8 text, or leave the file out".to_owned(),
+        ),
+        () => {
+            let encoding = utf16(head)?;
+            ("UTF-16 text without a byte order mark", recoded(encoding, path))
+        }
+    };
+    Some(found)
+}
+
+/// Returns the name of the encoding if `head` is the beginning of UTF-16 text without a byte order mark. Such text has no
+/// control characters, and at least every sixteenth character is ASCII: a blank, for example.
+fn utf16(head: &[u8]) -> Option<&'static str> {
+    const ASCII_SHARE: usize = 16;
+    let ascii = |order: fn([u8; 2]) -> u16| {
+        let units = head.chunks_exact(2).map(|pair| order([pair[0], pair[1]]));
+        let chars: Vec<_> = char::decode_utf16(units).collect();
+        // The limit may cut the last character in half.
+        let whole = &chars[..chars.len().saturating_sub(1)];
+        let is_text = |c: &Result<char, _>| c.as_ref().is_ok_and(|c| !c.is_control() || c.is_whitespace());
+        let count = whole.iter().filter(|c| c.as_ref().is_ok_and(char::is_ascii)).count();
+        if whole.iter().all(is_text) && count * ASCII_SHARE >= whole.len() { count } else { 0 }
+    };
+    match (ascii(u16::from_le_bytes), ascii(u16::from_be_bytes)) {
+        (0, 0) => None,
+        (little, big) if little > big => Some("UTF-16LE"),
+        _ => Some("UTF-16BE"),
+    }
 }
 
 /// Returns the kind of a text that needs conversion before training, and how to convert it.
@@ -644,7 +726,47 @@ mod tests {
         check("t.txt", b"\xff\xfe\0\0l\0\0\0", "UTF-32 text", "`iconv -f UTF-32 -t UTF-8 t.txt");
         check("t.txt", b"<!-- a -->\n<!doctype html><p>", "an HTML page", "download the file again");
         check("t.rtf", b"{\\rtf1 a}", "a word processor", "`pandoc -f rtf");
-        check("t.bin", b"ab\0", "not UTF-8 text", "byte 2 is zero");
+        check(
+            "t.bin",
+            b"ab\0",
+            "not UTF-8 text (byte 2 is zero",
+            "write the text that is in it to a UTF-8 file",
+        );
+        check("t.txt", b"caf\xe9", "not UTF-8 text (byte 3", "convert it to UTF-8 or leave it out");
+        check("t.bin", b"\x01\x02\xe9", "not UTF-8 text (byte 2", "write the text that is in it");
+    }
+
+    #[test]
+    fn binary_formats_are_refused_with_a_remedy() {
+        let check = |name: &str, bytes: &[u8], found: &str, remedy: &str| {
+            let why = read(name, bytes).unwrap_err();
+            assert!(why.contains(found) && why.contains(remedy) && !why.contains('\n'), "{why}");
+        };
+        for text in ["lamp", "свет маяка\r\nво тьме", &"the lamp 💡 ".repeat(99)] {
+            let units = || text.encode_utf16();
+            let little: Vec<u8> = units().flat_map(u16::to_le_bytes).collect();
+            let big: Vec<u8> = units().flat_map(u16::to_be_bytes).collect();
+            check("t.csv", &little, "UTF-16 text without", "`iconv -f UTF-16LE -t UTF-8 t.csv > t.utf8.txt`");
+            check("t.txt", &big, "UTF-16 text without", "`iconv -f UTF-16BE -t UTF-8 t.txt > t.utf8.txt`");
+        }
+        check("t.sz", b"\xff\x06\0\0sNaPpY", "snappy data", "`snzip -dc t.sz > t`");
+        check(
+            "t.avro",
+            b"Obj\x01\x04",
+            "an Avro file",
+            "fastavro.reader(open('t.avro', 'rb'))]\" > t.jsonl`",
+        );
+        check("t.orc", b"ORC\x0a\x01", "an ORC file", "pandas.read_orc('t.orc').to_json('t.jsonl'");
+        check("t.feather", b"FEA1\0\0", "a Feather file", "pandas.read_feather('t.feather')");
+        check("t.npy", b"\x93NUMPY\x01\0", "an array of NumPy", "the text that the array was made from");
+        check("t.pkl", b"\x80\x04\x95\x05\0", "a Python pickle", "lines of JSON");
+        check("t.h5", b"\x89HDF\r\n\x1a\n\0", "an HDF5 file", "h5py");
+        check("t.safetensors", b"\x40\0\0\0\0\0\0\0{\"a\":", "the weights of a model", "--init");
+        check("t.gguf", b"GGUF\x03\0\0\0", "the weights of a model", "--init");
+        check("Thumbs.db", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Microsoft Office", "leave the file out");
+        for text in ["ORCs live here", "FEA1 and GGUF", "Objects", "\u{80}a", "lamps \u{1b}[1m\u{1e}"] {
+            assert_eq!(read("t.txt", text.as_bytes()).unwrap().text, text);
+        }
     }
 
     /// Goal: no command writes to its input or to an existing file.

@@ -124,6 +124,7 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
 /// so are all files called `….jsonl`.
 ///
 /// # Errors
+/// - `Config`: the path is empty.
 /// - `DataUnreadable`: the data is missing or cannot be read.
 /// - `DataEmpty`: the data contains no text.
 /// - `DataBinary`, `DataForm`: a file is not UTF-8 text, or its format is not supported.
@@ -148,6 +149,10 @@ pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
 }
 
 fn read_path(path: &Path) -> Result<Source, ServerError> {
+    if path.as_os_str().is_empty() {
+        let why = "--data is empty: give it a UTF-8 text file or a folder of them, or leave it out for built-in text";
+        return Err(ServerError::Config { why: why.to_owned() });
+    }
     let (mut read, files) = (Vec::new(), files(path)?);
     files.iter().try_for_each(|file| check_head(file))?;
     // Packed files count by their own size here, and by that of their text while they are unpacked.
@@ -166,7 +171,11 @@ fn read_path(path: &Path) -> Result<Source, ServerError> {
         |path: &Path, kind: &TextKind| is_of_lines(path) || *kind == TextKind::Records { is_known: true };
     let is_record =
         |path: &Path, kind: &TextKind| is_of_lines(path) || matches!(kind, TextKind::Records { .. });
-    let first = read.iter().find(|(path, _, kind)| is_known(path, kind));
+    let of_lines = || read.iter().filter(|(path, _, kind)| is_known(path, kind));
+    // Data sets have parts for training and for tests.
+    let is_train =
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains("train"));
+    let first = of_lines().find(|(path, ..)| is_train(path)).or_else(|| of_lines().next());
     let other = read.iter().find(|(path, _, kind)| !is_record(path, kind));
     match (first, other) {
         (Some((lines, ..)), Some((other, ..))) => {
@@ -298,6 +307,8 @@ mod tests {
         check("zero.bin", b"ab\0c", 6);
         check("latin1.txt", b"caf\xe9", 6);
         assert_eq!(read_path(&dir.path().join("none.txt")).unwrap_err().exit_code(), 4);
+        let why = read_path(Path::new("")).unwrap_err().to_string();
+        assert!(why.contains("--data is empty: give it"), "{why}");
     }
 
     #[test]
@@ -447,6 +458,11 @@ mod tests {
         fs::write(dir.path().join("c.txt"), "three\n").unwrap();
         let error = read_dir().map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("a.JSONL") && error.to_string().contains("c.txt"), "{error}");
+        fs::write(dir.path().join("z-train.jsonl"), "3\n").unwrap();
+        let train = dir.path().join("z-train.jsonl");
+        let why = read_dir().map(|_| ()).unwrap_err().to_string();
+        assert!(why.contains(&format!("give --data {}, or", train.display())), "{why}");
+        fs::remove_file(train).unwrap();
         for name in ["a.JSONL", "b.jsonl"] {
             fs::write(dir.path().join(name), "\n").unwrap();
         }
