@@ -412,7 +412,10 @@ mod tests {
             "\"Hope\" is the thing with feathers\n",
             "\"Who keeps the lamp?\"\n\"I do,\" said he.\n",
             "\"Who keeps the lamp?\"",
-            "// settings\n{\"name\": \"a lamp of the harbour, with a keeper who is awake at night and sleeps by day in the house below it\"}\n",
+            concat!(
+                "// settings\n{\"name\": \"a lamp of the harbour, with a keeper who is awake at night ",
+                "and sleeps by day in the house below it\"}\n"
+            ),
             "The answer is\n{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"c\"}\n",
             "[1, 2]\n[3, 4]\n[5, 6]\n",
             "the keeper",
