@@ -356,8 +356,8 @@ fn binary(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
     Some(found)
 }
 
-/// Returns the name of the encoding if `head` is the beginning of UTF-16 text without a byte order mark. Such text has no
-/// control characters, and at least every sixteenth character is ASCII: a blank, for example.
+/// Returns the name of the encoding if `head` is the beginning of UTF-16 text without a byte order mark. Such text has
+/// no control characters, and at least one in sixteen characters is ASCII, such as a blank.
 fn utf16(head: &[u8]) -> Option<&'static str> {
     const ASCII_SHARE: usize = 16;
     let ascii = |order: fn([u8; 2]) -> u16| {
@@ -406,7 +406,8 @@ fn text_form(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
         () if all_lines(head, 0, is_python_dict) || is_download && all_lines(head, 1, is_python_dict) => (
             "Python dictionaries, which are not JSON",
             from_python(
-                "json.dumps(ast.literal_eval(line.strip().rstrip(','))) for line in FILE if line.lstrip().startswith('{')",
+                "json.dumps(ast.literal_eval(line.strip().rstrip(','))) for line in FILE \
+                 if line.lstrip().startswith('{')",
                 path,
             ),
         ),

@@ -1,5 +1,5 @@
-//! Records of a text: JSON values, either in sequence or in one list. Values in sequence may have commas between them, or
-//! record separators (RFC 7464) before them.
+//! Records of a text: JSON values, either in sequence or in one list. Values in sequence may have commas between them,
+//! or record separators (RFC 7464) before them.
 
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
@@ -7,8 +7,8 @@ use serde_json::{Deserializer, Value};
 /// Maximum number of values to read for detecting the kind of a text.
 const PROBED_MAX: usize = 4;
 
-/// Largest part of a text, as its denominator, that may be outside of JSON values if the text is meant as JSON. The rest
-/// may be a heading, comments, or damaged values.
+/// Denominator of the largest share of a text that may be outside of JSON values if the text is meant as JSON: a
+/// heading, comments, or damaged values.
 const STRAY_SHARE: usize = 10;
 
 /// Record separator of JSON text sequences (RFC 7464).

@@ -158,8 +158,8 @@ fn tool(function: Value) -> Value {
     Value::Object(pairs.map(|(key, value)| (key.to_owned(), value)).into_iter().collect())
 }
 
-/// Converts a message of OpenAI's older interface: a `function_call` is a call of a tool, and the role `function` is the
-/// role `tool`.
+/// Converts a message of OpenAI's older interface: a `function_call` is a call of a tool, and the role `function` is
+/// the role `tool`.
 fn convert_function(object: &mut Map) {
     if object.get("role").is_some_and(|role| role == "function") {
         object.insert("role".into(), "tool".into());

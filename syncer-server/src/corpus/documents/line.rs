@@ -93,8 +93,8 @@ fn refuse_other_names(object: &Map) -> Result<(), String> {
     let why = match (find(&QUESTIONS), find(&REPLIES)) {
         (Some("instruction"), Some("output")) => return Ok(()),
         (Some("prompt"), Some(reply)) => format!(
-            "it has no \"completion\": rename \"{reply}\" to that if it follows the prompt directly; for a question and its \
-             answer, rename \"prompt\" to \"instruction\"{}",
+            "it has no \"completion\": rename \"{reply}\" to that if it follows the prompt directly; for a \
+             question and its answer, rename \"prompt\" to \"instruction\"{}",
             if reply == "output" { String::new() } else { format!(" and \"{reply}\" to \"output\"") }
         ),
         (Some(question), Some(reply)) => {
