@@ -97,7 +97,7 @@ fn a_run_from_a_folder_needs_only_its_own_after_a_kill() {
 
 /// Goal: a run with missing or damaged files does not start from scratch over the rest, and names the file.
 #[test]
-fn what_is_missing_or_damaged_is_named() {
+fn missing_and_damaged_files_are_named() {
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start(&FLAGS);
     let _learner = syncer.learner("anne");

@@ -114,7 +114,7 @@ fn a_file_system_that_fills_up_halts_the_run_and_loses_nothing() {
 
 /// Goal: a syncer does not start if it could not write, names the file, and starts once it can.
 #[test]
-fn a_disk_that_takes_nothing_at_the_start_is_named() {
+fn an_unwritable_disk_is_named_at_the_start() {
     if is_left_out() {
         return;
     }
@@ -141,7 +141,7 @@ fn a_disk_that_takes_nothing_at_the_start_is_named() {
 
 /// Goal: failed snapshots are reported and do not affect the run, because its tape goes on.
 #[test]
-fn a_run_goes_on_without_snapshots_and_says_so() {
+fn failed_snapshots_are_reported_and_the_run_continues() {
     if is_left_out() {
         return;
     }

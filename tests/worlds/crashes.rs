@@ -102,7 +102,7 @@ fn crashes_lose_no_receipt_and_merge_nothing_twice() {
 /// Goal: on a disk that fails at times or is full, crashes and power losses at any time lose no decision that a learner
 /// received. The run goes on once the disk works.
 #[test]
-fn a_disk_that_fails_loses_nothing_that_was_told() {
+fn a_failing_disk_loses_no_receipt() {
     let (points, failures, told) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     for_seeds(worlds(360), |seed| {
         let mut rng = Rng::stream(seed, 0xfa11);

@@ -109,7 +109,7 @@ fn a_free_rider_does_not_end_a_run() {
 /// Goal: next to slow learners, two learners that claim the maximum of steps cannot set the pace of the rounds, which
 /// would shrink honest updates. After the first minutes they are credited like at most twenty honest ones.
 #[test]
-fn claims_beside_slow_learners_set_no_pace() {
+fn claims_next_to_slow_learners_set_no_pace() {
     for_seeds(5, |seed| {
         let run = |liars| {
             let mut world = world(seed, liars, Attack::Claims, |toys| {

@@ -76,7 +76,7 @@ fn on_a_good_network_all_but_the_last_steps_are_merged() {
 /// Goal: if step times vary, rounds are as frequent as with constant step times. Some learners are stragglers, so that
 /// the median lies outside the middle of the similar ones.
 #[test]
-fn steps_that_scatter_bring_rounds_no_more_seldom() {
+fn varying_step_times_do_not_make_rounds_rarer() {
     for_seeds(5, |seed| {
         let rounds = |jitter| {
             let mut toys = Toys::new(8);
