@@ -1,6 +1,6 @@
 //! Chromium and Firefox for the tests of the pages.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{env, fs, thread};
 
 use super::stages::call;
