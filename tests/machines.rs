@@ -39,7 +39,7 @@ impl Between {
         self.flags_with(role, &self.folder.path().join("blobs"))
     }
 
-    /// Returns the same flags, with states in another folder.
+    /// Returns the flags of a process with this role that stores states in the folder `blobs`.
     fn flags_with(&self, role: &str, blobs: &Path) -> Vec<String> {
         let blobs = format!("file://{}", blobs.display());
         let part = ["--role", role, "--bus", &self.bus, "--blobs", &blobs, "--cluster", "test"];
@@ -121,7 +121,7 @@ fn processes_of_one_run_are_killed_and_the_others_go_on() {
 
 /// Goal: an unavailable service is reported in a sentence.
 #[test]
-fn what_is_missing_is_said_in_a_sentence() {
+fn a_missing_service_is_one_sentence() {
     let said = |flags: &[&str]| {
         let place = tempfile::tempdir().expect("a folder");
         let serve = Command::new(program("syncer-server"))
@@ -148,7 +148,7 @@ fn doctor(mut command: Command, flags: &[String]) -> (Option<i32>, String) {
 
 /// Goal: `doctor` reports on the shared services, before a run and during it, and creates nothing there.
 #[test]
-fn a_doctor_looks_at_what_stands_between_and_leaves_it() {
+fn doctor_checks_shared_services_without_changing_them() {
     let between = Between::start();
     let ask = |flags: &[String]| doctor(Command::new(program("syncer-server")), flags);
     let flags = between.flags("owner");
@@ -190,7 +190,7 @@ fn a_doctor_looks_at_what_stands_between_and_leaves_it() {
 
 /// Goal: a folder that cannot be written is found before a run needs it.
 #[test]
-fn a_doctor_finds_a_full_folder_and_one_that_can_only_be_read() {
+fn doctor_finds_full_and_read_only_folders() {
     if small_disk::is_left_out() {
         return;
     }

@@ -91,7 +91,7 @@ fn bad_input_has_a_sentence_and_a_code() {
 }
 
 #[test]
-fn who_answers_nobody_is_named() {
+fn inspection_without_a_syncer_names_the_address() {
     let dir = tempfile::tempdir().unwrap();
     for verb in ["status", "history", "learners", "events"] {
         let (code, out, said) = run(&[verb, "--url", "http://127.0.0.1:1"]);
@@ -103,7 +103,7 @@ fn who_answers_nobody_is_named() {
 }
 
 #[test]
-fn whoever_reads_no_more_has_read_enough() {
+fn validate_succeeds_if_its_output_pipe_is_closed() {
     let (reader, answers) = std::io::pipe().unwrap();
     drop(reader);
     let dir = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ fn whoever_reads_no_more_has_read_enough() {
 }
 
 #[test]
-fn doctor_and_validate_tell_what_holds() {
+fn doctor_and_validate_report_their_checks() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("run");
     let place = place.to_str().unwrap();
@@ -163,7 +163,7 @@ fn foreign_folders_are_left_as_they_are() {
 }
 
 #[test]
-fn damage_absence_and_what_cannot_be_read_differ() {
+fn missing_damaged_and_unreadable_runs_have_different_errors() {
     let place = tempfile::tempdir().unwrap();
     let check = |dir: &str, code: i32, part: &str| {
         let dir = place.path().join(dir);
@@ -192,7 +192,7 @@ fn damage_absence_and_what_cannot_be_read_differ() {
 
 /// Goal: environment variables for `serve` do not affect commands that inspect a run.
 #[test]
-fn variables_divert_no_look() {
+fn inspection_ignores_variables_of_serve() {
     for verb in ["status", "history", "learners", "events"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_syncer-server"));
         command.args([verb, "--url", "http://127.0.0.1:1"]).env_clear();
@@ -227,7 +227,7 @@ fn open_once(arguments: &[&str]) -> String {
 
 #[cfg(unix)]
 #[test]
-fn a_class_has_a_real_text_and_goes_on_with_it() {
+fn a_classroom_run_keeps_its_text() {
     let place = tempfile::tempdir().unwrap();
     let dir = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
     let text = |dir: &str| -> serde_json::Value {
@@ -294,10 +294,11 @@ fn a_run_goes_on_with_its_own_settings() {
     );
 }
 
-/// Goal: warnings about a text appear before the run begins and at its start, and an error names a changed text.
+/// Goal: `validate` and the start of a run warn about a text whose format may be unintended, and an error says that the
+/// text of a run has changed.
 #[cfg(unix)]
 #[test]
-fn a_text_that_may_be_meant_otherwise_is_told() {
+fn ambiguous_and_changed_texts_are_reported() {
     let place = tempfile::tempdir().unwrap();
     let write = |name: &str, line: &str, times: usize| {
         let path = place.path().join(name);
@@ -354,7 +355,7 @@ fn full() -> Option<fs::File> {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_ends_nothing() {
+fn serve_continues_if_its_log_cannot_be_written() {
     let Some(full) = full() else { return };
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
@@ -390,7 +391,7 @@ fn a_log_that_cannot_be_written_ends_nothing() {
 }
 
 #[test]
-fn results_that_cannot_be_written_are_a_failure_and_a_closed_pipe_is_none() {
+fn unwritable_results_fail_unless_the_pipe_is_closed() {
     let Some(full) = full() else { return };
     let dir = tempfile::tempdir().unwrap();
     let data = words(dir.path());

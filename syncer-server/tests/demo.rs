@@ -1,4 +1,4 @@
-//! Tests of `demo` without a run, and of the guard as a process.
+//! Tests of the exit codes of `demo`, and of the guard, which ends a program when its own standard input closes.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test: the helper may panic")]
 
@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// Returns the exit code of the demo with these flags, and its last message.
+/// Runs the demo with `flags`. Returns its exit code and the last line of its standard error.
 fn demo(flags: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_syncer-server"))
         .arg("demo")
@@ -39,7 +39,8 @@ fn a_wrong_flag_is_code_2() {
     assert_eq!(demo(&["--headless", "--learners", "0"]).0, Some(1));
 }
 
-/// Starts a guarded shell that runs `script`. Returns it with the script's process id and the folder.
+/// Starts a guard with `flags` whose program is a shell that runs `script`. Returns the guard, the script's process id,
+/// and the folder with its output.
 fn guarded(script: &str, flags: &[&str], folder: &str) -> (Child, String, PathBuf) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
     let _ = fs::remove_dir_all(&folder);
@@ -60,7 +61,7 @@ fn guarded(script: &str, flags: &[&str], folder: &str) -> (Child, String, PathBu
 }
 
 #[test]
-fn the_program_dies_with_the_pipe() {
+fn guard_kills_its_program_when_the_pipe_closes() {
     let (mut guard, pid, _) = guarded("exec sleep 600", &[], "dies");
     assert!(is_alive(&pid));
     drop(guard.stdin.take());
@@ -69,7 +70,7 @@ fn the_program_dies_with_the_pipe() {
 }
 
 #[test]
-fn what_the_program_has_started_dies_too() {
+fn guard_with_children_kills_the_programs_children() {
     let (mut guard, _, folder) = guarded("sleep 600 & echo $!; wait", &["--children"], "children");
     let child = loop {
         let said = fs::read_to_string(folder.join("out")).unwrap_or_default();
@@ -91,7 +92,7 @@ fn what_the_program_has_started_dies_too() {
     panic!("{child} is still there");
 }
 
-/// Returns true if the process `pid` runs. A process that has ended but was not reaped does not count.
+/// Returns true if the process `pid` runs. A zombie does not.
 fn is_alive(pid: &str) -> bool {
     let state = match fs::read_to_string("/proc/self/stat") {
         // `pid (name) state …`
@@ -107,7 +108,7 @@ fn is_alive(pid: &str) -> bool {
 }
 
 #[test]
-fn the_programs_end_and_words_come_through() {
+fn guard_passes_on_exit_code_and_output() {
     let (mut guard, _, folder) = guarded("echo out; echo err >&2; exit 7", &[], "ends");
     let _open = guard.stdin.take();
     assert_eq!(guard.wait().unwrap().code(), Some(7));

@@ -73,7 +73,7 @@ fn a_copy_keeps_secrets_and_is_not_written_over() {
 /// Goal: a run resumes from an older backup. Learners that know more than the backup fetch the parameters again, keep
 /// training, and are merged again.
 #[test]
-fn learners_that_were_told_more_go_on_with_an_older_copy() {
+fn learners_continue_after_a_return_to_an_older_backup() {
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start(&flags(&[]));
     let mut learners = LEARNERS.map(|name| syncer.learner(name));

@@ -115,7 +115,7 @@ fn a_killed_learner_comes_back_and_is_merged_again() {
 /// Goal: a syncer that is killed and restarted resumes the run. Its learners reconnect by themselves under their old
 /// ids, having trained on.
 #[test]
-fn a_killed_syncer_goes_on_where_it_was() {
+fn a_killed_syncer_resumes_the_run() {
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start(&SMALL);
     let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
@@ -258,7 +258,7 @@ fn an_update_that_is_no_number_is_refused() {
     assert!(status["fates"]["refused"]["not_finite"].as_u64() >= Some(1), "{status:#}");
 }
 
-/// Goal: the same on real text, if it is available.
+/// Goal: the held-out loss also falls on real text, if the text is available.
 #[test]
 fn real_text_trains_too() {
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/tinyshakespeare.txt");

@@ -39,7 +39,7 @@ fn json(name: &str, arguments: &[&str]) -> Value {
 
 /// Goal: an invite is valid once, even if the syncer is killed; the account moves with the key; a ban ends access.
 #[test]
-fn a_guest_is_taken_in_once_moves_and_is_banned() {
+fn an_invite_is_used_once_a_key_moves_and_a_ban_holds() {
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start(&[&SMALL[..], &["--invite", "personal"]].concat());
     let folder = syncer.folder();
@@ -91,7 +91,7 @@ fn a_guest_is_taken_in_once_moves_and_is_banned() {
 
 /// Goal: a rotated token is no longer valid.
 #[test]
-fn a_rotated_token_is_dead() {
+fn a_rotated_token_is_invalid() {
     let _machine = whole_machine();
     let syncer = SyncerProcess::start(&SMALL);
     let folder = syncer.folder();

@@ -25,10 +25,10 @@ const FLAGS: [&str; 13] = [
     "--no-eval",
 ];
 
-/// Goal: a syncer killed at any time knows, after its restart, every update that a learner was told was merged. Its
-/// tape replays to the same state to the bit.
+/// Goal: a syncer that is killed at any time and restarted knows every update that a receipt called merged. Its tape
+/// replays to the same state to the bit.
 #[test]
-fn kills_lose_nothing_that_a_learner_was_told() {
+fn kills_lose_no_merged_receipt() {
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start(&FLAGS);
     let mut others = [syncer.learner("anne"), syncer.learner("bert")];
@@ -97,7 +97,7 @@ fn a_run_from_a_folder_needs_only_its_own_after_a_kill() {
 
 /// Goal: a run with missing or damaged files does not start from scratch over the rest, and names the file.
 #[test]
-fn what_is_missing_or_damaged_is_named() {
+fn missing_and_damaged_files_are_named() {
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start(&FLAGS);
     let _learner = syncer.learner("anne");
@@ -145,11 +145,11 @@ fn what_is_missing_or_damaged_is_named() {
 }
 
 /// Goal: a full disk is reported at once, and no update is merged that could not be stored. The run goes on by itself
-/// once there is room.
+/// once the disk has space.
 #[test]
-fn a_disk_that_is_full_halts_the_run_and_room_lets_it_go_on() {
+fn a_full_disk_halts_the_run_until_there_is_space() {
     let _machine = whole_machine();
-    // Largest file size in bytes: room for a snapshot, and for some seconds of updates.
+    // Maximum file size in bytes: a snapshot and some seconds of updates fit.
     let mut syncer = SyncerProcess::start_with_files_up_to(3 << 20, &FLAGS);
     let mut learner = syncer.learner("anne");
     let full = syncer.wait_until("the disk is full", |status| !status["disk"]["tapeFault"].is_null());

@@ -26,7 +26,7 @@ fn example() -> PathBuf {
 }
 
 /// Returns the losses that a learner printed, in order, and the number of its merged updates.
-fn told(learner: &Output) -> (Vec<f32>, u64) {
+fn printed_results(learner: &Output) -> (Vec<f32>, u64) {
     let said = String::from_utf8_lossy(&learner.stdout);
     assert!(learner.status.success(), "{said}\n{}", String::from_utf8_lossy(&learner.stderr));
     let losses = said.lines().filter_map(|line| line.split_once(", loss ")?.1.parse::<f32>().ok());
@@ -41,7 +41,7 @@ fn words(said: &Output) -> String {
 /// Goal: two learners made from the docs train a custom model in one run: updates of both are merged, and the loss
 /// falls. The run resumes after a restart, and its model is exported under its own names.
 #[test]
-fn a_model_of_ones_own_is_trained_over_the_network() {
+fn a_custom_model_is_trained_over_the_network() {
     let _machine = whole_machine();
     let example = example();
     let folder = tempfile::tempdir().unwrap();
@@ -69,7 +69,7 @@ fn a_model_of_ones_own_is_trained_over_the_network() {
     // The initial parameters give equal scores to all bytes.
     let untrained = 256_f32.ln();
     for learner in learners {
-        let (losses, merged) = told(&learner.wait_with_output().unwrap());
+        let (losses, merged) = printed_results(&learner.wait_with_output().unwrap());
         assert!(losses.last().is_some_and(|last| *last < untrained - 1.5), "{losses:?}");
         assert!(merged > 0, "nothing of it was merged");
     }

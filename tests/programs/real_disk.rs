@@ -1,5 +1,5 @@
-//! Tests of a real syncer with learners on disks that fill up, are read-only, fail or hang. It must report the fault,
-//! lose nothing that a learner was told, and go on by itself.
+//! Tests of a real syncer with learners on disks that fill up, are read-only, fail or hang. The syncer must report the
+//! fault, lose no decision that a learner received, and go on by itself.
 //!
 //! Full and read-only disks are file systems of a few MiB. Those tests are skipped if mounting is not permitted, or
 //! with `cargo xtask test --without mounts`. Faults that a mounted file system cannot produce are injected into the
@@ -17,12 +17,13 @@ use archipelago_tests::witness::{assert_known, witness};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-/// Room for a snapshot, for SQLite's write-ahead log, and for some seconds of updates.
+/// Size of the disk in bytes: a snapshot, SQLite's write-ahead log, and some seconds of updates fit on it.
 const DISK_BYTES: u64 = 8 * MIB;
 /// Time limit for reporting a disk fault, in seconds.
-const SAID_WITHIN_S: f64 = 5.0;
-/// Forms in which `/v1/events` reports a fault and its end.
+const REPORT_WITHIN_S: f64 = 5.0;
+/// Form in which `/v1/events` reports a fault.
 const TROUBLE: &str = r#""kind":"trouble""#;
+/// Form in which `/v1/events` reports the end of a fault.
 const MENDED: &str = r#""kind":"mended""#;
 
 /// Returns the flags of a small run.
@@ -30,18 +31,19 @@ fn flags(snapshot_every: &str) -> Vec<&str> {
     [&SMALL_RUN[..], &["--no-eval", "--snapshot-every", snapshot_every]].concat()
 }
 
-/// Waits until the syncer reports that the disk cannot be written, which it must do soon and everywhere.
-fn is_said(syncer: &mut SyncerProcess, news: &EventStream, troubles: usize) -> Value {
+/// Waits until the syncer reports in its status that the disk cannot be written. Checks that it does so within
+/// [`REPORT_WITHIN_S`], is not ready, and reports it to watchers, `troubles` times in total.
+fn wait_for_disk_fault(syncer: &mut SyncerProcess, news: &EventStream, troubles: usize) -> Value {
     let status = syncer.wait_until("it says so", |status| !status["disk"]["tapeFault"].is_null());
     let waited_s = number(&status["disk"], "unsavedAgeS");
-    assert!(waited_s < SAID_WITHIN_S, "said after {waited_s} s: {}", status["disk"]);
+    assert!(waited_s < REPORT_WITHIN_S, "said after {waited_s} s: {}", status["disk"]);
     assert!(syncer.get("/readyz").is_err(), "it takes no learners");
     syncer.wait_until("its watchers hear of it", |_| news.count(TROUBLE) >= troubles);
     status
 }
 
 /// Checks that nothing is merged while the disk cannot be written. Returns the number of rounds before.
-fn stands_still(syncer: &mut SyncerProcess) -> f64 {
+fn assert_no_merges(syncer: &mut SyncerProcess) -> f64 {
     let mut last = syncer.try_status().expect("it answers");
     let still = syncer.wait_until("what was under way ends", |status| {
         let is_same =
@@ -58,7 +60,7 @@ fn stands_still(syncer: &mut SyncerProcess) -> f64 {
 }
 
 /// Waits until the syncer merges again by itself.
-fn goes_on(syncer: &mut SyncerProcess) {
+fn wait_for_merges(syncer: &mut SyncerProcess) {
     let rounds = number(&syncer.try_status().expect("it answers"), "rounds");
     syncer.wait_until("it goes on", |status| {
         status["disk"]["tapeFault"].is_null() && number(status, "rounds") > rounds + 20.0
@@ -67,8 +69,8 @@ fn goes_on(syncer: &mut SyncerProcess) {
 }
 
 /// Goal: a file system that fills up under load is reported within 5 s, and no update is merged that could not be
-/// stored. Once there is room, the run goes on. Everything that learners were told survives a kill at that time. A
-/// syncer that stops on a full disk reports that it could not save everything.
+/// stored. Once it has space, the run goes on. A kill at that time loses no decision that a learner received. A syncer
+/// that stops on a full disk reports that it could not save everything.
 #[test]
 fn a_file_system_that_fills_up_halts_the_run_and_loses_nothing() {
     if is_left_out() {
@@ -80,18 +82,18 @@ fn a_file_system_that_fills_up_halts_the_run_and_loses_nothing() {
     let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
     let count = Arc::new(AtomicU64::new(0));
     let watching = witness(syncer.address, 0, Arc::clone(&count));
-    let full = is_said(&mut syncer, &news, 1);
+    let full = wait_for_disk_fault(&mut syncer, &news, 1);
     let why = full["disk"]["tapeFault"].as_str().unwrap();
     assert!(["No space left", "full"].iter().any(|words| why.contains(words)), "{why}");
     assert!(count.load(Ordering::Relaxed) > 0, "the witness was told of nothing before");
-    stands_still(&mut syncer);
+    assert_no_merges(&mut syncer);
     syncer.small_disk().resize(8 * DISK_BYTES);
-    goes_on(&mut syncer);
+    wait_for_merges(&mut syncer);
     syncer.wait_until("its watchers hear of it", |_| news.count(MENDED) >= 1);
 
     syncer.small_disk().fill();
-    is_said(&mut syncer, &news, 2);
-    let rounds = stands_still(&mut syncer);
+    wait_for_disk_fault(&mut syncer, &news, 2);
+    let rounds = assert_no_merges(&mut syncer);
     syncer.kill();
     let (told, _) = watching.join().unwrap();
     let replayed = syncer.replay();
@@ -99,12 +101,12 @@ fn a_file_system_that_fills_up_halts_the_run_and_loses_nothing() {
     syncer.small_disk().free();
     syncer.restart();
     assert_known(syncer.address, &told, "killed while the disk was full");
-    goes_on(&mut syncer);
+    wait_for_merges(&mut syncer);
     assert!(learners.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
 
     let news = EventStream::listen(syncer.address, "/v1/events");
     syncer.small_disk().fill();
-    is_said(&mut syncer, &news, 1);
+    wait_for_disk_fault(&mut syncer, &news, 1);
     let (code, words) = syncer.stop();
     assert_eq!(code, Some(15), "{words}");
     assert!(words.contains(syncer.folder().to_str().unwrap()), "{words}");
@@ -112,7 +114,7 @@ fn a_file_system_that_fills_up_halts_the_run_and_loses_nothing() {
 
 /// Goal: a syncer does not start if it could not write, names the file, and starts once it can.
 #[test]
-fn a_disk_that_takes_nothing_at_the_start_is_named() {
+fn an_unwritable_disk_is_named_at_the_start() {
     if is_left_out() {
         return;
     }
@@ -134,26 +136,26 @@ fn a_disk_that_takes_nothing_at_the_start_is_named() {
     syncer.small_disk().set_read_only(false);
     syncer.restart();
     assert!(number(&syncer.try_status().unwrap(), "rounds") >= rounds);
-    goes_on(&mut syncer);
+    wait_for_merges(&mut syncer);
 }
 
 /// Goal: failed snapshots are reported and do not affect the run, because its tape goes on.
 #[test]
-fn a_run_goes_on_without_snapshots_and_says_so() {
+fn failed_snapshots_are_reported_and_the_run_continues() {
     if is_left_out() {
         return;
     }
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start_on_small_disk(8 * DISK_BYTES, &flags("500ms"));
     let _learner = syncer.learner("anne");
-    goes_on(&mut syncer);
+    wait_for_merges(&mut syncer);
     let is_short = |status: &Value| status["alerts"][0]["kind"] == "diskNearlyFull";
     let status = syncer.wait_until("it says that its disk is nearly full", is_short);
     assert!(status["alerts"][0]["text"].as_str().unwrap().contains("free some space"), "{status:#}");
     syncer.small_disk().set_folder_read_only("snapshots", true);
     let status = syncer.wait_until("it says so", |status| !status["disk"]["snapshotFault"].is_null());
     assert!(status["disk"]["tapeFault"].is_null(), "{status:#}");
-    goes_on(&mut syncer);
+    wait_for_merges(&mut syncer);
     assert!(syncer.get("/metrics").unwrap().contains("\narchipelago_snapshot_fault 1\n"));
     assert!(syncer.get("/v1/log").unwrap().contains(TROUBLE));
     syncer.wait_until("there is an alert", |status| status["alerts"][0]["kind"] == "diskFault");
@@ -166,8 +168,8 @@ fn a_run_goes_on_without_snapshots_and_says_so() {
     assert!(syncer.try_status().unwrap()["disk"]["snapshotFault"].is_null());
 }
 
-/// Goal: a disk that becomes read-only, loses writes, or hangs is reported within 5 s and loses nothing that a learner
-/// was told. The run goes on once the disk works again. A start on a faulty disk names the fault, too.
+/// Goal: a disk that becomes read-only, loses writes, or hangs is reported within 5 s, and no decision that a learner
+/// received is lost. The run goes on once the disk works again. A start on a faulty disk names the fault, too.
 #[test]
 fn a_disk_that_fails_halts_the_run_and_loses_nothing() {
     if std::env::consts::OS != "linux" {
@@ -183,13 +185,13 @@ fn a_disk_that_fails_halts_the_run_and_loses_nothing() {
     for (nth, fault) in [DiskFault::ReadOnly, DiskFault::SyncFails, DiskFault::Hangs].into_iter().enumerate()
     {
         syncer.faulty_disk().set(fault);
-        is_said(&mut syncer, &news, nth + 1);
-        stands_still(&mut syncer);
+        wait_for_disk_fault(&mut syncer, &news, nth + 1);
+        assert_no_merges(&mut syncer);
         syncer.faulty_disk().set(DiskFault::None);
-        goes_on(&mut syncer);
+        wait_for_merges(&mut syncer);
     }
     syncer.faulty_disk().set(DiskFault::SyncFails);
-    is_said(&mut syncer, &news, 4);
+    wait_for_disk_fault(&mut syncer, &news, 4);
     syncer.kill();
     let (told, _) = watching.join().unwrap();
     syncer.faulty_disk().set(DiskFault::ReadOnly);
@@ -200,7 +202,7 @@ fn a_disk_that_fails_halts_the_run_and_loses_nothing() {
     syncer.restart();
     assert_known(syncer.address, &told, "killed while the disk failed");
     assert!(number(&syncer.try_status().unwrap(), "rounds") >= number(&replayed, "merges"));
-    goes_on(&mut syncer);
+    wait_for_merges(&mut syncer);
     assert!(learners.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
     syncer.faulty_disk().set(DiskFault::ReadOnly);
     let (code, words) = syncer.stop();

@@ -32,7 +32,7 @@ fn merged(list: &Value, name: &str) -> f64 {
     number(&figures(list, name), "tokensMerged")
 }
 
-/// Sends an order about the run `name`. Returns the program's output.
+/// Runs `syncer-server run` with the verb `what` for the run `name`. Returns the program's output.
 fn order(syncer: &SyncerProcess, what: &str, name: &str, flags: &[&OsStr]) -> String {
     let url = format!("http://{}", syncer.address);
     let runs = syncer.folder();
@@ -57,7 +57,7 @@ fn settings(folder: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn three_runs_train_and_the_third_loses_nothing_by_what_befalls_the_others() {
+fn actions_on_one_run_do_not_affect_another() {
     let _alone = whole_machine();
     let mut syncer = SyncerProcess::start_several(&[]);
     let file = settings(&syncer.folder());

@@ -26,13 +26,13 @@ fn silent_sockets_harm_no_connected_learner() {
     let mut silent: Vec<TcpStream> = Vec::new();
     let (tries, mut turned_away) = (120, 0);
     for turn in 0..tries {
-        // The oldest sockets close, and more are opened than there is room for.
+        // The oldest sockets close, and more sockets are opened than the syncer can hold.
         let gone = silent.len().saturating_sub(400);
         silent.drain(..gone);
         for _ in 0..40 {
             silent.extend(TcpStream::connect_timeout(&syncer.address, Duration::from_millis(200)));
         }
-        // Closing the oldest sockets frees their places, so that another peer occasionally gets one.
+        // Closing the oldest sockets frees connections, so that another peer occasionally gets one.
         if turn % 10 == 9 && syncer.get("/v1/status").is_err() {
             turned_away += 1;
         }

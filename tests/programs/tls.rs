@@ -49,7 +49,7 @@ fn run(name: &str, arguments: &[&str]) -> Output {
 /// Goal: printed links use TLS, and a learner that trusts the authority trains and downloads over it. A learner that
 /// does not trust it, or that uses plain text, reports a remedy.
 #[test]
-fn a_learner_trains_over_tls_with_an_authority_of_ones_own() {
+fn a_learner_trains_over_tls_with_a_private_authority() {
     let _machine = whole_machine();
     let dir = tempfile::tempdir().unwrap();
     let [ca, cert, key] = certificates(dir.path());

@@ -33,7 +33,7 @@ pub const SMALL_RUN: [&str; 10] = [
 /// Locks the machine's cores for one test at a time.
 ///
 /// # Panics
-/// Never: an earlier failed test does not matter.
+/// Never. A panic in an earlier test is ignored.
 pub fn whole_machine() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,7 +59,8 @@ impl SyncerProcess {
         Self::start_with(flags, |_| SyncerEnvironment::One)
     }
 
-    /// As [`Self::start`], with a run in each folder below [`Self::folder`]; the status is that of `/v1/runs`.
+    /// Starts a syncer as [`Self::start`] does, with a run in each folder below [`Self::folder`]. The status is that of
+    /// `/v1/runs`.
     ///
     /// # Panics
     /// If it does not come up.
@@ -68,7 +69,7 @@ impl SyncerProcess {
         Self::start_with(flags, |_| SyncerEnvironment::Several)
     }
 
-    /// As [`Self::start`], with a largest file size, as if the disk were full beyond it.
+    /// Starts a syncer as [`Self::start`] does, with a maximum file size, as if the disk were full beyond it.
     ///
     /// # Panics
     /// If it does not come up.
@@ -77,7 +78,7 @@ impl SyncerProcess {
         Self::start_with(flags, |_| SyncerEnvironment::Limited(file_bytes_max))
     }
 
-    /// As [`Self::start`], with a largest number of open files and sockets.
+    /// Starts a syncer as [`Self::start`] does, with a maximum number of open files and sockets.
     ///
     /// # Panics
     /// If it does not come up.
@@ -86,7 +87,7 @@ impl SyncerProcess {
         Self::start_with(flags, |_| SyncerEnvironment::Crowded(descriptors_max))
     }
 
-    /// As [`Self::start`], with its folder on a separate file system with room for `bytes`.
+    /// Starts a syncer as [`Self::start`] does, with its folder on a separate file system of `bytes` bytes.
     ///
     /// # Panics
     /// If it does not come up, or mounting is not permitted.
@@ -95,7 +96,7 @@ impl SyncerProcess {
         Self::start_with(flags, |folder| SyncerEnvironment::OnSmallDisk(SmallDisk::mount(folder, bytes)))
     }
 
-    /// As [`Self::start`], with its folder on a disk with injected faults.
+    /// Starts a syncer as [`Self::start`] does, with its folder on a disk with injected faults.
     ///
     /// # Panics
     /// If it does not come up, or there is no C compiler.
@@ -104,7 +105,7 @@ impl SyncerProcess {
         Self::start_with(flags, |folder| SyncerEnvironment::OnFaultyDisk(FaultyDisk::new(folder)))
     }
 
-    /// Returns the separate file system.
+    /// Returns the separate file system of the syncer's folder.
     ///
     /// # Panics
     /// If the folder is on a common disk.
@@ -117,7 +118,7 @@ impl SyncerProcess {
         }
     }
 
-    /// Returns the disk with injected faults.
+    /// Returns the disk with injected faults that holds the syncer's folder.
     ///
     /// # Panics
     /// If the folder is on a common disk.
@@ -152,10 +153,10 @@ impl SyncerProcess {
         assert!(lifted.is_ok_and(|status| status.success()), "the limit cannot be lifted");
     }
 
-    /// Returns the body of a response with 200 to `GET path`.
+    /// Returns the body of the response to `GET path`, which must have status 200.
     ///
     /// # Errors
-    /// As [`get`].
+    /// Those of [`get`].
     pub fn get(&self, path: &str) -> std::io::Result<String> {
         get(self.address, path)
     }
@@ -174,7 +175,7 @@ impl SyncerProcess {
         self.await_answer();
     }
 
-    /// As [`Self::restart`], with other settings.
+    /// Restarts the syncer as [`Self::restart`] does, with other settings.
     pub fn restart_with(&mut self, flags: &[&str]) {
         self.starts_with(flags);
         self.restart();
@@ -234,13 +235,13 @@ impl SyncerProcess {
         self.log().lines().last().unwrap_or_default().to_owned()
     }
 
-    /// Returns the folder of its run or runs. Learners store downloads next to it, in `cache`.
+    /// Returns the folder of the syncer's run or runs. Learners store downloads next to it, in `cache`.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         self.dir.path().join("run")
     }
 
-    /// Returns its `/v1/status`, if it answers.
+    /// Returns the syncer's `/v1/status`, if it answers.
     #[must_use]
     pub fn try_status(&self) -> Option<Value> {
         let path = if matches!(self.serves, SyncerEnvironment::Several) { RUNS } else { STATUS };
@@ -248,7 +249,7 @@ impl SyncerProcess {
         serde_json::from_str(&body).ok()
     }
 
-    /// Polls the status until `done`. Returns that status.
+    /// Polls the status until `done` returns true for it. Returns that status.
     ///
     /// # Panics
     /// With the last status and log, if that does not happen in time.
@@ -273,7 +274,7 @@ impl SyncerProcess {
     /// Waits until a new snapshot exists.
     ///
     /// # Panics
-    /// As [`Self::wait_until`].
+    /// As [`Self::wait_until`] does.
     pub fn wait_for_snapshot(&mut self) {
         let folder = self.seen("snapshots");
         let before = newest_snapshot(&folder);
@@ -296,7 +297,7 @@ impl SyncerProcess {
         self.learner_on("cpu", name)
     }
 
-    /// As [`Self::learner`], at `path` below the syncer's address.
+    /// Starts a learner as [`Self::learner`] does, at `path` below the syncer's address.
     ///
     /// # Panics
     /// If the program cannot be started.
@@ -305,7 +306,7 @@ impl SyncerProcess {
         self.join(&format!("{}{path}", self.url()), "cpu", name)
     }
 
-    /// As [`Self::learner`], with `engine`: `cpu` or `gpu`.
+    /// Starts a learner as [`Self::learner`] does, with `engine`: `cpu` or `gpu`.
     ///
     /// # Panics
     /// If the program cannot be started.
@@ -339,7 +340,7 @@ impl SyncerProcess {
         ended(&mut self.child, "syncer", &log)
     }
 
-    /// Returns the path of `name` in its folder, as seen from this process.
+    /// Returns the path of `name` in the run's folder, as seen from this process.
     fn seen(&self, name: &str) -> PathBuf {
         match &self.serves {
             SyncerEnvironment::OnSmallDisk(disk) => disk.path(name),
@@ -529,10 +530,10 @@ pub fn replay(dir: &Path) -> Value {
     replay_by(Command::new(program("syncer-server")), dir)
 }
 
-/// As [`replay`], with a given command.
+/// Replays the tape as [`replay`] does, with the given command.
 pub(crate) fn replay_by(mut syncer: Command, dir: &Path) -> Value {
     let syncer = syncer.args(["replay", "--json", "--dir"]).arg(dir);
-    told(&syncer.output().expect("syncer-server can be started"))
+    json_output(&syncer.output().expect("syncer-server can be started"))
 }
 
 /// Copies the run in `dir` to `to`. Returns the program's output.
@@ -541,7 +542,7 @@ pub(crate) fn replay_by(mut syncer: Command, dir: &Path) -> Value {
 /// If it cannot be copied.
 #[must_use]
 pub fn backup(dir: &Path, to: &Path) -> Value {
-    told(&run(&["backup".as_ref(), "--json".as_ref(), "--dir".as_ref(), dir.as_ref(), to.as_ref()]))
+    json_output(&run(&["backup".as_ref(), "--json".as_ref(), "--dir".as_ref(), dir.as_ref(), to.as_ref()]))
 }
 
 /// Exports the model of the run in `dir` to `out`, with the additional flags `more`.
@@ -565,7 +566,7 @@ pub fn run(arguments: &[&OsStr]) -> Output {
     Command::new(program("syncer-server")).args(arguments).output().expect("syncer-server can be started")
 }
 
-fn told(output: &Output) -> Value {
+fn json_output(output: &Output) -> Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("a line of JSON")
 }

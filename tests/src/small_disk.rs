@@ -10,12 +10,12 @@ use tempfile::TempDir;
 
 use crate::processes::kill;
 
-/// Variable that skips the tests on such a disk.
+/// Environment variable that skips the tests on mounted disks if its value is `no`.
 const SWITCH: &str = "ARCHIPELAGO_TEST_MOUNTS";
 /// File that takes up the free space, in the root of the disk.
 const BALLAST: &str = "ballast";
 
-/// Returns true if the tests on such a disk are skipped, and prints the reason: they are switched off, or mounting is
+/// Returns true if the tests on mounted disks are skipped, and prints the reason: they are switched off, or mounting is
 /// not permitted.
 #[must_use]
 #[expect(clippy::print_stdout, reason = "what a test leaves out stands in its output")]
@@ -34,18 +34,18 @@ fn may(flags: &[&str]) -> bool {
     tried.is_ok_and(|status| status.success())
 }
 
-/// Mounted file system; dropping it unmounts it.
+/// Mounted file system. Dropping it unmounts it.
 #[derive(Debug)]
 pub struct SmallDisk {
     /// Process that keeps the namespace until its standard input ends.
     keeper: Child,
     mounted_at: PathBuf,
-    /// True if this process is root only inside the namespace.
+    /// True if the mounting process is root only inside the namespace.
     is_rootless: bool,
 }
 
 impl SmallDisk {
-    /// Creates `path` and mounts a file system with room for `bytes` there.
+    /// Creates `path` and mounts a file system of `bytes` bytes there.
     ///
     /// # Panics
     /// If the system refuses.
@@ -80,14 +80,14 @@ impl SmallDisk {
         command
     }
 
-    /// Returns the path of `name` on it, for processes outside the namespace.
+    /// Returns the path of `name` on the file system, for processes outside the namespace.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.keeper.id()));
         root.join(self.mounted_at.strip_prefix("/").expect("it is mounted at an absolute path")).join(name)
     }
 
-    /// Sets its size to `bytes`.
+    /// Sets the size of the file system to `bytes`.
     ///
     /// # Panics
     /// If the system refuses.
@@ -95,7 +95,7 @@ impl SmallDisk {
         self.mount_again(&format!("remount,size={bytes}"), &self.mounted_at);
     }
 
-    /// Makes it read-only, or writable again. None of its files may be open for writing.
+    /// Makes the file system read-only, or writable again. None of its files may be open for writing.
     ///
     /// # Panics
     /// If the system refuses.
@@ -103,7 +103,7 @@ impl SmallDisk {
         self.mount_again(if is_read_only { "remount,ro" } else { "remount,rw" }, &self.mounted_at);
     }
 
-    /// Makes the folder `name` on it read-only, or writable again, even while a process works in it.
+    /// Makes the folder `name` on the file system read-only, or writable again, even while a process works in it.
     ///
     /// # Panics
     /// If the system refuses.
@@ -120,7 +120,7 @@ impl SmallDisk {
         succeed(self.inside("mount").args(["-o", how]).arg(path));
     }
 
-    /// Fills it completely.
+    /// Fills the file system completely.
     ///
     /// # Panics
     /// If a write fails for another reason.
@@ -189,7 +189,7 @@ pub struct FaultyDisk {
 }
 
 impl FaultyDisk {
-    /// Puts `folder` on such a disk, for the programs of [`Self::under`].
+    /// Puts `folder` on a disk with injected faults, for the programs of [`Self::under`].
     ///
     /// # Panics
     /// If there is no C compiler.

@@ -96,7 +96,7 @@ impl RawSocket {
         }
     }
 
-    /// Sends `payload` as one binary frame; a `Hello` of [`hello`] is signed first.
+    /// Sends `payload` as one binary frame. A `Hello` with an identity of [`hello`] is signed first.
     pub fn send_frame(&mut self, payload: &[u8]) {
         let signed = match (decode(payload), self.challenge) {
             (Ok(Message::Hello(hello)), Some(challenge)) => {
@@ -196,14 +196,14 @@ fn key(number: u8) -> SigningKey {
     SigningKey::from_bytes(&[number; 32])
 }
 
-/// Returns `hello` of a test key, signed for `challenge`.
+/// Returns `hello`, whose identity is a test key, with its signature for `challenge`.
 fn signed(hello: Hello, challenge: &Challenge) -> Hello {
     let mut keys = (0..=u8::MAX).map(key);
     let key = keys.find(|key| key.verifying_key().to_bytes() == hello.identity.0).expect("a key of ours");
     Hello { signature: Signature(key.sign(&challenge.text()).to_bytes()), ..hello }
 }
 
-/// Returns a valid introduction without its signature, which depends on the connection.
+/// Returns a valid `Hello` without its signature, which depends on the connection.
 #[must_use]
 pub fn hello(identity: u8) -> Hello {
     Hello {

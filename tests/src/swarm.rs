@@ -12,14 +12,14 @@ use archipelago_sim::world::{
 
 use crate::toys::Toys;
 
-/// Parameters of a toy.
+/// Number of parameters of a toy.
 const VALUES: u64 = 220;
 /// Rate of the slowest link, in bytes per second: 0.25 Mbit/s.
 const RATE_MIN: u64 = 31_250;
 /// Longest transfer time of all parameters on a link at two bytes each, in milliseconds.
 const BASE_MS_MAX: u64 = 10_000;
 
-/// Random world.
+/// Configuration of a random world.
 pub struct Swarm {
     /// Machines, syncer and shells.
     pub toys: Toys,
@@ -28,7 +28,7 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    /// Returns the world of `seed`, with up to `machines_max` machines.
+    /// Returns the configuration for `seed`, with up to `machines_max` machines.
     ///
     /// # Panics
     /// Not for any seed.
@@ -49,7 +49,7 @@ impl Swarm {
         downlink.unconfirmed_bytes_min /= weight;
         downlink.history_bytes_min /= weight;
         let exchange = if is_usual { usual_exchange() } else { exchange(&mut rng) };
-        // The simulation delivers a body as a whole; in reality each of its chunks is a sign of life.
+        // The simulation delivers a body as a whole; in reality each of its chunks shows that the peer is alive.
         let value_bytes = if exchange.code == Code::F32 { 4 } else { 1 };
         let body_bytes = value_bytes * VALUES.div_ceil(exchange.fragments.into()) * weight;
         let rates = toys.machines.iter().filter_map(|machine| machine.link.bytes_per_s);
@@ -82,7 +82,8 @@ impl Swarm {
         World::new(seed, spec, Toy::layout(), Box::new(|_| Box::new(Toy::new()))).expect("a run of toys")
     }
 
-    /// Returns the time within which each unhindered learner is merged again and again, by machine, in milliseconds.
+    /// Returns, for each machine, the time in milliseconds within which its learner is merged again if nothing hinders
+    /// it.
     ///
     /// It is the sum of these waits:
     /// - the reconnection;
@@ -111,7 +112,7 @@ impl Swarm {
         machines.iter().map(|machine| common_ms + own_ms(machine) + farthest_ms).collect()
     }
 
-    /// Returns the faults in `from..until` by time, with their repairs.
+    /// Returns the faults in `from..until` and their repairs, by time.
     #[must_use]
     pub fn troubles(&self, seed: u64, from: Millis, until: Millis) -> Vec<(Millis, Fault)> {
         let mut rng = Rng::stream(seed, 0x5a5);
@@ -167,8 +168,8 @@ impl Swarm {
     }
 }
 
-/// Returns two crashes in a row, the second perhaps before the first snapshot after the restart. Perhaps the newest
-/// snapshot is damaged, as in a power loss, and the start then takes seconds.
+/// Returns two crashes in a row. The second one may come before the first snapshot after the restart. The newest
+/// snapshot may be damaged, as in a power loss; the start then takes seconds.
 fn crashes(rng: &mut Rng, begin: Millis) -> Vec<(Millis, Fault)> {
     let (mut at, mut plan) = (begin, Vec::new());
     for _ in 0..2 {
@@ -258,13 +259,13 @@ fn exchange(rng: &mut Rng) -> ExchangeSpec {
         3 => Code::F32,
         _ => Code::Int4,
     };
-    // Not the two policies that remember a position. Another version may arrive before the receipt; the position is
-    // then invalid, and its report counts twice.
+    // Not the two policies that remember a position. Another version may arrive before the receipt. The position is
+    // then invalid, and its progress would be merged twice.
     let apply = match rng.below(10) {
         0 => ApplyPolicy::Overwrite,
         _ => ApplyPolicy::Keep { residue: true },
     };
-    // The last is the default, and 1 bit needs at least 32.
+    // The last one is the default. A code of 1 bit needs at least 32.
     let block = [32, 64, 256][rng.below(3) as usize];
     ExchangeSpec {
         fragments: rng.between(1, 8) as u16,

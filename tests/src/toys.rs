@@ -1,4 +1,4 @@
-//! Worlds of toys: thousands of whole runs in seconds.
+//! Worlds with toy models: thousands of whole runs in seconds.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use archipelago_sim::world::{LinkSpec, MachineSpec, Rng, ShellSpec, Toy, World, 
 
 use crate::processes::{SyncerProcess, export, number};
 
-/// Configuration of a world of toys; each test changes the part that it is about.
+/// Configuration of a world of toys. Each test changes the part that it is about.
 #[derive(Clone, Debug)]
 pub struct Toys {
     /// Machines of the world.
@@ -28,7 +28,7 @@ pub struct Toys {
 }
 
 impl Toys {
-    /// Returns `count` machines with 100 ms a step on a good network, and more data than they can use.
+    /// Returns a world of `count` machines with 100 ms a step on a good network, and more data than they can use.
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Toys {
         self.world_with(seed, |_| {})
     }
 
-    /// Creates the world, with a run that `change` has changed.
+    /// Creates the world, after `change` has changed its run.
     ///
     /// # Panics
     /// If the run is invalid.
@@ -108,7 +108,8 @@ pub fn crowd(seed: u64) -> Toys {
     toys
 }
 
-/// Runs for `ms` milliseconds in steps of a second, and checks every invariant after each.
+/// Runs `world` for `ms` milliseconds of virtual time in steps of one second, and checks every invariant after each
+/// step.
 ///
 /// # Panics
 /// With the seed, if an invariant is broken.
@@ -166,7 +167,7 @@ pub fn steps(world: &World) -> Vec<u64> {
     world.machines().iter().map(|machine| machine.steps).collect()
 }
 
-/// Returns the learner on a machine, by the name that it gave.
+/// Returns the learner on machine `machine`, found by its name.
 #[must_use]
 pub fn learner(world: &World, machine: usize) -> Option<LearnerId> {
     let name = format!("machine {machine}");
@@ -176,7 +177,7 @@ pub fn learner(world: &World, machine: usize) -> Option<LearnerId> {
 /// Returns the loss of Θ.
 ///
 /// # Panics
-/// If there is no time without a merge within a second.
+/// If merges are in progress for a whole second.
 pub fn loss(world: &mut World) -> f32 {
     let quiet = |world: &World| world.syncer().is_some_and(|syncer| syncer.theta().is_some());
     assert!(world.run_until(1_000, 1, quiet), "no moment without a merge");
@@ -203,18 +204,18 @@ pub fn seeds(count: u64) -> Range<u64> {
     range.unwrap_or_else(|| panic!("seeds are FROM..UNTIL, not {asked}"))
 }
 
-/// Runs `test` for each seed in `0..count` on two threads, and names the seeds that fail.
+/// Runs `test` for each seed in `0..count` on two threads, and prints the seeds that fail.
 ///
 /// # Panics
-/// As the first `test` that does.
+/// If `test` panics for a seed.
 pub fn for_seeds(count: u64, test: impl Fn(u64) + Sync) {
     for_seeds_in(0..count, test);
 }
 
-/// Runs `test` for each of `seeds` on two threads, also after a failure, and names the first ten that fail.
+/// Runs `test` for each of `seeds` on two threads, also after a failure, and prints the first ten that fail.
 ///
 /// # Panics
-/// As the last `test` that does.
+/// If `test` panics for a seed.
 pub fn for_seeds_in(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
     let (next, failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
     let work = || {

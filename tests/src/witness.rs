@@ -1,4 +1,4 @@
-//! Learner that records what it is told, for a comparison with a later syncer.
+//! Learner that records its receipts, for a comparison with a later syncer.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,14 +12,15 @@ use archipelago_core::wire::{Fate, FragmentId, LearnerState, Message, Progress, 
 
 use crate::socket::{RawSocket, SocketData};
 
-/// Key of the witness.
+/// Number of the witness's identity.
 const WITNESS: u8 = 9;
 
-/// Last update of each fragment that the witness was told was merged.
+/// For each fragment, the serial number of the last update that a receipt to the witness called merged.
 pub type LastMerged = BTreeMap<FragmentId, Serial>;
 
-/// Joins the run at `address` as a learner that records what it is told, until its connection ends. `count` counts its
-/// merges. Its updates are numbered from after `serial_first`. Returns the record and its last number.
+/// Joins the run at `address` as a learner that records its receipts, until its connection ends. Increments `count` for
+/// each merged update. The serial numbers of its updates begin after `serial_first`. Returns the record and the last
+/// serial number.
 ///
 /// # Panics
 /// In its thread, if the run has no model.
@@ -80,7 +81,7 @@ pub fn witness(
     })
 }
 
-/// Checks that the syncer at `address` knows everything that a witness was `told`.
+/// Checks that the syncer at `address` knows every merged update in the record `told`.
 ///
 /// # Panics
 /// If it does not, with `when`.

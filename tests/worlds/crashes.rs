@@ -1,5 +1,5 @@
-//! Crashes of the syncer at any time, with loss of unsynced data: everything that learners were told survives, nothing
-//! is merged twice, and damage is named.
+//! Crashes of the syncer at any time, with loss of unsynced data: no decision that a learner received is lost, no
+//! update is merged twice, and errors name damage.
 //!
 //! `cargo xtask test --only crashes --count 10000` runs that number of crashes instead of the few in a test run, and
 //! prints a summary.
@@ -11,10 +11,10 @@ use archipelago_core::wire::Millis;
 use archipelago_sim::world::{Ailment, Damage, Fault, Loss, Rng, World};
 use archipelago_tests::toys::{brief, check, crowd, for_seeds, status, watch};
 
-/// Crashes of one world, each of which may be a double crash.
+/// Number of crashes in one world. Each may be followed by a second one during the restart.
 const CRASHES: u64 = 12;
 
-/// Returns the number of worlds for the requested crashes, or for about `points` of them.
+/// Returns the number of worlds for the requested number of crashes, or for about `points` of them.
 fn worlds(points: u64) -> u64 {
     let asked =
         env::var("ARCHIPELAGO_TEST_COUNT").ok().map(|asked| asked.parse().expect("the count is a number"));
@@ -49,7 +49,7 @@ fn crash_and_restart(world: &mut World, rng: &mut Rng, points: &AtomicU64) {
 }
 
 /// Checks that the run goes on in a world without further faults.
-fn goes_on(world: &mut World, seed: u64) {
+fn assert_run_continues(world: &mut World, seed: u64) {
     watch(world, seed, 5_000);
     let rounds = status(world).rounds;
     let goes_on = world.run_until(60_000, 500, |world| status(world).rounds > rounds + 3);
@@ -57,11 +57,11 @@ fn goes_on(world: &mut World, seed: u64) {
     assert!(goes_on, "seed {seed}: {}", brief(world));
 }
 
-/// Goal: after a crash at any time and any loss of unsynced data, the next syncer knows everything that learners were
-/// told. The crash may be followed by a second one during the restart. Nothing is merged twice, and the ledger is
+/// Goal: after a crash at any time and any loss of unsynced data, the next syncer knows every decision that a learner
+/// received. The crash may be followed by a second one during the restart. Nothing is merged twice, and the ledger is
 /// exact. Θ, Θ̂ and the momentum equal the replay of the tape to the bit.
 #[test]
-fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
+fn crashes_lose_no_receipt_and_merge_nothing_twice() {
     let (points, doubles, recoveries, told) =
         (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     for_seeds(worlds(240), |seed| {
@@ -84,7 +84,7 @@ fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
             check(&world, seed);
         }
         assert_eq!(world.refusals(), [""; 0], "seed {seed}: nothing that was synced is damaged");
-        goes_on(&mut world, seed);
+        assert_run_continues(&mut world, seed);
         recoveries.fetch_add(world.recoveries(), Ordering::Relaxed);
         told.fetch_add(world.merges_told(), Ordering::Relaxed);
     });
@@ -99,10 +99,10 @@ fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
     assert!(read(&told) > read(&points), "learners were told of too little to lose");
 }
 
-/// Goal: on a disk that fails at times or is full, everything that learners were told survives crashes and power losses
-/// at any time. The run goes on once the disk works.
+/// Goal: on a disk that fails at times or is full, crashes and power losses at any time lose no decision that a learner
+/// received. The run goes on once the disk works.
 #[test]
-fn a_disk_that_fails_loses_nothing_that_was_told() {
+fn a_failing_disk_loses_no_receipt() {
     let (points, failures, told) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     for_seeds(worlds(360), |seed| {
         let mut rng = Rng::stream(seed, 0xfa11);
@@ -130,7 +130,7 @@ fn a_disk_that_fails_loses_nothing_that_was_told() {
         }
         assert_eq!(world.refusals(), [""; 0], "seed {seed}: nothing that was synced is damaged");
         world.inject(Fault::DiskFails(None));
-        goes_on(&mut world, seed);
+        assert_run_continues(&mut world, seed);
         failures.fetch_add(world.disk_failures(), Ordering::Relaxed);
         told.fetch_add(world.merges_told(), Ordering::Relaxed);
     });
@@ -188,7 +188,8 @@ fn crashes_undo_no_order_of_the_owner() {
     assert!(cut_off > 0, "no end was cut off: {begun}");
 }
 
-/// Goal: damage to synced data is named, or affects only data that recovery does not need and has no effect.
+/// Goal: an error names damage to synced data, or the damage affects only data that recovery does not need and has no
+/// effect.
 #[test]
 fn damage_is_named_or_does_not_matter() {
     let (named, harmless) = (AtomicU64::new(0), AtomicU64::new(0));

@@ -22,8 +22,8 @@ fn everyone_is_merged_again(world: &mut World, seed: u64) {
     assert!(again, "seed {seed}: {}", brief(world));
 }
 
-/// Goal: on a full disk no update is merged that could not be stored, and the run goes on once there is room. A syncer
-/// that dies then starts only once there is room, and has lost nothing that a learner was told.
+/// Goal: on a full disk no update is merged that could not be stored, and the run goes on once there is space. A syncer
+/// that dies then starts only once there is space, and has lost no decision that a learner received.
 #[test]
 fn a_full_disk_halts_a_run_and_loses_nothing_of_it() {
     for_seeds(20, |seed| {
@@ -83,7 +83,7 @@ fn a_damaged_snapshot_is_passed_over() {
 /// Goal: a version never names two contents, and no learner's Θ̂ differs from the syncer's. This holds if one copy of
 /// the folder is restored repeatedly, and if the snapshot of a restart is lost in the next crash.
 #[test]
-fn whatever_is_restored_no_version_names_two_things() {
+fn a_version_has_one_content_after_any_restore() {
     for_seeds(20, |seed| {
         let mut world = world(seed);
         watch(&mut world, seed, 8_000);
@@ -108,10 +108,10 @@ fn whatever_is_restored_no_version_names_two_things() {
     });
 }
 
-/// Goal: a copy of a stopped run contains decisions that a crash left on disk before any learner was told, and a syncer
-/// resumes from there.
+/// Goal: a copy of a stopped run contains decisions that a crash left on disk before any learner received them, and a
+/// syncer resumes from there.
 #[test]
-fn a_copy_of_a_run_that_is_down_holds_what_the_crash_left() {
+fn a_copy_of_a_crashed_run_has_its_stored_decisions() {
     for_seeds(40, |seed| {
         let mut toys = Toys::new(3);
         (toys.shell.snapshot_ms, toys.shell.sync_ms) = (1_000, 200);

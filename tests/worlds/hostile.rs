@@ -1,4 +1,4 @@
-//! Learners that follow the protocol but lie, next to honest ones: bounds on their harm to a run.
+//! Learners that follow the protocol but lie, next to honest ones. The tests bound the harm that they do to a run.
 
 use archipelago_core::wire::Code;
 use archipelago_sim::world::{Attack, Fault, MachineSpec, Poison, World};
@@ -6,7 +6,8 @@ use archipelago_tests::toys::{Toys, brief, for_seeds, learners, loss, status, wa
 
 const HONEST: usize = 4;
 
-/// Returns honest machines, and `liars` that tell this lie from the beginning.
+/// Returns a world of honest machines and `liars` machines that attack by `lie` from the beginning. `change` edits its
+/// settings.
 fn world(seed: u64, liars: usize, lie: Attack, change: impl FnOnce(&mut Toys)) -> World {
     let mut toys = Toys::new(HONEST);
     for i in 0..liars {
@@ -24,7 +25,7 @@ fn world(seed: u64, liars: usize, lie: Attack, change: impl FnOnce(&mut Toys)) -
 /// Goal: false claims of idle learners about their steps neither stop a run nor drive its schedule, before its
 /// beginning or during it.
 #[test]
-fn idle_words_do_not_move_the_schedule() {
+fn claims_of_idle_learners_do_not_move_the_schedule() {
     for_seeds(5, |seed| {
         for at_once in [false, true] {
             let rounds = |liars, lie| {
@@ -50,9 +51,9 @@ fn idle_words_do_not_move_the_schedule() {
     });
 }
 
-/// Goal: ready learners that never answer take no other learner's place in the rounds.
+/// Goal: ready learners that never answer do not displace other learners from the rounds.
 #[test]
-fn a_mute_crowd_keeps_nobody_out() {
+fn silent_learners_do_not_displace_others_from_rounds() {
     for_seeds(5, |seed| {
         let run = |liars| {
             let mut world = world(seed, liars, Attack::Mute, |toys| toys.syncer.cohort_max = 8);
@@ -68,7 +69,7 @@ fn a_mute_crowd_keeps_nobody_out() {
 
 /// Goal: a learner's claims about its training do not change the fraction of merged training.
 #[test]
-fn participation_is_not_a_matter_of_words() {
+fn claims_do_not_change_participation() {
     for_seeds(5, |seed| {
         let participation = |liars| {
             let mut world = world(seed, liars, Attack::Inflates, |_| {});
@@ -81,7 +82,7 @@ fn participation_is_not_a_matter_of_words() {
 }
 
 /// Goal: a learner that sends zeros and claims unlimited steps advances the run's clock only by a bounded factor, even
-/// over a long time. Honest updates still count, and the loss still falls.
+/// over a long time. Honest updates are still merged, and the loss still falls.
 #[test]
 fn a_free_rider_does_not_end_a_run() {
     for (seeds, ms) in [(5, 60_000), (1, 1_800_000)] {
@@ -95,7 +96,7 @@ fn a_free_rider_does_not_end_a_run() {
             };
             let (clean, _, _) = run(0);
             let (clock, honest, loss) = run(1);
-            // It counts as eight honest learners, two times all four together, and as more in its first seconds.
+            // It is credited like eight honest learners, two times all four together, and more in its first seconds.
             assert!(
                 clock < 3.6 * clean && honest > 0.95 * clean,
                 "seed {seed}, {ms} ms: {clean} → {clock}, {honest}"
@@ -106,9 +107,9 @@ fn a_free_rider_does_not_end_a_run() {
 }
 
 /// Goal: next to slow learners, two learners that claim the maximum of steps cannot set the pace of the rounds, which
-/// would shrink honest updates. After the first minutes they count for at most twenty honest ones.
+/// would shrink honest updates. After the first minutes they are credited like at most twenty honest ones.
 #[test]
-fn claims_beside_slow_learners_set_no_pace() {
+fn claims_next_to_slow_learners_set_no_pace() {
     for_seeds(5, |seed| {
         let run = |liars| {
             let mut world = world(seed, liars, Attack::Claims, |toys| {
@@ -131,9 +132,10 @@ fn claims_beside_slow_learners_set_no_pace() {
     });
 }
 
-/// Goal: after a restart of the syncer, which loses the recent rates, a free rider still counts little.
+/// Goal: after a restart of the syncer, which loses the recent rates, a free rider still advances the clock by a
+/// bounded factor.
 #[test]
-fn a_restart_counts_little_for_a_free_rider() {
+fn a_restart_does_not_help_a_free_rider() {
     for_seeds(3, |seed| {
         let clock = |liars| {
             let mut world = world(seed, liars, Attack::Rides, |_| {});
@@ -198,7 +200,7 @@ fn a_crowd_of_newcomers_does_not_take_over_within_seconds() {
 
 /// Goal: a learner whose updates were thirty times too long for a while is merged again once they are normal.
 #[test]
-fn refusals_heal() {
+fn a_learner_is_merged_again_after_refusals() {
     for_seeds(5, |seed| {
         let mut world = Toys::new(3).world(seed);
         watch(&mut world, seed, 20_000);
@@ -222,7 +224,7 @@ fn refusals_heal() {
 /// Goal: updates far longer than their steps allow move a merge hardly more than honest ones. With inverted signs from
 /// a quarter of the learners, the run does not diverge, and no learner is dropped for a burst.
 #[test]
-fn long_updates_do_not_drive_a_run_apart() {
+fn long_updates_do_not_make_a_run_diverge() {
     for_seeds(5, |seed| {
         for (honest, liars, factor) in [(4, 1, 12), (4, 1, -12), (6, 2, -5)] {
             let mut world = Toys::new(honest + liars).world_with(seed, |run| run.exchange.code = Code::F32);

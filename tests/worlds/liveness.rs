@@ -57,7 +57,7 @@ fn a_connection_that_carries_nothing_is_given_up_when_patience_ends() {
 /// Goal: every learner is merged again within half a minute after a partition of any length. The partition may be
 /// shorter than the syncer's patience, longer than that, or longer than the learner's own.
 #[test]
-fn whoever_can_be_reached_again_is_merged_again() {
+fn a_reachable_learner_is_merged_again() {
     for_seeds(20, |seed| {
         for away_ms in [5_000, 40_000, 150_000] {
             let mut world = Toys::new(3).world(seed);
@@ -79,7 +79,7 @@ fn whoever_can_be_reached_again_is_merged_again() {
 }
 
 /// Goal: if the quorum is all learners, a stalled hidden page makes the others wait once for each fragment, not in each
-/// round. It counts again once it continues.
+/// round. The page belongs to the quorum again once it continues.
 #[test]
 fn a_hidden_page_that_stands_still_costs_each_fragment_one_wait() {
     for_seeds(20, |seed| {
@@ -202,7 +202,7 @@ impl Trainer for FailingTrainer {
 /// Goal: a learner whose training diverges, or whose device is lost, starts again as a newcomer and is merged again. A
 /// learner whose device is lost repeatedly ends.
 #[test]
-fn who_fails_begins_anew() {
+fn a_learner_whose_training_fails_starts_again() {
     let frail = |seed, failures: u32, device| {
         let toys = Toys::new(2);
         let (run_spec, shards) = Toy::run(seed, 4, 4_000);
@@ -236,7 +236,7 @@ fn who_fails_begins_anew() {
 
 /// Goal: a run that needs all learners goes on as soon as the last one is back, and stalls no longer than that.
 #[test]
-fn a_run_that_needs_everybody_goes_on_with_the_last() {
+fn a_run_that_needs_all_learners_continues_with_the_last() {
     for_seeds(20, |seed| {
         let mut toys = Toys::new(2);
         let updates_min = NonZeroU32::new(2).expect("it is not 0");

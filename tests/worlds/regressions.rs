@@ -1,4 +1,4 @@
-//! Problems that users of similar projects had, each as a run in virtual time that must succeed.
+//! Problems of users of similar projects. Each is reproduced as a run in virtual time, which must succeed.
 
 use std::num::NonZeroU32;
 
@@ -20,7 +20,7 @@ fn closes(world: &World, machine: usize, events: &[(Millis, Event)]) -> Vec<u16>
     codes.collect()
 }
 
-/// Goal: a learner that joins late with fresh parameters takes the run's, and never passes on its own.
+/// Goal: a learner that joins late with fresh parameters takes those of the run, and never passes on its own.
 #[test]
 fn a_fresh_joiner_never_overwrites_global_state() {
     for_seeds(50, |seed| {
@@ -62,7 +62,7 @@ fn two_runs_never_merge_together() {
 
 /// Goal: a fast learner next to a slow one is never dropped, and neither is the slow one.
 #[test]
-fn nobody_is_expired_for_anothers_speed() {
+fn slow_and_fast_learners_are_not_dropped() {
     for_seeds(20, |seed| {
         let mut toys = Toys::new(2);
         toys.machines[0].step_ms = 20;
@@ -288,8 +288,8 @@ fn a_restart_keeps_momentum_and_step() {
     });
 }
 
-/// Goal: every forged update gets the fate that names its fault. None of its tokens counts beyond the honest ones, and
-/// the other learners' run is not affected.
+/// Goal: every forged update gets the fate that names its fault. The forger is credited at most the tokens that it can
+/// have trained, and the other learners' run is not affected.
 #[test]
 fn poison_is_refused_with_its_reason() {
     let refused = |refusal| Some(Fate::Refused(refusal));
@@ -301,7 +301,7 @@ fn poison_is_refused_with_its_reason() {
             Poison::BitFlip => (refused(Refusal::Checksum), Some(CloseCode::Untrusted)),
             Poison::Replay => (refused(Refusal::Unsettled), None),
             Poison::WrongRun => (None, Some(CloseCode::WrongRun)),
-            // Progress is the same from any base, and tokens count as far as they can have been trained.
+            // Progress is the same from any base, and tokens are credited as far as they can have been trained.
             Poison::StaleBase | Poison::Inflation | Poison::Lie(_) => (None, None),
             Poison::Empty => (refused(Refusal::Empty), Some(CloseCode::Untrusted)),
             Poison::NoFragment => (None, Some(CloseCode::Protocol)),
@@ -345,7 +345,7 @@ fn poison_is_refused_with_its_reason() {
 
 /// Goal: a forger with too many refusals is dropped with that reason, and the fates before name the fault.
 #[test]
-fn a_forger_is_sent_away() {
+fn a_forger_is_dropped() {
     for_seeds(20, |seed| {
         let mut world = Toys::new(2).world(seed);
         watch(&mut world, seed, 20_000);
@@ -385,7 +385,7 @@ fn the_same_identity_is_one_learner() {
 
 /// Goal: any number of learners may come and go; the syncer admits as many as its limit.
 #[test]
-fn a_full_house_says_so() {
+fn a_full_run_rejects_further_learners() {
     let seed = 1;
     let mut toys = Toys::new(0);
     toys.machines = vec![MachineSpec::default(); 5];

@@ -8,30 +8,30 @@ use archipelago_sim::world::{Attack, Fault, Harm, LossOf, MachineSpec, MonitorSp
 use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, loss, watch};
 
 const HONEST: u32 = 6;
-/// Machine that turns against the others once it is trusted.
+/// Machine whose learner becomes hostile once it is trusted.
 const TRAITOR: u32 = HONEST;
-/// Time of its betrayal in milliseconds.
+/// Time in milliseconds at which that learner becomes hostile.
 const TURNS_MS: u64 = 60_000;
 
-fn look() -> MonitorSpec {
+fn loss_monitor() -> MonitorSpec {
     MonitorSpec { every_ms: 2_000, trial_ms: 20 }
 }
 
-/// Irreducible part of the loss, as a language has; the effect of a toy's noise is small compared with it.
+/// Irreducible part of the loss, as for natural language. The effect of a toy's noise is small compared with it.
 const FLOOR: f64 = 0.1;
 
 fn toy_loss() -> Box<LossOf> {
     Box::new(|theta| FLOOR + f64::from(Toy::loss(theta)))
 }
 
-/// Returns a world of honest machines and one traitor, with loss measurements from the beginning. Updates are not
-/// bounded, because this tests harm that passes the bounds.
+/// Returns a world of honest machines and one that becomes hostile, with loss measurements from the beginning. Updates
+/// are not bounded, because the tests are about harm that passes the bounds.
 fn betrayed(seed: u64, lie: Attack) -> World {
     let mut toys = Toys::new(0);
     toys.machines = vec![MachineSpec::default(); HONEST as usize + 1];
     toys.syncer.norm_ratio_max = 0.0;
     let mut world = toys.world(seed);
-    world.watch_loss(look(), toy_loss());
+    world.watch_loss(loss_monitor(), toy_loss());
     world.plan(Millis(TURNS_MS), Fault::Poison(TRAITOR, Some(Poison::Lie(lie))));
     world
 }
@@ -45,7 +45,7 @@ fn learner_on(world: &World, machine: u32) -> LearnerId {
 
 /// Waits until a learner is blamed, and returns the attribution.
 fn harm(world: &mut World, seed: u64) -> Harm {
-    // In short steps: the harm left after some rounds depends on when these begin.
+    // Poll in short steps: the harm left after some rounds depends on when these begin.
     for _ in 0..2_400 {
         watch(world, seed, 50);
         if let Some(harm) = world.take_harms().into_iter().find(|harm| !harm.culprits.is_empty()) {
@@ -55,8 +55,8 @@ fn harm(world: &mut World, seed: u64) -> Harm {
     panic!("seed {seed}: nobody was blamed: {}", brief(world))
 }
 
-/// Runs until there were `turns` merges for each fragment on average. Recomputed merges of a rollback do not count.
-fn turn(world: &mut World, seed: u64, turns: usize) {
+/// Runs until there were `turns` merges for each fragment on average. Recomputed merges of a rollback are not included.
+fn run_turns(world: &mut World, seed: u64, turns: usize) {
     let fragments = usize::from(world.syncer().expect("it is up").fragments().count());
     world.take_events();
     let mut versions = 0;
@@ -71,10 +71,10 @@ fn turn(world: &mut World, seed: u64, turns: usize) {
     panic!("seed {seed}: the run stands still: {}", brief(world));
 }
 
-/// Goal: harm by a trusted learner is nearly gone within three turns after the attribution, and gone within four, also
-/// on the learners.
+/// Goal: three merges of each fragment after the attribution, harm by a trusted learner is nearly gone; after four it
+/// is gone, also on the learners.
 #[test]
-fn harm_is_found_and_undone_within_four_turns() {
+fn harm_is_rolled_back_within_four_merges_of_each_fragment() {
     for_seeds(5, |seed| {
         for lie in [Attack::Reaches, Attack::Times(-30)] {
             let mut world = betrayed(seed, lie);
@@ -92,7 +92,7 @@ fn harm_is_found_and_undone_within_four_turns() {
             // Honest updates against the harm are merged once more, and momentum continues them for a while. In forty
             // seeds at most a third of the harm was left after three turns, and an eighth after four.
             for (turns, left) in [(3, 0.35), (1, 0.2)] {
-                turn(&mut world, seed, turns);
+                run_turns(&mut world, seed, turns);
                 let now = FLOOR + f64::from(loss(&mut world));
                 assert!(
                     now < good + f64::max(left * (bad - good), 0.03 * good),
@@ -108,7 +108,7 @@ fn harm_is_found_and_undone_within_four_turns() {
     });
 }
 
-/// Goal: the culprit is out, and the next process still holds the harm against it.
+/// Goal: the culprit is dropped, and the next process still rejects it.
 #[test]
 fn a_culprit_is_sent_away_and_remembered_over_a_restart() {
     for_seeds(5, |seed| {
@@ -130,9 +130,10 @@ fn a_culprit_is_sent_away_and_remembered_over_a_restart() {
     });
 }
 
-/// Goal: a crash at any time during a rollback loses nothing that learners were told, and the rollback stays in effect.
+/// Goal: a crash at any time during a rollback loses no decision that a learner received, and the rollback stays in
+/// effect.
 #[test]
-fn crashes_amid_an_undoing_lose_nothing() {
+fn crashes_during_a_rollback_lose_nothing() {
     for_seeds(20, |seed| {
         let mut world = betrayed(seed, Attack::Times(-30));
         watch(&mut world, seed, TURNS_MS);
@@ -157,7 +158,7 @@ fn honest_learners_are_hardly_ever_blamed() {
         let toys = crowd(seed);
         let machines = toys.machines.len() as u32;
         let mut world = toys.world(seed);
-        world.watch_loss(look(), toy_loss());
+        world.watch_loss(loss_monitor(), toy_loss());
         for round in 0..6 {
             world.run_for(15_000);
             world.kill(round % machines);

@@ -76,7 +76,7 @@ fn on_a_good_network_all_but_the_last_steps_are_merged() {
 /// Goal: if step times vary, rounds are as frequent as with constant step times. Some learners are stragglers, so that
 /// the median lies outside the middle of the similar ones.
 #[test]
-fn steps_that_scatter_bring_rounds_no_more_seldom() {
+fn varying_step_times_do_not_make_rounds_rarer() {
     for_seeds(5, |seed| {
         let rounds = |jitter| {
             let mut toys = Toys::new(8);
@@ -113,7 +113,7 @@ fn one_seed_is_one_history() {
 
 /// Goal: really encoding messages gives the same history as only counting their bytes.
 #[test]
-fn encoding_changes_nothing() {
+fn encoding_does_not_change_the_history() {
     let digest = |encode| {
         let mut toys = Toys::new(3);
         toys.shell.encode = encode;
@@ -153,7 +153,7 @@ fn a_dead_learner_is_not_noticed_by_the_others() {
 
 /// Goal: while a run is paused nothing moves, whatever happens in the meantime, and then it goes on.
 #[test]
-fn a_held_run_stands_still_and_goes_on() {
+fn a_paused_run_stands_still_and_continues() {
     for_seeds(50, |seed| {
         let mut world = Toys::new(3).world(seed);
         watch(&mut world, seed, 30_000);
@@ -212,7 +212,7 @@ fn an_owner_slows_and_drops_single_learners() {
         let slowed = steps(&world)[0] - before[0];
         assert!(slowed * 3 < full && slowed * 6 > full, "seed {seed}: {slowed} of {full} steps");
         assert!(status(&world).rounds > rounds + 10, "seed {seed}: {}", brief(&world));
-        // It was told the time once, and does not retry earlier.
+        // It received the time of its return once, and does not retry earlier.
         assert_eq!(status(&world).live, 2, "seed {seed}: {}", brief(&world));
         watch(&mut world, seed, 5_000);
         assert_eq!(status(&world).live, 3, "seed {seed}: {}", brief(&world));
@@ -273,7 +273,7 @@ fn a_partition_heals() {
 fn a_slow_reader_is_sent_away_and_comes_back() {
     for_seeds(20, |seed| {
         let mut toys = Toys::new(2);
-        // Only the outbox counts: two rounds of five fragments, which two seconds of merges fill.
+        // Only the outbox holds messages: two rounds of five fragments fit, which two seconds of merges fill.
         (toys.shell.socket_bytes, toys.shell.bulk_messages_min) = (0, 0);
         let mut world = toys.world(seed);
         watch(&mut world, seed, 10_000);

@@ -1,4 +1,4 @@
-//! Fault storm with the design's targets, in virtual time.
+//! Fault storm in virtual time, with bounds on its cost.
 
 use archipelago_core::diloco::syncer::Event;
 use archipelago_core::wire::{Fate, LearnerId, Millis};

@@ -9,11 +9,11 @@ use archipelago_sim::world::Fault;
 use archipelago_tests::swarm::Swarm;
 use archipelago_tests::toys::{brief, check, for_seeds_in, seeds, status, watch};
 
-/// Goal: no configuration, crowd or fault breaks an invariant. Each step of a learner is merged once or its loss has a
-/// name, and each learner is told the outcome. After the faults, each learner is merged repeatedly, within a time that
-/// follows from its link and its steps, unless the run's policy ignores late updates.
+/// Goal: no configuration, crowd or fault breaks an invariant. Each step of a learner is merged once, or its loss has a
+/// recorded reason, and each learner gets its receipts. After the faults, each learner is merged repeatedly, within a
+/// time that follows from its link and its steps, unless the run's policy ignores late updates.
 #[test]
-fn nothing_breaks_and_everybody_counts() {
+fn no_world_breaks_an_invariant_and_all_learners_are_merged() {
     let seeds = seeds(300);
     let is_shown = seeds.end - seeds.start == 1;
     for_seeds_in(seeds, |seed| {

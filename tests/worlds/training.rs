@@ -53,15 +53,15 @@ fn recipe(learners: u32, steps: u64) -> Recipe {
         average: 0.0,
         measures_test: false,
         lookahead: None,
-        exams: false,
+        loss_checks: false,
         trainers: None,
     }
 }
 
-/// Goal: step for step, two learners get a good part of the gain of synchronous training on both their batches over one
-/// learner alone. Four bits both ways cost next to nothing compared with 32.
+/// Goal: with the same number of steps, two learners get a good part of the gain that synchronous training on both
+/// their batches has over one learner alone. Four bits both ways cost next to nothing compared with 32.
 #[test]
-fn two_learners_train_better_than_one_towards_one_with_both_their_batches() {
+fn two_learners_train_better_than_one() {
     let corpus = corpus();
     let (alone, pair) = (recipe(1, 390), recipe(2, 390));
     let plain = Recipe { exchange: ExchangeSpec { code: Code::F32, ..pair.exchange }, ..pair.clone() };
@@ -83,7 +83,8 @@ fn two_learners_train_better_than_one_towards_one_with_both_their_batches() {
     assert!(int4.tokens_merged as f64 > 0.99 * int4.tokens as f64, "{int4:?}");
 }
 
-/// Returns questions with answers, in words that the grammar does not have. Questions are given, not learnt.
+/// Returns questions with answers, in words that the grammar does not have. The questions are masked, so that only
+/// answers are targets.
 fn chats() -> Corpus {
     let sentences = grammar::generate(7, 400_000);
     let mut tokens = Vec::new();

@@ -10,11 +10,11 @@ use archipelago_sim::world::{Fault, Held, LinkSpec, MachineSpec, Rng, World};
 use archipelago_tests::toys::{Toys, check, status};
 
 const DAY_MS: u64 = 86_400_000;
-/// Learners that come and go each day.
+/// Number of learners that come and go each day.
 const REGULARS: u32 = 3;
-/// Learners that come once each, for a quarter of an hour, in each week.
+/// Number of learners that come once each, for a quarter of an hour, in each week.
 const VISITORS: u32 = 60;
-/// Identities that the syncer remembers: fewer than come.
+/// Number of identities that the syncer remembers, fewer than come.
 const IDENTITIES: u32 = 24;
 
 /// Returns the world, and the schedule of arrivals and departures.

@@ -75,7 +75,7 @@ pub fn build(args: &[&str]) -> Result<Vec<PathBuf>, String> {
 /// Runs [`build`] with additional environment variables.
 ///
 /// # Errors
-/// As [`build`].
+/// Those of [`build`].
 pub fn build_with(args: &[&str], variables: &[(&str, &str)]) -> Result<Vec<PathBuf>, String> {
     let mut command = cargo(&["build", "--message-format=json-render-diagnostics"]);
     command.envs(variables.iter().copied()).args(args).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -117,7 +117,7 @@ pub fn program(files: &[PathBuf], name: &str) -> Result<PathBuf, String> {
 }
 
 /// Formats a command as typed in a shell.
-pub fn shown(command: &Command) -> String {
+pub fn command_line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_stem().unwrap_or_default().to_string_lossy();
     let args = command.get_args().map(|arg| arg.to_string_lossy().into_owned());
     std::iter::once(program.into_owned()).chain(args).collect::<Vec<_>>().join(" ")

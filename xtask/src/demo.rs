@@ -9,7 +9,7 @@ use archipelago_cli::DemoArgs;
 use crate::cargo::{DEMO_PROGRAMS, RELEASE_PROGRAMS, TEST_PROGRAMS, build, program, root};
 use crate::{tools, web};
 
-/// Flags of the demo, and how its programs are built.
+/// Flags of `cargo xtask demo`.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

@@ -5,7 +5,7 @@ use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
 use std::{fs, thread};
 
-use crate::cargo::{build, build_with, program, root, shown, target_folder};
+use crate::cargo::{build, build_with, command_line, program, root, target_folder};
 
 /// Platform of libFuzzer. An explicit target keeps the flags away from build scripts.
 const SYSTEM: &str = "x86_64-unknown-linux-gnu";
@@ -19,11 +19,11 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
 const TARGETS: [&str; 10] =
     ["wire", "codec", "shard", "settings", "model", "import", "tape", "learner", "peer", "world"];
 
-/// Processor time spent on each target so far, in seconds: a name, a tab and a number a line.
+/// File with the processor time spent on each target so far: a name, a tab and a number of seconds on each line.
 const SEARCHED: &str = "tests/fuzz/searched.tsv";
 /// Ticks per second in which Linux reports processor time to programs, the same on every machine.
 const TICKS: f64 = 100.0;
-const LOOK: Duration = Duration::from_millis(500);
+const POLL: Duration = Duration::from_millis(500);
 
 /// Flags of `cargo xtask fuzz`.
 #[derive(clap::Args)]
@@ -76,12 +76,12 @@ fn search(args: &Args) -> Result<(), String> {
 /// Runs `command` for `seconds` of processor time, then asks it to end. Returns its processor time in seconds. The
 /// search runs at low priority, so elapsed time would be no measure.
 fn search_for(command: &mut Command, seconds: f64) -> Result<f64, String> {
-    let mut child = command.spawn().map_err(|error| format!("`{}`: {error}", shown(command)))?;
+    let mut child = command.spawn().map_err(|error| format!("`{}`: {error}", command_line(command)))?;
     let (mut had_s, mut is_asked) = (0.0, false);
     loop {
         let ended = child.try_wait().map_err(|error| error.to_string())?;
         if let Some(status) = ended {
-            let failed = || format!("`{}` ended with {status}; see its output above", shown(command));
+            let failed = || format!("`{}` ended with {status}; see its output above", command_line(command));
             return if status.success() { Ok(had_s) } else { Err(failed()) };
         }
         had_s = processor_s(&child).unwrap_or(had_s);
@@ -90,7 +90,7 @@ fn search_for(command: &mut Command, seconds: f64) -> Result<f64, String> {
             // Signal that makes libFuzzer end after the current input.
             succeed(Command::new("kill").args(["-USR1", &child.id().to_string()]))?;
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL);
     }
 }
 
@@ -111,7 +111,7 @@ fn add_up(name: &str, seconds: f64) -> Result<(), String> {
     fs::write(&path, added(&before, name, seconds as u64)).map_err(failed)
 }
 
-/// Returns the list of [`TARGETS`], in order, with more seconds for one target.
+/// Returns `list`, with a line for each of [`TARGETS`] in order, after `seconds` were added to the line of `name`.
 fn added(list: &str, name: &str, seconds: u64) -> String {
     let had = |target: &str| {
         let line = list.lines().find_map(|line| line.strip_prefix(target)?.strip_prefix('\t')?.parse().ok());
@@ -141,13 +141,15 @@ fn with_flags(folder: &Path) -> Result<PathBuf, String> {
     program(&build_with(&[&line[..], &what].concat(), &[("RUSTFLAGS", FLAGS)])?, "fuzz")
 }
 
+/// Runs `command`.
+///
 /// # Errors
 /// A message if `command` did not start, or failed.
 fn succeed(command: &mut Command) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`{}` ended with {status}; see its output above", shown(command))),
-        Err(error) => Err(format!("`{}`: {error}", shown(command))),
+        Ok(status) => Err(format!("`{}` ended with {status}; see its output above", command_line(command))),
+        Err(error) => Err(format!("`{}`: {error}", command_line(command))),
     }
 }
 
@@ -156,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_searched_adds_up() {
+    fn search_time_is_added_to_the_total() {
         let first = added("", "tape", 7);
         assert!(first.contains("tape\t7\n") && first.contains("wire\t0\n"), "{first}");
         let second = added(&first, "tape", 5);

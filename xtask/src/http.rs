@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_success() {
+    fn responses_without_success_are_refused() {
         assert!(check("HTTP/1.0 503 Busy\r\n\r\n{}").unwrap_err().contains("503"));
         assert!(check("HTTP/1.0 200 OK\r\n\r\n<html>").is_err());
         assert!(check("").is_err());

@@ -10,7 +10,7 @@ use crate::cargo::{WASM, root};
 /// Oldest supported version of Node.
 const NODE_MAJOR: u32 = 20;
 
-/// Checks the requirements of the two programs: a C compiler, for libraries that are not all Rust.
+/// Checks the requirements of the syncer and the native learner: a C compiler, for libraries that are not all Rust.
 ///
 /// # Errors
 /// A message if the compiler is missing, with ways to install one.

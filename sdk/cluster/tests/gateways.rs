@@ -230,7 +230,7 @@ async fn learner_gets_true_fates_at_another_gateway() {
 /// Goal: a learner whose answers take longer than a round, as on a slow link, is merged in a later round and gets the
 /// receipts.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_always_late_is_merged_too() {
+async fn a_learner_that_is_always_late_is_merged() {
     let services = Local::services();
     let cluster = TestCluster::open(&services, 2, 1);
     for (peer, at) in [(7, 0), (8, 1)] {

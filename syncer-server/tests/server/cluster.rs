@@ -1,4 +1,4 @@
-//! Tests of two servers of one run, each a gateway for its learners and an owner of fragments.
+//! Tests of a run on several servers: gateways for learners, and owners of fragments.
 
 use archipelago_cli::{MethodArgs, Span};
 use archipelago_cluster::{Local, Services};
@@ -31,7 +31,7 @@ pub async fn until(server: &Server, what: &str, done: impl Fn(&Value) -> bool) -
     tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("{what}: not in {PATIENCE:?}"))
 }
 
-/// Returns the number of snapshots of all processes that have begun below `dir`.
+/// Returns the number of snapshots below `dir`, over all processes that were started there.
 fn snapshots(dir: &std::path::Path) -> usize {
     let processes = std::fs::read_dir(dir.join("processes")).unwrap();
     let folders = processes.map(|process| process.unwrap().path().join("snapshots"));
@@ -108,7 +108,7 @@ fn dirs() -> [tempfile::TempDir; 2] {
     [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()]
 }
 
-/// Trains until it is cancelled.
+/// Answers every round as `learner`, until the task is cancelled.
 async fn train(mut learner: ScriptedLearner) {
     loop {
         learner.answer(|_| {}).await;
@@ -139,7 +139,7 @@ async fn turned_away(server: &Server, number: u8) -> Option<u16> {
     }
 }
 
-/// Waits until `server` reports this value of a setting.
+/// Waits until `server` reports `value` for the setting `key`.
 async fn is_set(server: &Server, key: &str, value: &str) {
     let look = async {
         loop {
@@ -158,7 +158,7 @@ async fn is_set(server: &Server, key: &str, value: &str) {
 /// Goal: an owner's order at one server applies to learners, limits and bans at the other one, and at a server that
 /// starts later.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_ordered_at_one_server_holds_at_all() {
+async fn orders_at_one_server_apply_at_all_servers() {
     let dirs = dirs();
     let (services, [one, other]) = pair(&dirs).await;
     let mut bert = ScriptedLearner::join(&other, 2).await;
@@ -261,10 +261,10 @@ async fn a_run_of_two_servers_ends_at_its_tokens() {
     other.stop().await;
 }
 
-/// Goal: a process that starts after the run has passed its original stop applies the owner's later orders, and does
-/// not end the run.
+/// Goal: a process that starts after the run has passed the stop in its settings applies the owner's later orders, and
+/// does not end the run.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_begins_goes_by_what_was_ordered() {
+async fn a_late_process_applies_earlier_orders() {
     let dirs = dirs();
     let services = Local::services();
     let limited =
@@ -290,9 +290,9 @@ async fn a_process_that_begins_goes_by_what_was_ordered() {
     other.stop().await;
 }
 
-/// Goal: the sender of an update that cannot be merged is told the reason, as on one machine.
+/// Goal: the sender of an update that cannot be merged gets the reason in its receipt, as on one machine.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_an_update_is_told() {
+async fn a_refused_update_gets_its_reason() {
     let dirs = dirs();
     let (_, [one, other]) = pair(&dirs).await;
     let trains = tokio::spawn(train(ScriptedLearner::join(&one, 1).await));
@@ -313,20 +313,20 @@ async fn what_is_wrong_with_an_update_is_told() {
     other.stop().await;
 }
 
-/// Goal: a learner whose answers take longer than a round, as over a slow link, is merged all the same.
+/// Goal: updates of a learner whose answers take longer than a round, as over a slow link, are still merged.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_always_late_is_merged_too() {
+async fn a_learner_that_is_always_late_is_merged() {
     let dirs = dirs();
     let (_, [one, other]) = pair(&dirs).await;
     let trains = tokio::spawn(train(ScriptedLearner::join(&one, 1).await));
     let mut bert = ScriptedLearner::join(&other, 2).await;
     let mut merged = 0;
-    // Rounds are so short that some end while his update is on its way to its owner process.
+    // Rounds are so short that some end while his update is on its way to the owner of the fragment.
     for _ in 0..12 {
         let asked = bert.collect().await;
         let before = until(&other, "rounds", |status| status["rounds"].as_u64() > Some(0)).await;
         let update = bert.update(asked, 0.01);
-        // Wait until others were merged without it.
+        // Wait until later rounds have merged updates of the other learner.
         let rounds = before["rounds"].as_u64().unwrap() + 12;
         until(&other, "more rounds", |status| status["rounds"].as_u64() > Some(rounds)).await;
         bert.client.send(&Message::Update(update)).await;
@@ -345,7 +345,7 @@ async fn who_is_always_late_is_merged_too() {
     other.stop().await;
 }
 
-/// Goal: a process with different settings is told so, and does not join the others.
+/// Goal: a process whose settings differ from those of the others ends with an error, and does not join.
 #[tokio::test]
 async fn processes_with_other_settings_do_not_join() {
     let dirs = dirs();

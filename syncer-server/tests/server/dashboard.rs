@@ -1,4 +1,4 @@
-//! Tests of run data for pages, and of the history.
+//! Tests of the JSON and event streams for pages, and of the run's history.
 
 use serde_json::Value;
 use syncer_server::ServeConfig;
@@ -14,7 +14,7 @@ pub async fn json(server: &Server, path: &str) -> Value {
     serde_json::from_slice(&body).unwrap()
 }
 
-/// Stream of events, read on demand.
+/// Client of an event stream. It reads on demand, and keeps the whole text.
 pub struct Watch {
     stream: TcpStream,
     pub text: String,
@@ -31,7 +31,7 @@ impl Watch {
         Self { stream, text: String::new() }
     }
 
-    /// Reads until the event `name` has come `count` times in total.
+    /// Reads until the event `name` has arrived `count` times in total.
     pub async fn until(&mut self, name: &str, count: usize) {
         let line = format!("event: {name}\n");
         while self.text.matches(&line).count() < count {
@@ -44,7 +44,7 @@ impl Watch {
 }
 
 #[tokio::test]
-async fn rounds_learners_and_series_tell_of_a_merge() {
+async fn rounds_learners_and_series_show_a_merge() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let mut learner = ScriptedLearner::join(&server, 1).await;
@@ -124,8 +124,8 @@ async fn streams_at_once_are_bounded() {
     }
     let (code, _, why) = server.http("GET /v1/events").await;
     assert_eq!((code, why), (503, b"too many pages watch this run: try again later\n".to_vec()));
-    // A proxy on this machine may forward strangers without their addresses, so some streams are reserved for the
-    // token.
+    // A proxy on this machine may forward strangers without their addresses, so some streams are reserved for requests
+    // with the owner's token.
     let owner = "/v1/events\nAuthorization: Bearer secret-of-the-owner";
     let mut owners = Vec::new();
     for _ in 0..8 {
@@ -134,14 +134,14 @@ async fn streams_at_once_are_bounded() {
         owners.push(watch);
     }
     assert_eq!(server.http(&format!("GET {owner}")).await.0, 503);
-    // Closed streams make room.
+    // Closed streams become available.
     drop((watches, owners));
-    room(&server).await;
+    wait_for_free_stream(&server).await;
     server.stop().await;
 }
 
-/// Goal: strangers that take all available streams leave some for the owner, also behind a proxy next to the syncer.
-/// They are told when to retry.
+/// Goal: some event streams are reserved for the owner, even if strangers hold all others, also behind a proxy next to
+/// the syncer. Rejected strangers learn when to retry.
 #[tokio::test]
 async fn strangers_leave_streams_for_the_owner() {
     let dir = tempfile::tempdir().unwrap();
@@ -163,8 +163,8 @@ async fn strangers_leave_streams_for_the_owner() {
 }
 
 /// Waits until a stream is available again.
-async fn room(server: &Server) {
-    let room = async {
+async fn wait_for_free_stream(server: &Server) {
+    let freed = async {
         loop {
             let mut watch = Watch::open(server, "/v1/events").await;
             let mut bytes = [0; 12];
@@ -174,11 +174,11 @@ async fn room(server: &Server) {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, room).await.unwrap();
+    tokio::time::timeout(PATIENCE, freed).await.unwrap();
 }
 
 #[tokio::test]
-async fn the_course_of_a_run_survives_a_restart() {
+async fn the_history_of_a_run_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let mut watch = Watch::open(&server, "/v1/events").await;
@@ -194,7 +194,7 @@ async fn the_course_of_a_run_survives_a_restart() {
 
 /// Goal: the stream continues after the end of the run, so that open pages do not report a lost connection.
 #[tokio::test]
-async fn all_who_watch_hear_that_the_run_is_complete() {
+async fn all_watchers_see_the_end_of_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let mut watches = Vec::new();
@@ -239,15 +239,15 @@ async fn an_owner_may_hide_names_and_devices() {
     server.stop().await;
 }
 
-/// Number of copies of the run's folder to start, until one contains the figures.
+/// Maximum number of copies of the run's folder that are started until one contains the first loss and the traffic.
 const TRIES: u32 = 40;
 
 async fn measurements(server: &Server) -> Vec<Value> {
     json(server, "/v1/series").await["evaluations"].as_array().unwrap().clone()
 }
 
-/// Goal: a run that crashes before its first snapshot keeps its history. The first loss is the one measured before
-/// training, at its time, and the clock, the curve and the traffic continue.
+/// Goal: a run that crashes before its first snapshot keeps its history. Its first loss is still the one from before
+/// training, with its original time. The clock, the loss curve and the traffic continue.
 #[tokio::test]
 async fn a_crash_before_the_first_snapshot_keeps_the_history() {
     let dir = tempfile::tempdir().unwrap();

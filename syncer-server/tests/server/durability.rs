@@ -1,7 +1,7 @@
 //! Tests of stops, damage and restarts, of replays, and of a stored run that is opened, replayed and resumed.
 //!
 //! `tests/golden/tape` contains the run without its snapshots, which a complete tape does not need, and a description
-//! of its result. `cargo xtask test --bless tape` writes it again, which a new layout of the tape requires.
+//! of its result. After a change of the tape's layout, `cargo xtask test --bless tape` writes the folder again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -137,7 +137,7 @@ async fn only_the_same_run_goes_on_in_a_folder() {
 }
 
 #[tokio::test]
-async fn a_folder_of_another_run_is_no_snapshot_of_this() {
+async fn a_folder_of_another_run_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     server.status().await;
@@ -145,8 +145,8 @@ async fn a_folder_of_another_run_is_no_snapshot_of_this() {
     assert_eq!(Store::look(dir.path()).latest(RunId(1)).unwrap_err().exit_code(), 14);
 }
 
-/// Waits until the status shows unsaved decisions, or none.
-async fn unsaved(server: &Server, some: bool) {
+/// Waits until the status shows unsaved decisions (`some`), or none.
+async fn wait_for_unsaved(server: &Server, some: bool) {
     let seen = async { while (server.status().await["disk"]["unsaved"] != 0) != some {} };
     tokio::time::timeout(PATIENCE, seen).await.unwrap();
 }
@@ -155,53 +155,53 @@ async fn unsaved(server: &Server, some: bool) {
 const MERGED: &str = r#"data: {"event":"merged""#;
 
 /// Waits until `watch` has received `count` merge events in total.
-async fn hears_of_merges(watch: &mut Watch, count: usize) {
+async fn wait_for_merge_events(watch: &mut Watch, count: usize) {
     while watch.text.matches(MERGED).count() < count {
         let heard = watch.text.matches("event: run\n").count();
         watch.until("run", heard + 1).await;
     }
 }
 
-/// Goal: watchers see no decision that a crash could undo. Another program locks the rows, as a hanging disk
-/// would.
+/// Goal: watchers see no decision that a crash could undo. Another connection locks the tape's database, as if the disk
+/// hung.
 #[tokio::test]
-async fn whoever_watches_hears_of_a_merge_when_it_is_on_the_disk() {
+async fn watchers_see_a_merge_only_after_it_is_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let mut watch = Watch::open(&server, "/v1/events?raw=1").await;
     watch.until("status", 1).await;
     let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
-    hears_of_merges(&mut watch, 1).await;
+    wait_for_merge_events(&mut watch, 1).await;
     let asked = learner.collect().await;
-    // All decisions so far are on disk, and the round has what it needs.
-    unsaved(&server, false).await;
+    // All decisions so far are on disk, and the round only lacks the learner's update.
+    wait_for_unsaved(&server, false).await;
     let rows = rusqlite::Connection::open(dir.path().join("tape.sqlite")).unwrap();
     rows.execute_batch("BEGIN IMMEDIATE").unwrap();
     learner.steps += 1;
     learner.report().await;
     let update = learner.update(asked, 0.01);
     learner.client.send(&Message::Update(update)).await;
-    unsaved(&server, true).await;
-    // The core has merged the update by now, but has told no watcher.
+    wait_for_unsaved(&server, true).await;
+    // The core has merged the update by now, but no watcher may see it.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let seen = watch.text.matches("event: status\n").count();
     watch.until("status", seen + 2).await;
     assert_eq!(watch.text.matches(MERGED).count(), 1, "{}", watch.text);
     rows.execute_batch("ROLLBACK").unwrap();
-    hears_of_merges(&mut watch, 2).await;
+    wait_for_merge_events(&mut watch, 2).await;
     server.stop().await;
 }
 
-/// Goal: a hanging disk is reported everywhere within 5 s, although no write has failed, and the report ends as soon as
-/// the disk answers. Another program locks the rows.
+/// Goal: every interface reports a hanging disk within 5 s, although no write has failed, and the report ends as soon
+/// as the disk answers. Another connection locks the tape's database.
 #[tokio::test]
-async fn a_disk_that_hangs_is_told_of() {
+async fn a_hanging_disk_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
-    unsaved(&server, false).await;
+    wait_for_unsaved(&server, false).await;
     assert_eq!(server.status().await["disk"]["unsavedAgeS"], Value::Null);
     assert_eq!(server.http("GET /readyz").await.0, 200);
     let rows = rusqlite::Connection::open(dir.path().join("tape.sqlite")).unwrap();
@@ -209,7 +209,7 @@ async fn a_disk_that_hangs_is_told_of() {
     let (_newcomer, held) = (Client::connect(&server).await, tokio::time::Instant::now());
     learner.steps += 1;
     learner.report().await;
-    unsaved(&server, true).await;
+    wait_for_unsaved(&server, true).await;
     let told = async {
         loop {
             let status = server.status().await;
@@ -248,7 +248,8 @@ async fn a_disk_that_hangs_is_told_of() {
     server.stop().await;
 }
 
-/// Goal: a snapshot is complete for the largest number of identities in a run, with the longest possible names.
+/// Goal: a snapshot holds the whole ledger of a run with the maximum number of identities, all with names of maximum
+/// length.
 #[tokio::test]
 async fn a_full_ledger_is_saved_and_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -304,13 +305,13 @@ async fn a_start_that_is_stopped_leaves_no_run() {
     assert!(dir.path().join("run.json").exists());
 }
 
-/// Layout of the stored tape.
+/// Layout number of the stored tape.
 const LAYOUT: &str = "6";
 
-/// Merges until each fragment is merged with bounds.
+/// Number of merges of the stored run. By then each fragment has a merge with norm bounds.
 const MERGES: usize = 12;
 
-/// Settings of the stored runs.
+/// Returns the settings of the stored run.
 fn settings(dir: &Path) -> ServeConfig {
     let config = config(dir);
     ServeConfig { method: archipelago_cli::MethodArgs { fragments: 2, ..config.method }, ..config }
@@ -334,8 +335,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Returns the result of the tape in `dir` after decision `until`.
-fn leads_to(dir: &Path, until: u64) -> Value {
+/// Replays the tape in `dir` up to decision `until`, and returns a description of the result.
+fn replay_result(dir: &Path, until: u64) -> Value {
     let out = tempfile::tempdir().unwrap();
     let to = out.path().join("model");
     let found = replayed(&ReplayArgs { until, out: Some(to.clone()), ..args(dir, None) }, |_| {}).unwrap();
@@ -356,14 +357,14 @@ fn layout_of(dir: &Path) -> String {
     tape(dir).query_row("SELECT value FROM meta WHERE key = 'format'", [], |row| row.get(0)).unwrap()
 }
 
-/// Returns the number of merges with bounds on the tape.
+/// Returns the number of merges on the tape that have norm bounds (`radii`).
 fn bounded(dir: &Path) -> usize {
     let count = "SELECT count(*) FROM tape WHERE kind = 'merged' AND data LIKE '%\"radii\"%'";
     tape(dir).query_row(count, [], |row| row.get::<_, i64>(0)).unwrap() as usize
 }
 
-/// Appends a row, in the form that `TAPE.md` specifies, that marks a learner as suspected. Loss checks would need three
-/// learners for that.
+/// Appends a row to the tape that marks learner 1 as suspected, in the form that `TAPE.md` specifies. Real loss checks
+/// would need three learners.
 fn suspect(dir: &Path) {
     let newest = "SELECT seq, at_ms, chain FROM tape ORDER BY seq DESC LIMIT 1";
     let newest = tape(dir).query_row(newest, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
@@ -387,7 +388,7 @@ async fn renew() {
     let (folder, expected) = stored();
     drop(fs::remove_dir_all(&folder));
     copy(dir.path(), &folder);
-    let text = serde_json::to_string_pretty(&leads_to(&folder, u64::MAX)).unwrap();
+    let text = serde_json::to_string_pretty(&replay_result(&folder, u64::MAX)).unwrap();
     fs::write(expected, text + "\n").unwrap();
 }
 
@@ -403,7 +404,7 @@ async fn the_stored_run_goes_on() {
     let expected: Value = serde_json::from_slice(&fs::read(description).unwrap()).unwrap();
     assert_eq!(layout_of(dir.path()), LAYOUT);
     assert!(bounded(dir.path()) > 0);
-    assert_eq!(leads_to(dir.path(), u64::MAX), expected);
+    assert_eq!(replay_result(dir.path(), u64::MAX), expected);
 
     let server = Server::start(settings(dir.path())).await;
     let mut learner = ScriptedLearner::join(&server, 2).await;
@@ -413,14 +414,14 @@ async fn the_stored_run_goes_on() {
     let merges = server.stop().await.core.fates.merged;
     assert!(merges > expected["merges"].as_u64().unwrap(), "{merges}");
     let last = expected["last"].as_u64().unwrap();
-    assert_eq!(leads_to(dir.path(), last), expected, "gone on with");
-    assert_eq!(leads_to(dir.path(), u64::MAX)["merges"], merges);
+    assert_eq!(replay_result(dir.path(), last), expected, "gone on with");
+    assert_eq!(replay_result(dir.path(), u64::MAX)["merges"], merges);
 }
 
 const MERGES_MIN: u64 = 12;
 
-/// Trains a run of at least [`MERGES_MIN`] merges, every fifth a large one. Returns the number of merges. An update
-/// that arrives while an earlier one waits replaces it, so not every update is merged.
+/// Trains a run until at least [`MERGES_MIN`] updates are merged. Every fifth update is a large one. Returns the number
+/// of merged updates. An update that arrives while an earlier one waits replaces it, so not every update is merged.
 async fn trained(dir: &Path) -> u64 {
     let server = Server::start(config(dir)).await;
     let mut learner = ScriptedLearner::join(&server, 1).await;
@@ -439,7 +440,8 @@ async fn trained(dir: &Path) -> u64 {
     merges
 }
 
-/// Returns the arguments of a replay of the whole tape, with about `points` measurements of the loss, if given.
+/// Returns the arguments of a replay of the whole tape in `dir`. With `points`, it measures the loss about `points`
+/// times.
 pub fn args(dir: &Path, points: Option<u32>) -> ReplayArgs {
     let (losses, points) = (points.is_some(), points.unwrap_or(1));
     ReplayArgs {
@@ -487,7 +489,8 @@ async fn names_the_merge_that_raised_the_loss() {
     let MergedSender { name, tokens, share, .. } = &rise.members[0];
     assert_eq!((&**name, *tokens > 0, *share, rise.members.len()), ("learner 1", true, 1.0, 1));
 
-    // Coarse measurements, then finer ones. A rise between two measurements with an overall fall is missed.
+    // Coarse measurements, then finer ones. A rise is missed if the loss falls overall between the measurements around
+    // it.
     let mut times_found = 0;
     for points in [1, 3, 6, 8] {
         let (few, _) = replay(&args(dir.path(), Some(points)));
@@ -522,7 +525,7 @@ async fn the_beginning_is_kept_while_there_is_room() {
     let made = trained(dir.path()).await;
     let often = ServeConfig { snapshot_every: "100ms".parse().unwrap(), ..config(dir.path()) };
     let server = Server::start(often).await;
-    // Wait until neither of the two kept snapshots is of the beginning.
+    // Wait until both kept snapshots are newer than the beginning of the run.
     let kept = || fs::read_dir(dir.path().join("snapshots")).unwrap().map(|entry| entry.unwrap().file_name());
     let until = tokio::time::Instant::now() + PATIENCE;
     while kept().any(|name| *name.to_string_lossy() < *"00000004") {

@@ -50,7 +50,7 @@ impl HostedServer {
         tokio::time::timeout(PATIENCE, self.task).await.expect("the server ends").unwrap().unwrap();
     }
 
-    /// Returns status code and text of the response.
+    /// Sends the request line `first` with `token` and `body`. Returns the status code and the text of the response.
     async fn ask(&self, first: &str, token: &str, body: &str) -> (u16, String) {
         let headers = format!("\nAuthorization: Bearer {token}\nContent-Length: {}", body.len());
         let (code, _, body) = http_at(self.address, &format!("{first}{headers}"), body).await;
@@ -92,10 +92,10 @@ fn states(runs: &[Value]) -> Vec<(&str, &str)> {
 }
 
 #[tokio::test]
-async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
+async fn only_the_owner_creates_pauses_archives_and_deletes_runs() {
     let dir = tempfile::tempdir().unwrap();
-    let house = HostedServer::start(dir.path()).await;
-    assert_eq!(house.list("").await, Vec::<Value>::new());
+    let server = HostedServer::start(dir.path()).await;
+    assert_eq!(server.list("").await, Vec::<Value>::new());
     for (name, settings, part) in [
         ("../x", "", "is not a name of a run"),
         ("", "", "is not a name of a run"),
@@ -103,66 +103,66 @@ async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
         ("x", "dir = \"/\"", "the key `dir` does not belong here"),
         ("x", "data = \"/etc/hostname\"", "`data` names a file of the server"),
     ] {
-        let (code, words) = house.create(name, settings).await;
+        let (code, words) = server.create(name, settings).await;
         assert!(code == 400 && words.contains(part), "{code} {words}");
     }
     // A run that cannot start leaves nothing behind.
-    let (code, words) = house.create("x", "preset = \"huge\"").await;
+    let (code, words) = server.create("x", "preset = \"huge\"").await;
     assert!(code == 422 && words.contains("\"huge\""), "{code} {words}");
-    assert!(house.list("").await.is_empty() && !dir.path().join("x").exists());
+    assert!(server.list("").await.is_empty() && !dir.path().join("x").exists());
 
     let open = (200, "the run a is open\n".to_owned());
-    assert_eq!(house.create("a", &format!("{SETTINGS}invite = \"open-sesame\"")).await, open);
-    assert_eq!(house.create("b", SETTINGS).await.0, 200);
-    assert_eq!(house.create("a", SETTINGS).await, (409, "there is a run a already\n".to_owned()));
+    assert_eq!(server.create("a", &format!("{SETTINGS}invite = \"open-sesame\"")).await, open);
+    assert_eq!(server.create("b", SETTINGS).await.0, 200);
+    assert_eq!(server.create("a", SETTINGS).await, (409, "there is a run a already\n".to_owned()));
     // Only the owner may see the invite.
-    assert_eq!(house.list("").await[0]["link"], Value::Null);
-    let link = house.list("secret-of-the-owner").await[0]["link"].as_str().unwrap().to_owned();
-    assert_eq!(link, format!("http://{}/runs/a/#invite=open-sesame", house.address));
+    assert_eq!(server.list("").await[0]["link"], Value::Null);
+    let link = server.list("secret-of-the-owner").await[0]["link"].as_str().unwrap().to_owned();
+    assert_eq!(link, format!("http://{}/runs/a/#invite=open-sesame", server.address));
 
     for order in ["POST /v1/runs", "DELETE /v1/runs/a", "POST /v1/runs/a/archive", "POST /v1/runs/a/start"] {
         let own = fs::read_to_string(dir.path().join("a/admin.token")).unwrap();
         // Tokens of runs are not valid for orders to the server.
         for token in ["", "wrong", own.trim()] {
-            assert_eq!(house.ask(order, token, "").await.0, 401, "{order}");
+            assert_eq!(server.ask(order, token, "").await.0, 401, "{order}");
         }
     }
     // A run's token steers only that run.
     let of_a = fs::read_to_string(dir.path().join("a/admin.token")).unwrap();
-    assert_eq!(house.ask("POST /v1/runs/a/admin/pause", of_a.trim(), "").await.0, 202);
-    assert_eq!(house.ask("POST /v1/runs/b/admin/pause", of_a.trim(), "").await.0, 401);
-    assert_eq!(house.ask("POST /runs/b/v1/admin/pause", of_a.trim(), "").await.0, 401);
-    assert_eq!(states(&house.list("").await), [("a", "paused"), ("b", "open")]);
-    assert_eq!(house.ask("POST /v1/runs/a/admin/resume", "secret-of-the-owner", "").await.0, 202);
+    assert_eq!(server.ask("POST /v1/runs/a/admin/pause", of_a.trim(), "").await.0, 202);
+    assert_eq!(server.ask("POST /v1/runs/b/admin/pause", of_a.trim(), "").await.0, 401);
+    assert_eq!(server.ask("POST /runs/b/v1/admin/pause", of_a.trim(), "").await.0, 401);
+    assert_eq!(states(&server.list("").await), [("a", "paused"), ("b", "open")]);
+    assert_eq!(server.ask("POST /v1/runs/a/admin/resume", "secret-of-the-owner", "").await.0, 202);
 
-    assert_eq!(house.ask("POST /v1/runs/a/archive", "secret-of-the-owner", "").await.0, 200);
-    assert_eq!(states(&house.list("").await), [("a", "archived"), ("b", "open")]);
-    assert_eq!(house.ask("GET /v1/runs/a/status", "", "").await.0, 503);
-    assert_eq!(house.ask("GET /v1/runs/b/status", "", "").await.0, 200);
-    house.stop().await;
+    assert_eq!(server.ask("POST /v1/runs/a/archive", "secret-of-the-owner", "").await.0, 200);
+    assert_eq!(states(&server.list("").await), [("a", "archived"), ("b", "open")]);
+    assert_eq!(server.ask("GET /v1/runs/a/status", "", "").await.0, 503);
+    assert_eq!(server.ask("GET /v1/runs/b/status", "", "").await.0, 200);
+    server.stop().await;
 
     // The run stays archived over a restart.
-    let house = HostedServer::start(dir.path()).await;
-    assert_eq!(states(&house.settled().await), [("a", "archived"), ("b", "open")]);
-    assert_eq!(house.ask("POST /v1/runs/a/start", "secret-of-the-owner", "").await.0, 200);
-    assert_eq!(house.ask("POST /v1/runs/a/start", "secret-of-the-owner", "").await.0, 409);
+    let server = HostedServer::start(dir.path()).await;
+    assert_eq!(states(&server.settled().await), [("a", "archived"), ("b", "open")]);
+    assert_eq!(server.ask("POST /v1/runs/a/start", "secret-of-the-owner", "").await.0, 200);
+    assert_eq!(server.ask("POST /v1/runs/a/start", "secret-of-the-owner", "").await.0, 409);
     assert_eq!(
-        house.ask("DELETE /v1/runs/a", "secret-of-the-owner", "").await,
+        server.ask("DELETE /v1/runs/a", "secret-of-the-owner", "").await,
         (200, "the run a is deleted\n".into())
     );
-    assert_eq!(house.ask("DELETE /v1/runs/a", "secret-of-the-owner", "").await.0, 404);
-    assert_eq!(house.ask("GET /v1/runs/a/status", "", "").await.0, 404);
-    assert_eq!(states(&house.list("").await), [("b", "open")]);
+    assert_eq!(server.ask("DELETE /v1/runs/a", "secret-of-the-owner", "").await.0, 404);
+    assert_eq!(server.ask("GET /v1/runs/a/status", "", "").await.0, 404);
+    assert_eq!(states(&server.list("").await), [("b", "open")]);
     assert!(!dir.path().join("a").exists());
-    house.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
 async fn a_run_is_made_by_flags() {
     let dir = tempfile::tempdir().unwrap();
-    let house = HostedServer::start(dir.path()).await;
+    let server = HostedServer::start(dir.path()).await;
     let order = |words: &[&str]| {
-        let url = format!("http://{}", house.address);
+        let url = format!("http://{}", server.address);
         let line = ["syncer-server", "run"].iter().chain(words);
         let line = line.copied().chain(["--url", &url, "--token", "secret-of-the-owner"]).map(OsString::from);
         let Verb::Run(args) = parse(line).unwrap().verb else { panic!("{words:?}") };
@@ -170,7 +170,7 @@ async fn a_run_is_made_by_flags() {
     };
     let create =
         ["create", "poems", "--preset", "tiny", "--data", "builtin:austen", "--no-eval", "--seed", "7"];
-    let here = house.address;
+    let here = server.address;
     let links = |name: &str| {
         format!(
             "the run {name} is open: http://{here}/runs/{name}/ (learners join ws://{here}/runs/{name}/v1/ws)"
@@ -190,13 +190,13 @@ async fn a_run_is_made_by_flags() {
         ["create", "odes", "--preset=tiny", "--corpus-bytes=60kB", "--no-eval", "--invite=open-sesame"];
     let said = order(&invited).await.unwrap().unwrap();
     assert_eq!(said.matches("#invite=open-sesame").count(), 2, "{said}");
-    house.stop().await;
+    server.stop().await;
 }
 
 /// Goal: an owner with access to the folder of the runs can create a run with their own text. A failed attempt leaves
 /// nothing behind.
 #[tokio::test]
-async fn a_run_with_a_text_of_its_own_is_made_on_the_machine_of_the_server() {
+async fn a_run_with_an_own_text_is_created_on_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let (runs, elsewhere) = (dir.path().join("runs"), dir.path().join("elsewhere"));
     fs::create_dir(&elsewhere).unwrap();
@@ -204,10 +204,10 @@ async fn a_run_with_a_text_of_its_own_is_made_on_the_machine_of_the_server() {
     let text = dir.path().join("poems.txt");
     fs::write(&text, "a line of a poem\n".repeat(9_000)).unwrap();
     let settings = dir.path().join("poems.toml");
-    let house = HostedServer::start(&runs).await;
+    let server = HostedServer::start(&runs).await;
     let create = |name: &str, data: &Path, runs: &Path| {
         fs::write(&settings, format!("preset = \"tiny\"\nno-eval = true\ndata = {data:?}\n")).unwrap();
-        let url = format!("http://{}", house.address);
+        let url = format!("http://{}", server.address);
         let line = ["syncer-server", "run", "create", name, "--token", "secret-of-the-owner", "--url", &url];
         let line = line.into_iter().map(OsString::from);
         let more = [("--settings", &*settings), ("--runs", runs)];
@@ -224,12 +224,12 @@ async fn a_run_with_a_text_of_its_own_is_made_on_the_machine_of_the_server() {
     let wrong = create("odes", &text, &elsewhere).await.unwrap().unwrap_err();
     assert!(wrong.contains("does not have its runs in") && wrong.contains("give --runs"), "{wrong}");
     assert!(!runs.join("odes").exists() && !elsewhere.join("odes").exists());
-    assert_eq!(states(&house.list("").await), [("poems", "open")]);
-    house.stop().await;
+    assert_eq!(states(&server.list("").await), [("poems", "open")]);
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn a_run_that_cannot_be_opened_keeps_no_other_from_being_served() {
+async fn a_run_that_cannot_be_opened_does_not_affect_others() {
     let dir = tempfile::tempdir().unwrap();
     for (name, settings) in
         [("good", SETTINGS), ("bad", "preset = \"tiny\"\ndata = \"nowhere\""), ("Odd", "")]
@@ -239,43 +239,43 @@ async fn a_run_that_cannot_be_opened_keeps_no_other_from_being_served() {
     }
     // Remains of a run that was being removed during a crash.
     fs::create_dir_all(dir.path().join(".removed-old/bodies")).unwrap();
-    let house = HostedServer::start(dir.path()).await;
-    let runs = house.settled().await;
+    let server = HostedServer::start(dir.path()).await;
+    let runs = server.settled().await;
     assert_eq!(states(&runs), [("bad", "failed"), ("good", "open")]);
     assert!(runs[0]["why"].as_str().unwrap().contains("cannot read data nowhere"), "{}", runs[0]);
     assert!(!dir.path().join(".removed-old").exists() && dir.path().join("Odd").exists());
-    let (code, words) = house.ask("GET /readyz", "", "").await;
+    let (code, words) = server.ask("GET /readyz", "", "").await;
     assert_eq!((code, &*words), (503, "the run bad is failed\n"));
-    assert_eq!(house.ask("GET /v1/runs/bad/status", "", "").await.0, 503);
-    assert_eq!(house.ask("GET /v1/runs/good/status", "", "").await.0, 200);
+    assert_eq!(server.ask("GET /v1/runs/bad/status", "", "").await.0, 503);
+    assert_eq!(server.ask("GET /v1/runs/good/status", "", "").await.0, 200);
 
     fs::write(dir.path().join("bad/settings.toml"), SETTINGS).unwrap();
-    assert_eq!(house.ask("POST /v1/runs/bad/start", "secret-of-the-owner", "").await.0, 200);
-    assert_eq!(house.ask("GET /readyz", "", "").await, (200, "ready\n".into()));
+    assert_eq!(server.ask("POST /v1/runs/bad/start", "secret-of-the-owner", "").await.0, 200);
+    assert_eq!(server.ask("GET /readyz", "", "").await, (200, "ready\n".into()));
     // A run whose folder appeared later can be started, too.
     fs::create_dir(dir.path().join("later")).unwrap();
-    assert_eq!(house.ask("POST /v1/runs/later/start", "secret-of-the-owner", "").await.0, 404);
+    assert_eq!(server.ask("POST /v1/runs/later/start", "secret-of-the-owner", "").await.0, 404);
     fs::write(dir.path().join("later/settings.toml"), SETTINGS).unwrap();
-    assert_eq!(house.ask("POST /v1/runs/later/start", "secret-of-the-owner", "").await.0, 200);
-    house.stop().await;
+    assert_eq!(server.ask("POST /v1/runs/later/start", "secret-of-the-owner", "").await.0, 200);
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
+async fn a_request_without_a_run_lists_the_runs() {
     let dir = tempfile::tempdir().unwrap();
-    let house = HostedServer::start(dir.path()).await;
-    let none = house.ask("GET /v1/status", "", "").await;
+    let server = HostedServer::start(dir.path()).await;
+    let none = server.ask("GET /v1/status", "", "").await;
     assert_eq!((none.0, none.1.contains("has no run yet")), (404, true), "{}", none.1);
     for name in ["poems", "tales"] {
-        assert_eq!(house.create(name, SETTINGS).await.0, 200);
+        assert_eq!(server.create(name, SETTINGS).await.0, 200);
     }
     for path in ["/v1/status", "/v1/ws", "/v1/learners", "/dashboard"] {
-        let (code, words) = house.ask(&format!("GET {path}"), "", "").await;
+        let (code, words) = server.ask(&format!("GET {path}"), "", "").await;
         let expected = "this server has several runs (poems, tales): add the path of one to its address, such as \
                         /runs/poems";
         assert_eq!((code, words.trim()), (404, expected), "{path}");
     }
-    let url = format!("http://{}", house.address);
+    let url = format!("http://{}", server.address);
     let ask = |url: String| {
         let args = TableArgs { place: PlaceArgs { url, ca: None, dir: None }, json: false, csv: false };
         tokio::task::spawn_blocking(move || inspect::status(&args))
@@ -295,14 +295,14 @@ async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
     let rows: Vec<&str> = lines.collect();
     assert!(rows.len() == 2 && rows[0].starts_with("poems,open,tiny,0,0,"), "{listed}");
 
-    // The metrics there are those of all runs, each with its label.
-    let (code, metrics) = house.ask("GET /metrics", "", "").await;
+    // The metrics of the server cover all runs, each with its label.
+    let (code, metrics) = server.ask("GET /metrics", "", "").await;
     assert_eq!(code, 200);
     for name in ["poems", "tales"] {
         assert!(metrics.contains(&format!("\narchipelago_learners_live{{run=\"{name}\"}} 0\n")), "{metrics}");
     }
     assert_eq!(metrics.matches("# TYPE archipelago_learners_live gauge\n").count(), 1, "{metrics}");
-    house.stop().await;
+    server.stop().await;
 }
 
 /// Opens a long-lived response. Returns the connection and the status code.
@@ -321,12 +321,12 @@ async fn open(address: SocketAddr, path: &str, headers: &str) -> (TcpStream, u16
 async fn no_run_takes_the_connections_of_another() {
     let dir = tempfile::tempdir().unwrap();
     let config = ServeConfig { connections_max: 32, ..ServeConfig::default() };
-    let house = HostedServer::start_with(dir.path(), config).await;
+    let server = HostedServer::start_with(dir.path(), config).await;
     for name in ["a", "b"] {
-        assert_eq!(house.create(name, SETTINGS).await.0, 200);
+        assert_eq!(server.create(name, SETTINGS).await.0, 200);
     }
     let join = async |run: &str, number: u8| {
-        let url = format!("ws://{}/runs/{run}/v1/ws", house.address);
+        let url = format!("ws://{}/runs/{run}/v1/ws", server.address);
         let mut client = Client::connect_by(url.into_client_request().unwrap(), None).await;
         client.send(&Message::Hello(hello(number))).await;
         match client.next().await {
@@ -340,7 +340,7 @@ async fn no_run_takes_the_connections_of_another() {
     };
     let (mut streams, mut learners) = (Vec::new(), Vec::new());
     for number in 0..20 {
-        match open(house.address, "/runs/a/v1/events", "").await {
+        match open(server.address, "/runs/a/v1/events", "").await {
             (stream, 200) => streams.push(stream),
             (_, code) => assert_eq!(code, 503),
         }
@@ -351,38 +351,38 @@ async fn no_run_takes_the_connections_of_another() {
     for number in 0..7 {
         learners.push(join("b", number).await.unwrap_or_else(|| panic!("after {number}")));
     }
-    assert_eq!(house.ask("GET /runs/b/v1/status", "", "").await.0, 200);
-    assert_eq!(open(house.address, "/runs/b/v1/events", "").await.1, 503, "all are taken");
+    assert_eq!(server.ask("GET /runs/b/v1/status", "", "").await.0, 200);
+    assert_eq!(open(server.address, "/runs/b/v1/events", "").await.1, 503, "all are taken");
     assert!(join("b", 7).await.is_none(), "all are taken");
     drop((streams, learners));
-    house.stop().await;
+    server.stop().await;
 }
 
 /// Goal: an order about a run that is being opened does not wait until the run is open.
 #[tokio::test]
 async fn a_run_that_is_being_opened_can_be_deleted() {
     let dir = tempfile::tempdir().unwrap();
-    let house = HostedServer::start(dir.path()).await;
+    let server = HostedServer::start(dir.path()).await;
     let settings = "preset = \"medium\"\ncorpus-bytes = \"1MB\"\nno-eval = true\n";
     let body = json!({ "name": "large", "settings": settings }).to_string();
     let headers = format!("\nAuthorization: Bearer secret-of-the-owner\nContent-Length: {}", body.len());
-    let address = house.address;
+    let address = server.address;
     let made =
         tokio::spawn(async move { http_at(address, &format!("POST /v1/runs{headers}"), &body).await.0 });
     for _ in 0..600 {
-        if !house.list("").await.is_empty() {
+        if !server.list("").await.is_empty() {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    let (code, said) = house.ask("DELETE /v1/runs/large", "secret-of-the-owner", "").await;
+    let (code, said) = server.ask("DELETE /v1/runs/large", "secret-of-the-owner", "").await;
     // 200 if the order removed the run, and 404 if the cancelled creation had removed it first.
     assert!([200, 404].contains(&code), "{code} {said}");
     let made = made.await.unwrap();
     assert!([200, 404, 422].contains(&made), "{made}");
-    assert_eq!(house.list("").await, Vec::<Value>::new());
+    assert_eq!(server.list("").await, Vec::<Value>::new());
     assert!(!dir.path().join("large").exists(), "nothing is left of it");
-    house.stop().await;
+    server.stop().await;
 }
 
 /// Goal: a link to a missing or archived run leads a browser to the list of runs.
@@ -391,9 +391,9 @@ async fn wrong_links_lead_to_the_runs() {
     let (dir, pages) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(pages.path().join("missing.html"), MISSING).unwrap();
     let config = ServeConfig { pages: Some(pages.path().to_owned()), ..ServeConfig::default() };
-    let house = HostedServer::start_with(dir.path(), config).await;
-    assert_eq!(house.create("poems", SETTINGS).await.0, 200);
-    let away = house.ask("POST /v1/runs/poems/archive", "secret-of-the-owner", "").await;
+    let server = HostedServer::start_with(dir.path(), config).await;
+    assert_eq!(server.create("poems", SETTINGS).await.0, 200);
+    let away = server.ask("POST /v1/runs/poems/archive", "secret-of-the-owner", "").await;
     assert_eq!(away.0, 200, "{}", away.1);
     for (path, expected, home, said) in [
         ("/nope", 404, "./", "There is no page at this address."),
@@ -402,12 +402,12 @@ async fn wrong_links_lead_to_the_runs() {
         ("/runs/none/dashboard", 404, "../../", "There is no such run here."),
         ("/runs/poems/", 503, "../../", "The run poems is archived."),
     ] {
-        let (code, _, body) = http_at(house.address, &format!("GET {path}\n{BROWSER}"), "").await;
+        let (code, _, body) = http_at(server.address, &format!("GET {path}\n{BROWSER}"), "").await;
         let page = String::from_utf8(body).unwrap();
         let button = format!("<a class=\"button primary\" href=\"{home}\">To the runs</a>");
         assert!(code == expected && page.contains(said) && page.contains(&button), "{path}: {code} {page}");
-        let (code, words) = house.ask(&format!("GET {path}"), "", "").await;
+        let (code, words) = server.ask(&format!("GET {path}"), "", "").await;
         assert!(code == expected && !words.contains('<'), "{path}: {code} {words}");
     }
-    house.stop().await;
+    server.stop().await;
 }

@@ -22,10 +22,10 @@ use tokio_tungstenite::tungstenite::protocol::Message as Frame;
 
 use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, hello, key, sign};
 
-/// Returns the end of a connection on which `hello` is sent.
-async fn refused(server: &Server, say: impl FnOnce(&Client) -> Hello) -> (u16, String) {
+/// Connects and sends the result of `hello`. Returns the close code and its reason.
+async fn refused(server: &Server, hello: impl FnOnce(&Client) -> Hello) -> (u16, String) {
     let mut client = Client::connect(server).await;
-    let hello = say(&client);
+    let hello = hello(&client);
     client.send(&Message::Hello(hello)).await;
     let end = tokio::time::timeout(PATIENCE, client.end()).await.expect("it is sent away");
     assert_eq!(end.bye, end.close);
@@ -53,7 +53,7 @@ async fn an_account_cannot_be_stolen() {
         .0,
         identity
     );
-    // A signature for another run, as a syncer would obtain that relays challenges under its own name.
+    // A signature for another run: a syncer of that run could obtain it by relaying a challenge of this one.
     assert_eq!(
         refused(&server, |thief| {
             let mut other = thief.challenge;
@@ -65,7 +65,7 @@ async fn an_account_cannot_be_stolen() {
         identity
     );
     assert_eq!(refused(&server, |_| Hello { signature: Signature([7; 64]), ..hello(1) }).await.0, identity);
-    // The neutral element: without a check, this signature of it would be valid for every text.
+    // The key is the neutral element. Without a check, this signature would be valid for every text.
     let mut nobodys = ([0; 32], [0; 64]);
     (nobodys.0[0], nobodys.1[0]) = (1, 1);
     let (code, reason) = refused(&server, |_| Hello {
@@ -75,7 +75,7 @@ async fn an_account_cannot_be_stolen() {
     })
     .await;
     assert_eq!((code, reason.contains("not an Ed25519 key")), (identity, true), "{reason}");
-    // A challenge is valid once, also for the peer that received it.
+    // A challenge is valid once, even for the peer that received it.
     let (mut client, _) = Client::greet(&server, 2).await;
     let again = client.signed(hello(2));
     client.send(&Message::Hello(again)).await;
@@ -129,7 +129,7 @@ fn by_invite(dir: &std::path::Path) -> ServeConfig {
 }
 
 #[tokio::test]
-async fn a_personal_invite_takes_in_as_many_keys_as_it_says() {
+async fn a_personal_invite_admits_its_number_of_keys() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(by_invite(dir.path())).await;
     assert_eq!(server.http("GET /v1/invites").await.0, 401);
@@ -142,7 +142,7 @@ async fn a_personal_invite_takes_in_as_many_keys_as_it_says() {
     let shows = |number: u8, invite: Option<&str>| Hello { invite: invite.map(Invite::new), ..hello(number) };
     let invite = u16::from(CloseCode::Invite);
     assert_eq!(refused(&server, |_| shows(1, None)).await.0, invite);
-    // A thief of the invite's text who cannot sign does not use up the invite.
+    // A peer that knows the invite but cannot sign does not use it up.
     let forged = refused(&server, |_| Hello { signature: Signature([7; 64]), ..shows(9, Some(&text)) }).await;
     assert_eq!(forged.0, u16::from(CloseCode::Identity));
     for number in [1, 2] {
@@ -174,7 +174,7 @@ async fn a_personal_invite_takes_in_as_many_keys_as_it_says() {
     server.stop().await;
 }
 
-/// Goal: a pass becomes invalid with the ban, before its socket is closed.
+/// Goal: the download pass of a connection becomes invalid with the ban, before the connection is closed.
 #[tokio::test]
 async fn a_banned_key_fetches_nothing_any_more() {
     let dir = tempfile::tempdir().unwrap();
@@ -231,13 +231,13 @@ async fn a_banned_key_goes_at_once_and_stays_away() {
     panic!("it is still away");
 }
 
-/// Learners, the last of which trains nothing.
+/// Number of learners. The last one trains nothing.
 const LEARNERS: u8 = 4;
-/// Change of each value in a step, small enough that one loss check tells much.
+/// Change of each value in a step. It is so small that a single loss check gives clear evidence.
 const STEP: f32 = 1e-5;
 
-/// Returns the settings of a run with loss checks for half of a core's time, in rounds of all learners. About 45 checks
-/// are needed, so each has to be quick: windows are short.
+/// Returns the settings of a run whose rounds need all learners, and whose loss checks may use half of a core's time.
+/// About 45 checks are needed, so the windows are short to keep each check quick.
 fn checked(dir: &std::path::Path) -> ServeConfig {
     let plain = config(dir);
     let method = archipelago_cli::MethodArgs { fragments: 2, ..plain.method };
@@ -254,19 +254,19 @@ fn checked(dir: &std::path::Path) -> ServeConfig {
     }
 }
 
-/// Learner that takes one step from Θ̂ when asked, along the signs of the gradient on its next windows. An idle one
-/// takes no step, and claims the same.
+/// Learner that answers a request with one step of [`STEP`] from Θ̂, against the signs of the gradient on its next
+/// windows. An idle one takes no step, but claims one.
 struct GradientSignLearner {
     learner: ScriptedLearner,
     trainer: CpuTrainer,
     /// Keeps the parameters of `trainer` at Θ̂.
     replica: Replica,
     shards: Arc<Vec<Vec<u8>>>,
-    /// Unanswered last request, by fragment, as are the next two fields.
+    /// For each fragment, the base version of the last unanswered request.
     asked: Vec<Option<Version>>,
-    /// True if the fate of the last update is known.
+    /// For each fragment, true if the fate of the last update is known.
     is_settled: Vec<bool>,
-    /// Number of windows of its merged updates.
+    /// For each fragment, the number of windows in merged updates.
     done: Vec<u32>,
     idles: bool,
 }
@@ -289,7 +289,7 @@ impl GradientSignLearner {
         Self { learner, trainer, replica, shards, asked, is_settled, done, idles }
     }
 
-    /// Handles the next message, and answers where possible.
+    /// Handles the next message, and answers the requests for which it has leased windows.
     async fn go_on(&mut self) {
         let batch = self.learner.welcome.spec.inner.batch;
         match self.learner.until(Some).await {
@@ -327,7 +327,7 @@ impl GradientSignLearner {
         self.learner.client.send(&Message::Update(update)).await;
     }
 
-    /// Returns the tokens of its windows from window `from` on, in lease order.
+    /// Returns the tokens of the next batch of leased windows, in lease order, without the first `from` windows.
     fn tokens(&self, from: u32) -> Vec<u32> {
         let spec = &self.learner.welcome.spec;
         let leases = self.learner.leases.iter();
@@ -349,10 +349,10 @@ async fn shards(server: &Server, run: RunId, specs: &[ShardSpec]) -> Vec<Vec<u8>
     shards
 }
 
-/// Goal: a learner that sends zeros as updates is detected by loss checks and reported. It is suspected, stays
-/// connected, and its updates no longer count. The next process remembers it.
+/// Goal: loss checks detect a learner that sends zeros as updates, and the syncer reports it. The learner is suspected
+/// and stays connected, but earns no merged tokens. The next process still suspects it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_does_not_train_is_suspected_and_told_of() {
+async fn a_learner_that_does_not_train_is_suspected_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(checked(dir.path())).await;
     let mut learners = Vec::new();
@@ -403,7 +403,7 @@ async fn who_does_not_train_is_suspected_and_told_of() {
         let merged = |status| its(status, honest, "tokensMerged").as_u64();
         assert!(merged(&later) > merged(&status), "{}", later["learners"]);
     }
-    // A line is shown once it is on the tape.
+    // The log shows an event once it is on the tape.
     loop {
         let (_, _, body) = server.http("GET /v1/log").await;
         let log = String::from_utf8(body).unwrap();

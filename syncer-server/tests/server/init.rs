@@ -1,4 +1,4 @@
-//! Tests of runs that begin with a model folder: `tests/golden/init`, made by transformers.
+//! Tests of runs that begin with a model folder, mostly the one in `tests/golden/init`, which transformers made.
 
 use std::ffi::OsString;
 use std::fs;
@@ -34,7 +34,7 @@ pub fn from_folder(dir: &Path) -> ServeConfig {
     }
 }
 
-/// Returns the same settings without the model folder.
+/// Returns the settings of [`from_folder`] without the model folder.
 pub fn goes_on(dir: &Path) -> ServeConfig {
     ServeConfig { init: None, ..from_folder(dir) }
 }
@@ -58,7 +58,7 @@ async fn first_loss(server: &Server) -> f64 {
     tokio::time::timeout(PATIENCE, measured).await.unwrap()
 }
 
-/// Returns the tensors of a file as numbers, by name.
+/// Returns the name, type and values of each tensor in the `model.safetensors` of `folder`.
 fn tensors(folder: &Path) -> Vec<(String, Dtype, Vec<f32>)> {
     let bytes = fs::read(folder.join("model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -133,7 +133,8 @@ async fn the_first_loss_is_that_of_transformers_and_the_model_comes_home_unchang
     assert_eq!(initial(again.path()), initial(dir.path()));
 }
 
-/// Copies the golden model into a new folder, with the stop tokens `stops` and a chat template.
+/// Copies the golden model to the folder `name` in `place`, with the stop tokens `stops` and the chat template
+/// `template`.
 fn stopping(place: &Path, name: &str, stops: &[u32], template: &str) -> PathBuf {
     let folder = place.join(name);
     fs::create_dir(&folder).unwrap();
@@ -147,7 +148,7 @@ fn stopping(place: &Path, name: &str, stops: &[u32], template: &str) -> PathBuf 
     folder
 }
 
-/// Goal: a model from a folder keeps the folder's stop tokens in samples, in pages and in the export.
+/// Goal: samples, pages and exports of a run that began with a model folder use the folder's stop tokens.
 #[tokio::test]
 async fn a_model_stops_where_its_folder_says() {
     let place = tempfile::tempdir().unwrap();
@@ -171,7 +172,7 @@ async fn a_model_stops_where_its_folder_says() {
         let sample = |args: &SampleArgs| sample(args, |_| Ok(())).unwrap();
         (sample(&raw), sample(&asked), view["stops"].clone(), generation)
     };
-    // Token 0 ends turns, which the syncer learns from the template.
+    // Token 0 ends turns, as the syncer finds from the template.
     let (raw, asked, stops, generation) = written("a", &[17]).await;
     assert_eq!((&stops, &generation["eos_token_id"]), (&[17, 0].into(), &[17, 0].into()));
     assert_eq!(generation["top_p"], 0.9);
@@ -193,7 +194,7 @@ async fn a_model_stops_where_its_folder_says() {
 }
 
 #[tokio::test]
-async fn a_run_from_a_folder_follows_from_its_tape_and_needs_the_folder_no_more() {
+async fn a_run_from_a_folder_resumes_without_the_folder() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(from_folder(dir.path())).await;
     let mut learner = ScriptedLearner::join(&server, 1).await;
@@ -205,7 +206,7 @@ async fn a_run_from_a_folder_follows_from_its_tape_and_needs_the_folder_no_more(
     let found = replay(dir.path()).unwrap();
     assert!(found.first == 1 && found.merges >= 4, "{found:?}");
 
-    // Without a snapshot, a start follows from the initial parameters in the run's folder.
+    // Without a snapshot, a start replays the tape from the initial parameters in the run's folder.
     let states = Store::look(dir.path()).latest(run).unwrap().unwrap().states;
     let versions: Vec<Version> = states.iter().map(|state| state.version).collect();
     fs::remove_dir_all(dir.path().join("snapshots")).unwrap();
@@ -254,7 +255,7 @@ async fn a_crash_amid_the_start_loses_nothing() {
         export(dir, out.path(), Form::default(), false).unwrap();
         tensors(out.path())
     };
-    // In the order in which a start writes them under its lock; the tape comes last.
+    // The order in which a start writes these files under its lock; the tape comes last.
     let written = ["tokenizer.json", "initial.safetensors", "run.json", "snapshots"];
     for count in 1..=written.len() {
         let dir = tempfile::tempdir().unwrap();
@@ -320,7 +321,7 @@ pub fn sample_args(dir: &Path) -> SampleArgs {
     SampleArgs { folder, prompt, chat, system, tokens: 60, temperature: 0.7, seed: 3, picture, json: false }
 }
 
-/// Sends `sent` to `path`.
+/// Posts `sent` to `path`. Returns status, head and body.
 async fn post(server: &Server, path: &str, sent: &str) -> (u16, String, Vec<u8>) {
     server.exchange(&format!("POST {path}\nContent-Length: {}", sent.len()), sent).await
 }
@@ -330,7 +331,7 @@ async fn run_of(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn a_run_tells_the_shape_of_its_model_and_spells() {
+async fn a_run_serves_its_model_shape_and_tokenises() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let run = run_of(&server).await;
@@ -359,7 +360,7 @@ async fn a_run_tells_the_shape_of_its_model_and_spells() {
 }
 
 #[tokio::test]
-async fn a_vocabulary_of_its_own_is_spelt_by_the_syncer() {
+async fn the_syncer_tokenises_with_a_custom_vocabulary() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(ServeConfig { vocab: Some(300), ..config(dir.path()) }).await;
     let run = run_of(&server).await;
@@ -374,7 +375,7 @@ async fn a_vocabulary_of_its_own_is_spelt_by_the_syncer() {
 }
 
 #[tokio::test]
-async fn only_the_invited_are_told() {
+async fn model_and_tokenizer_routes_require_the_invite() {
     let dir = tempfile::tempdir().unwrap();
     let invite = Some("open-sesame".into());
     let server = Server::start(ServeConfig { invite, ..config(dir.path()) }).await;
@@ -394,7 +395,7 @@ async fn only_the_invited_are_told() {
 }
 
 #[tokio::test]
-async fn a_snapshot_writes_what_its_parameters_write() {
+async fn sampling_a_snapshot_equals_sampling_its_parameters() {
     let dir = tempfile::tempdir().unwrap();
     let fails = |args: &SampleArgs| sample(args, |_| Ok(())).unwrap_err();
     assert!(matches!(fails(&sample_args(dir.path())), ServerError::NoRun { .. }));
@@ -441,7 +442,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(folder().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Returns the commands of `verb` in a YAML file, one word each.
+/// Returns the command lines of `verb` in a YAML file, each as a list of words without the verb's line prefix.
 fn commands(text: &str, verb: &str) -> Vec<Vec<String>> {
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().starts_with('#')).collect();
     let starts = (0..lines.len()).filter(|at| lines[*at].trim() == format!("- {verb}"));
@@ -455,7 +456,7 @@ fn commands(text: &str, verb: &str) -> Vec<Vec<String>> {
     starts.map(words).collect()
 }
 
-/// Replaces variables with a name, and the settings file with the one in the repository.
+/// Returns `word` with each variable replaced by a host name, and with the repository's path of the settings file.
 fn filled(word: &str) -> String {
     let run = folder().join("cluster/run.toml");
     let word = word.replace("/etc/archipelago/run.toml", run.to_str().unwrap());
@@ -473,7 +474,7 @@ fn settings(words: &[String]) -> ServeConfig {
     }
 }
 
-/// Parses the commands in a file, and checks each one.
+/// Parses the commands in the file `name`, and compares verbs and roles with `expected`. Returns the settings of each.
 fn check(name: &str, expected: &[(&str, Option<Role>)]) -> Vec<ServeConfig> {
     let text = read(name);
     let mut found = Vec::new();
@@ -490,7 +491,7 @@ fn check(name: &str, expected: &[(&str, Option<Role>)]) -> Vec<ServeConfig> {
 }
 
 #[test]
-fn programs_are_started_with_flags_that_they_know() {
+fn deployed_commands_use_known_flags() {
     check("compose.yaml", &[("serve", None)]);
     let (owner, gateway) = (Some(Role::Owner), Some(Role::Gateway));
     let several = [
@@ -512,7 +513,7 @@ fn programs_are_started_with_flags_that_they_know() {
 }
 
 #[test]
-fn variables_are_those_of_flags() {
+fn deployed_variables_are_those_of_flags() {
     let command = archipelago_cli::command::<Cli>();
     let serve = command.find_subcommand("serve").unwrap();
     let known: Vec<_> = serve.get_arguments().filter_map(|arg| arg.get_env()?.to_str()).collect();
@@ -536,7 +537,7 @@ fn variables_are_those_of_flags() {
 }
 
 #[test]
-fn probes_ask_routes_that_there_are_on_the_port_that_is_listened_on() {
+fn probes_use_existing_routes_and_the_right_port() {
     let text = read("cluster/kubernetes/gateways.yaml");
     let asked: Vec<_> =
         text.split("httpGet: {path: ").skip(1).map(|rest| rest.split(',').next().unwrap()).collect();
@@ -545,7 +546,7 @@ fn probes_ask_routes_that_there_are_on_the_port_that_is_listened_on() {
 }
 
 #[test]
-fn every_file_of_kubernetes_is_applied() {
+fn every_kubernetes_file_is_applied() {
     let text = read("cluster/kustomization.yaml");
     let mut named: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("  - kubernetes/")).collect();
     let there = fs::read_dir(folder().join("cluster/kubernetes")).unwrap();

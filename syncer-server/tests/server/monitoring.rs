@@ -108,7 +108,7 @@ async fn posted(listener: &TcpListener) -> Value {
 }
 
 #[tokio::test]
-async fn an_owner_is_told_that_nobody_is_there_and_that_somebody_came() {
+async fn the_owner_is_notified_of_missing_and_returning_learners() {
     let dir = tempfile::tempdir().unwrap();
     let hook = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", hook.local_addr().unwrap());
@@ -151,7 +151,7 @@ async fn an_owner_is_told_that_nobody_is_there_and_that_somebody_came() {
 
 type CommandOutput = Result<String, ServerError>;
 
-fn asking(server: &Server) -> PlaceArgs {
+fn by_url(server: &Server) -> PlaceArgs {
     // A link as learners receive it.
     PlaceArgs { url: format!("http://{}/#invite=x", server.address), ca: None, dir: None }
 }
@@ -160,43 +160,43 @@ fn folder(dir: &Path) -> PlaceArgs {
     PlaceArgs { url: String::new(), ca: None, dir: Some(dir.to_owned()) }
 }
 
-async fn apart(look: impl FnOnce() -> CommandOutput + Send + 'static) -> CommandOutput {
-    tokio::task::spawn_blocking(look).await.unwrap()
+async fn run_blocking(command: impl FnOnce() -> CommandOutput + Send + 'static) -> CommandOutput {
+    tokio::task::spawn_blocking(command).await.unwrap()
 }
 
 async fn status(place: &PlaceArgs, json: bool) -> CommandOutput {
     let args = TableArgs { place: place.clone(), json, csv: false };
-    apart(move || inspect::status(&args)).await
+    run_blocking(move || inspect::status(&args)).await
 }
 
 async fn table(
-    look: fn(&TableArgs) -> CommandOutput,
+    command: fn(&TableArgs) -> CommandOutput,
     place: &PlaceArgs,
     (json, csv): (bool, bool),
 ) -> Vec<String> {
     let args = TableArgs { place: place.clone(), json, csv };
-    let text = apart(move || look(&args)).await.unwrap();
+    let text = run_blocking(move || command(&args)).await.unwrap();
     text.lines().map(str::to_owned).collect()
 }
 
 async fn events(place: &PlaceArgs, name: &str, json: bool) -> String {
     let args = EventsArgs { place: place.clone(), name: name.into(), limit: 50, json, csv: false };
-    apart(move || inspect::events(&args)).await.unwrap()
+    run_blocking(move || inspect::events(&args)).await.unwrap()
 }
 
-/// Returns the values of `names` in the JSON status.
+/// Returns the values of `names` in the JSON status of `place`.
 async fn figures<const N: usize>(place: &PlaceArgs, names: [&str; N]) -> [Value; N] {
     let json: Value = serde_json::from_str(&status(place, true).await.unwrap()).unwrap();
     names.map(|name| json[name].clone())
 }
 
 #[tokio::test]
-async fn a_syncer_and_its_folder_tell_the_same() {
+async fn a_syncer_and_its_folder_show_the_same_figures() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
-    let (asked, found) = (asking(&server), folder(dir.path()));
+    let (asked, found) = (by_url(&server), folder(dir.path()));
 
     let shown = status(&asked, false).await.unwrap();
     for part in ["1 in rounds, 1 connected, 1 ever seen", "in 1 rounds", "fine; ", "finished       no"] {
@@ -226,7 +226,7 @@ async fn a_syncer_and_its_folder_tell_the_same() {
         assert_eq!(csv[1].split(',').nth(merged), Some(&*now[1].to_string()), "{csv:?}");
         let args =
             EventsArgs { place: place.clone(), name: String::new(), limit: 50, json: false, csv: true };
-        let csv = apart(move || inspect::events(&args)).await.unwrap();
+        let csv = run_blocking(move || inspect::events(&args)).await.unwrap();
         assert!(csv.starts_with("time (ms since 1970),kind,") && csv.contains("learner 1 joined"), "{csv}");
         assert!(events(place, "", false).await.contains("learner 1 joined (test)."));
         assert!(events(place, "LEARNER 1", false).await.contains("learner 1 joined (test)."));
@@ -252,7 +252,7 @@ async fn a_syncer_and_its_folder_tell_the_same() {
 }
 
 #[tokio::test]
-async fn says_in_one_sentence_what_is_not_there() {
+async fn a_missing_run_or_syncer_is_one_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let error = status(&folder(dir.path()), false).await.unwrap_err();
     assert_eq!(error.exit_code(), 16, "{error}");
@@ -294,7 +294,7 @@ async fn owner(server: &Server, order: &str) {
     assert_eq!(server.http(&request).await.0, 202, "{order}");
 }
 
-/// Copies a folder while a syncer works there, as a crash would leave it.
+/// Copies the folder of a running syncer, in the state in which a crash would leave it.
 pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -309,7 +309,7 @@ pub fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test]
-async fn tells_who_came_and_went_and_what_the_owner_did() {
+async fn the_log_has_joins_departures_and_owner_orders() {
     let dir = tempfile::tempdir().unwrap();
     let server =
         Server::start(ServeConfig { invite: Some("open-sesame".into()), ..config(dir.path()) }).await;
@@ -385,7 +385,7 @@ async fn a_page_that_is_closed_has_left() {
 
 /// Goal: logged events are on disk, so that a crash right after them loses none.
 #[tokio::test]
-async fn a_crash_loses_nothing_that_was_told() {
+async fn a_crash_loses_no_logged_event() {
     let (dir, copied) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = Server::start(config(dir.path())).await;
     let _learner = ScriptedLearner::join(&server, 1).await;
@@ -413,7 +413,7 @@ async fn hidden_names_stay_hidden_in_the_log() {
     server.stop().await;
 }
 
-/// Returns the settings of a run with two tensors in `dir`. Its evaluator is the learner called `learner 2`.
+/// Returns the settings of a run of two tensors, which are in `dir`. Its evaluator is the learner called `learner 2`.
 fn own(dir: &Path) -> ServeConfig {
     let file = dir.join("own.safetensors");
     if !file.exists() {
@@ -436,8 +436,8 @@ fn own(dir: &Path) -> ServeConfig {
     }
 }
 
-/// Returns the next question: its number, and the versions that it is about. It may arrive before the fate of an
-/// update.
+/// Returns the number of the next request to measure the loss, and the versions to measure. It may arrive before the
+/// fate of an update.
 async fn question(learner: &mut ScriptedLearner) -> (u32, Vec<Version>) {
     loop {
         if let Some(question) = learner.questions.pop_front() {
@@ -471,7 +471,7 @@ async fn losses(server: &Server, count: usize) -> Vec<(f64, Option<u64>)> {
 }
 
 #[tokio::test]
-async fn who_is_trusted_is_asked_and_believed_within_bounds() {
+async fn the_evaluator_is_asked_and_invalid_losses_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(own(dir.path())).await;
     let _other = ScriptedLearner::join(&server, 1).await;
@@ -482,7 +482,7 @@ async fn who_is_trusted_is_asked_and_believed_within_bounds() {
     answer(&mut judge, first, Some(5.5)).await;
     assert_eq!(losses(&server, 1).await, [(5.5, Some(id.into()))]);
 
-    // Invalid losses are ignored, and the next question is about the newest versions.
+    // Invalid losses are ignored, and the next request is about the newest versions.
     let mut before = versions;
     for (at, loss) in [f32::NAN, -0.5, 1_001.0, 2.0].into_iter().enumerate() {
         judge.merge().await;
@@ -512,7 +512,7 @@ async fn who_is_trusted_is_asked_and_believed_within_bounds() {
 }
 
 #[tokio::test]
-async fn nobody_else_measures() {
+async fn losses_of_other_learners_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(own(dir.path())).await;
     let mut judge = ScriptedLearner::join(&server, 2).await;
@@ -525,8 +525,8 @@ async fn nobody_else_measures() {
     server.stop().await;
 }
 
-/// Joins a learner with the evaluator's name and another key. The syncer asks its evaluator each second. Checks that it
-/// asks this learner nothing, although its update is merged.
+/// Joins a learner with the evaluator's name and another key. Checks that the syncer, which asks its evaluator for a
+/// loss each second, does not ask this learner, although it merges its update.
 async fn unasked(server: &Server) -> ScriptedLearner {
     let namesake = Hello { name: "learner 2".into(), ..hello(1) };
     let (client, welcome) = Client::connect(server).await.introduced_as(namesake).await;
@@ -537,7 +537,7 @@ async fn unasked(server: &Server) -> ScriptedLearner {
     liar
 }
 
-/// Goal: an evaluator's name stands for the first key that was asked under it, also after a restart.
+/// Goal: only the first key that was asked for a loss under the evaluator's name measures, also after a restart.
 #[tokio::test]
 async fn a_second_key_under_the_name_does_not_measure() {
     let dir = tempfile::tempdir().unwrap();
@@ -561,7 +561,7 @@ async fn a_second_key_under_the_name_does_not_measure() {
 }
 
 #[tokio::test]
-async fn learners_are_told_the_layout_and_what_the_owner_calls_it() {
+async fn the_welcome_has_the_layout_and_architecture_of_a_custom_model() {
     let dir = tempfile::tempdir().unwrap();
     for given in [true, false] {
         // The second start has only the folder.
@@ -587,7 +587,7 @@ async fn learners_are_told_the_layout_and_what_the_owner_calls_it() {
 }
 
 #[tokio::test]
-async fn settings_that_are_no_such_run_are_refused() {
+async fn invalid_settings_of_a_custom_model_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let check = async |change: &dyn Fn(&mut ServeConfig), part: &str| {
         let mut config = own(dir.path());

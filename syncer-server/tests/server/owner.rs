@@ -129,8 +129,8 @@ async fn send_order(server: &Server, path: &str, token: &str, body: &str) -> (u1
     (code, String::from_utf8(answer).unwrap())
 }
 
-/// Returns the public figures of learner 1.
-async fn shown(server: &Server) -> (f64, Option<f64>) {
+/// Returns the public share of learner 1, and the seconds until it may return if it was sent away.
+async fn public_share(server: &Server) -> (f64, Option<f64>) {
     let (_, _, body) = server.http("GET /v1/learners").await;
     let page: Value = serde_json::from_slice(&body).unwrap();
     let learner = &page["learners"][0];
@@ -141,11 +141,11 @@ async fn shown(server: &Server) -> (f64, Option<f64>) {
 }
 
 #[tokio::test]
-async fn the_owner_slows_a_learner_down_and_everybody_sees_it() {
+async fn a_learners_share_is_applied_and_public() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let mut learner = ScriptedLearner::join(&server, 1).await;
-    assert_eq!((learner.welcome.share, shown(&server).await), (Share::FULL, (1.0, None)));
+    assert_eq!((learner.welcome.share, public_share(&server).await), (Share::FULL, (1.0, None)));
     assert_eq!(send_order(&server, "1/pace", "no", r#"{"share":0.5}"#).await.0, 401);
     assert_eq!(send_order(&server, "1/pace", "secret-of-the-owner", r#"{"share":0.25}"#).await.0, 202);
     let pace = |message| match message {
@@ -153,8 +153,8 @@ async fn the_owner_slows_a_learner_down_and_everybody_sees_it() {
         _ => None,
     };
     assert_eq!(learner.until(pace).await, Share::new(0.25).unwrap());
-    assert_eq!(shown(&server).await, (0.25, None));
-    // The learner is still merged, and a new connection is told its share.
+    assert_eq!(public_share(&server).await, (0.25, None));
+    // The learner is still merged, and a new connection receives its share.
     learner.merge().await;
     let again = ScriptedLearner::join(&server, 1).await;
     assert_eq!(again.welcome.share, Share::new(0.25).unwrap());
@@ -172,7 +172,7 @@ async fn the_owner_sends_a_learner_away_and_lets_it_back() {
     let end = learner.client.end().await;
     let dropped = u16::from(CloseCode::Dropped);
     assert_eq!((end.bye, end.close, end.wait_ms), (dropped, dropped, 60_000));
-    let (_, returns_s) = shown(&server).await;
+    let (_, returns_s) = public_share(&server).await;
     assert!(returns_s.is_some_and(|returns_s| returns_s > 0.0 && returns_s <= 60.0), "{returns_s:?}");
 
     // If it returns early, it gets the same refusal with the remaining time. The others are merged.
@@ -184,7 +184,7 @@ async fn the_owner_sends_a_learner_away_and_lets_it_back() {
     other.merge().await;
 
     assert_eq!(send_order(&server, "1/drop", "secret-of-the-owner", r#"{"seconds":0}"#).await.0, 202);
-    assert_eq!(shown(&server).await, (1.0, None));
+    assert_eq!(public_share(&server).await, (1.0, None));
     ScriptedLearner::join(&server, 1).await.merge().await;
     server.stop().await;
 }
@@ -214,12 +214,12 @@ async fn orders_about_learners_are_checked() {
     }
     let large = format!("{{\"share\":0.5{}}}", " ".repeat(5_000));
     assert_eq!(send_order(&server, "1/pace", "secret-of-the-owner", &large).await.0, 413);
-    assert_eq!(shown(&server).await, (1.0, None));
+    assert_eq!(public_share(&server).await, (1.0, None));
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_class_finds_the_way_and_the_invite_stays_out_of_it() {
+async fn a_classroom_status_has_the_link_without_the_invite() {
     let dir = tempfile::tempdir().unwrap();
     let class = ServeConfig {
         classroom: true,
@@ -425,10 +425,10 @@ impl Tape for FaultyTape {
     }
 }
 
-/// Goal: a server that cannot admit learners reports that it is not ready, and its owner reads the reason without
-/// service addresses.
+/// Goal: a server that cannot admit learners reports that it is not ready. Its owner can read the reason, which
+/// contains no addresses of services.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_says_that_what_it_shares_is_away() {
+async fn a_server_without_its_services_is_not_ready() {
     let (dir, is_away) = (tempfile::tempdir().unwrap(), Arc::new(AtomicBool::new(false)));
     let local = Local::services();
     let tape = FaultyTape { tape: Arc::clone(&local.tape), is_away: Arc::clone(&is_away) };
@@ -453,7 +453,7 @@ async fn a_server_says_that_what_it_shares_is_away() {
 }
 
 /// Runs a command line and returns its answer or its error message.
-async fn say(line: Vec<String>) -> Result<String, String> {
+async fn run_command_line(line: Vec<String>) -> Result<String, String> {
     let words = ["syncer-server".to_owned()].into_iter().chain(line.clone()).map(OsString::from);
     let given = move |verb| match verb {
         Verb::Pause(args) => steer::pause(&args),
@@ -475,12 +475,12 @@ fn words(line: &str, dir: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_run_is_steered_by_what_is_in_its_folder() {
+async fn owner_commands_use_the_token_in_the_run_folder() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let mut learner = ScriptedLearner::join(&server, 1).await;
     learner.merge().await;
-    let order = async |line: &str| say(words(line, dir.path())).await;
+    let order = async |line: &str| run_command_line(words(line, dir.path())).await;
     let is = async |key: &str| server.status().await[key].clone();
 
     assert_eq!(order("pause").await.as_deref(), Ok("the run is paused"));
@@ -497,7 +497,7 @@ async fn a_run_is_steered_by_what_is_in_its_folder() {
     let url = format!("http://{}", server.address);
     // A verb for servers of several runs fails here, and the error explains how to name the run.
     let line = ["run", "finish", "default", "--url", &url, "--token", "secret-of-the-owner"];
-    let several = say(line.map(str::to_owned).to_vec()).await.unwrap_err();
+    let several = run_command_line(line.map(str::to_owned).to_vec()).await.unwrap_err();
     assert!(several.contains("serves one run, which has no name there"), "{several}");
 
     assert_eq!(order("drop 1 20s").await.as_deref(), Ok("the learner is told"));
@@ -508,15 +508,15 @@ async fn a_run_is_steered_by_what_is_in_its_folder() {
 }
 
 #[tokio::test]
-async fn a_run_without_a_token_says_where_it_would_be() {
+async fn a_missing_owner_token_is_reported_with_its_path() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().to_str().unwrap().to_owned();
     let line = ["pause", "--dir", &place].map(str::to_owned).to_vec();
-    assert!(say(line).await.unwrap_err().contains("there is no admin.token in"));
+    assert!(run_command_line(line).await.unwrap_err().contains("there is no admin.token in"));
     fs::create_dir_all(dir.path().join("default")).unwrap();
     fs::write(dir.path().join("default/run.json"), "{}").unwrap();
     let line = ["run", "finish", "default", "--runs", &place].map(str::to_owned).to_vec();
-    assert!(say(line).await.unwrap_err().contains("is a run with a server of its own"));
+    assert!(run_command_line(line).await.unwrap_err().contains("is a run with a server of its own"));
 }
 
 async fn change(server: &Server, token: &str, body: &str) -> (u16, String) {
@@ -535,7 +535,7 @@ async fn value(server: &Server, key: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again() {
+async fn changed_settings_apply_persist_and_replay() {
     const OWNER: &str = "secret-of-the-owner";
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
@@ -573,7 +573,7 @@ async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again()
     let log = String::from_utf8(log).unwrap();
     assert!(log.contains("The owner changed merge from radial to mean."), "{log}");
 
-    // A stop that has passed would end the run at once. `finish` is the order for that.
+    // A stop below the merged tokens would end the run at once. `finish` is the order for that.
     let merged = server.status().await["tokensMerged"].as_u64().unwrap();
     for stop in ["1".to_owned(), merged.to_string(), "\"1e0\"".to_owned()] {
         let (code, said) = change(&server, OWNER, &format!(r#"{{"stop-at-tokens": {stop}}}"#)).await;
@@ -611,7 +611,7 @@ async fn a_disk_that_takes_no_settings_changes_nothing() {
     server.stop().await;
 }
 
-/// Goal: a stop that has passed ends no run by accident, neither at a start nor in a fork.
+/// Goal: a stop that the run has passed does not end it by accident, neither at a start nor in a fork.
 #[tokio::test]
 async fn a_stop_that_is_passed_is_refused_at_a_start_and_left_out_of_a_fork() {
     let dir = tempfile::tempdir().unwrap();

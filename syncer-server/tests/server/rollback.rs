@@ -17,8 +17,9 @@ use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, hello};
 
 /// Steps of an update. The rate of rounds follows the merged steps of the learners.
 const STEPS: u32 = 8;
-/// Change of each value by a harmful update, and by an honest one that alternates in sign.
+/// Change of each value by a harmful update.
 const HARM: f32 = 0.03;
+/// Change of each value by an honest update, whose sign alternates.
 const LITTLE: f32 = 0.01;
 
 /// Returns the settings of a run with frequent measurements and rounds of two learners.
@@ -28,7 +29,7 @@ fn measured(dir: &Path) -> ServeConfig {
     ServeConfig {
         min_quorum: 2.try_into().unwrap(),
         method,
-        // Text for thousands of steps of one learner, which is leased an eighth of it.
+        // Text for thousands of steps of one learner, which may lease an eighth of it.
         corpus_bytes: "12MB".parse().unwrap(),
         no_eval: false,
         eval_every: "20ms".parse().unwrap(),
@@ -75,7 +76,8 @@ async fn trust(server: &Server, learner: usize) -> String {
     server.status().await["learners"][learner]["trust"].as_str().unwrap().to_owned()
 }
 
-/// Makes `learner` answer the next question with `delta` for each value, as an update of more steps.
+/// Makes `learner` answer the next request with an update of [`STEPS`] steps that changes each value by `delta`, in a
+/// fixed pattern of signs.
 async fn answer(learner: &mut ScriptedLearner, delta: f32) {
     learner.steps += u64::from(STEPS);
     learner.report().await;
@@ -87,11 +89,11 @@ async fn answer(learner: &mut ScriptedLearner, delta: f32) {
     learner.client.send(&Message::Update(update)).await;
 }
 
-/// Runs a round of both: the honest learner alternates by a little, the other one moves by `delta`.
+/// Runs a round: the honest learner changes its values by [`LITTLE`] with alternating sign, the other one by `delta`.
 async fn round(honest: &mut ScriptedLearner, other: &mut ScriptedLearner, delta: f32) {
-    // Twice each way, because two fragments alternate.
+    // Each sign is used twice in a row, because two fragments alternate.
     let little = if honest.steps / u64::from(STEPS) % 4 < 2 { LITTLE } else { -LITTLE };
-    // Otherwise the text would run out before the loss is measured often enough.
+    // Without this wait, the text would run out before the loss is measured often enough.
     tokio::time::sleep(Duration::from_millis(100)).await;
     answer(other, delta).await;
     answer(honest, little).await;
@@ -102,7 +104,7 @@ async fn round(honest: &mut ScriptedLearner, other: &mut ScriptedLearner, delta:
 /// Goal: a harmful learner is identified from the tape and dropped, and its updates are rolled back. The owner reads a
 /// sentence about it, the tape records it, and the next process remembers it.
 #[tokio::test]
-async fn harm_is_undone_and_told() {
+async fn harm_is_rolled_back_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(measured(dir.path())).await;
     let mut honest = ScriptedLearner::join(&server, 1).await;
@@ -147,14 +149,14 @@ async fn harm_is_undone_and_told() {
     let last = f64::from(found.losses.unwrap().last);
     assert!(last <= without + 0.5 * (bad - without), "{line} → {last}");
     let server = Server::start(measured(dir.path())).await;
-    // The next process remembers.
+    // The next process still rejects the learner.
     assert_turned_away(&server).await;
     server.stop().await;
 }
 
 /// Goal: with `no_undo`, nothing is rolled back.
 #[tokio::test]
-async fn nothing_is_undone_where_the_owner_says_so() {
+async fn no_undo_disables_rollback() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(ServeConfig { no_undo: true, ..measured(dir.path()) }).await;
     let mut honest = ScriptedLearner::join(&server, 1).await;
@@ -169,11 +171,12 @@ async fn nothing_is_undone_where_the_owner_says_so() {
     server.stop().await;
 }
 
-/// Changed bytes of each file, one at a time.
+/// Number of bytes of each file that are changed, each in a copy of its own.
 const FLIPS: usize = 12;
 const MERGES: usize = 9;
 
-/// Result of a folder. All figures follow from it and from the states of the fragments.
+/// Last decision, merges and merged tokens of a replay; or rounds, merged updates and merged tokens after a start. All
+/// other figures follow from these and the states of the fragments.
 type Outcome = (u64, u64, u64);
 
 /// Seeded random numbers.
@@ -187,7 +190,7 @@ impl Chance {
     }
 }
 
-/// Replays the tape. Returns its result and the damaged snapshots.
+/// Replays the tape in `dir`. Returns its result, and a message about damaged snapshots.
 fn replay(dir: &Path) -> Result<(Outcome, String), ServerError> {
     let found = replayed(&args(dir, None), |_| {})?;
     Ok(((found.last, found.merges, found.tokens_merged), found.damaged.join("\n")))
@@ -202,7 +205,7 @@ async fn start(config: ServeConfig) -> Result<Outcome, ServerError> {
     Ok((core.rounds, core.fates.merged, core.tokens_merged))
 }
 
-/// Returns the files below `dir` with data of the run, by their relative names.
+/// Returns the relative paths of all files below `dir` with data of the run.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for sub in ["", "bodies", "snapshots"] {
@@ -234,17 +237,17 @@ fn flip(path: &Path, at: usize, chance: &mut Chance) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Returns the first byte of a file, the last one, and some in between.
-fn places(path: &Path, chance: &mut Chance) -> Vec<usize> {
+/// Returns the offsets of the first and the last byte of a file, and of some in between.
+fn offsets(path: &Path, chance: &mut Chance) -> Vec<usize> {
     let len = fs::metadata(path).unwrap().len();
-    let mut places: Vec<usize> = (2..FLIPS).map(|_| chance.below(len) as usize).collect();
-    places.extend([0, len as usize - 1]);
-    places
+    let mut offsets: Vec<usize> = (2..FLIPS).map(|_| chance.below(len) as usize).collect();
+    offsets.extend([0, len as usize - 1]);
+    offsets
 }
 
-/// Changes bytes of the file `name` of the run in `whole`, which `config` resumes. Returns the number of detected
-/// changes.
-async fn found(whole: &Path, name: &Path, config: impl Fn(&Path) -> ServeConfig) -> usize {
+/// Changes bytes of the file `name` in copies of the run in `whole`, which `config` resumes. Checks that a replay and a
+/// start name the file or have an unchanged result. Returns the number of detected changes.
+async fn count_detected(whole: &Path, name: &Path, config: impl Fn(&Path) -> ServeConfig) -> usize {
     let shown = name.file_name().unwrap().to_str().unwrap();
     let reference = copy(whole);
     let expected = replay(reference.path()).unwrap();
@@ -252,7 +255,7 @@ async fn found(whole: &Path, name: &Path, config: impl Fn(&Path) -> ServeConfig)
     let states = |dir: &Path| Store::look(dir).begun().and_then(|run| Store::look(dir).latest(run.run));
     let stands = states(reference.path()).unwrap().unwrap().states;
     let (mut chance, mut count) = (Chance(0xf11b), 0);
-    for at in places(&whole.join(name), &mut chance) {
+    for at in offsets(&whole.join(name), &mut chance) {
         let dir = copy(whole);
         flip(&dir.path().join(name), at, &mut chance);
         let named = |error: &ServerError| {
@@ -303,7 +306,7 @@ async fn a_changed_byte_is_named_or_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     train(config(dir.path())).await.stop().await;
     for name in files(dir.path()) {
-        let count = found(dir.path(), &name, config).await;
+        let count = count_detected(dir.path(), &name, config).await;
         let least = match name.to_str().unwrap() {
             // SQLite files have unused space, and some changes to JSON keep its meaning.
             "tape.sqlite" | "guests.sqlite" => 1,
@@ -314,13 +317,13 @@ async fn a_changed_byte_is_named_or_changes_nothing() {
     }
 }
 
-/// Goal: the same for the initial parameters of a run that began with a folder.
+/// Goal: a changed byte in the initial parameters of a run that began with a folder is detected.
 #[tokio::test]
 async fn a_changed_byte_of_the_first_parameters_is_named() {
     let dir = tempfile::tempdir().unwrap();
     train(from_folder(dir.path())).await.stop().await;
     let name = Path::new("initial.safetensors");
-    assert_eq!(found(dir.path(), name, goes_on).await, FLIPS);
+    assert_eq!(count_detected(dir.path(), name, goes_on).await, FLIPS);
 }
 
 /// Goal: after a kill, the last decisions exist only in SQLite's write-ahead log, and are never dropped silently.

@@ -157,7 +157,7 @@ async fn only_known_origins_and_versions_may_join() {
 }
 
 #[tokio::test]
-async fn stopping_and_finishing_say_goodbye() {
+async fn stopping_and_finishing_send_a_goodbye() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let (client, _) = Client::greet(&server, 1).await;
@@ -202,12 +202,12 @@ async fn the_goodbye_does_not_overtake_the_last_receipts() {
 }
 
 #[tokio::test]
-async fn who_never_reads_keeps_nobody_from_going_on() {
+async fn a_learner_that_never_reads_does_not_block_others() {
     let dir = tempfile::tempdir().unwrap();
     // Uncoded updates fill the socket's buffers sooner.
     let mut config = config(dir.path());
     config.method.code = Code::F32;
-    // A round with the answering learner waits for no other.
+    // A round that has the answering learner's update waits for no other.
     config.method.grace_ratio = 0.0;
     // Enough text to lease one learner everything that it trains on here.
     config.corpus_bytes = "8MB".parse().unwrap();

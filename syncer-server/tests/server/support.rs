@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::protocol::Message as Frame;
 use tokio_tungstenite::{Connector, MaybeTlsStream, WebSocketStream, connect_async_tls_with_config};
 
-/// Longer than any answer takes, however busy the machine is.
+/// Maximum wait for an answer: longer than any takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Returns the settings of a small run in `dir` without loss measurements.
@@ -85,7 +85,8 @@ impl Server {
         self.exchange(request, "").await
     }
 
-    /// Performs one HTTP exchange with a body, whose length is among the request's headers.
+    /// Performs one HTTP exchange with the body `sent`, whose length is among the headers of `request`. Returns status,
+    /// head and body.
     pub async fn exchange(&self, request: &str, sent: &str) -> (u16, String, Vec<u8>) {
         http_at(self.address, request, sent).await
     }
@@ -116,7 +117,7 @@ async fn ended(task: JoinHandle<Result<ServerStatus, ServerError>>) -> ServerSta
     tokio::time::timeout(PATIENCE, task).await.expect("the server ends").unwrap().unwrap()
 }
 
-/// Returns the value of a header in a head.
+/// Returns the value of the header `name` in the head of a response.
 pub fn header<'a>(head: &'a str, name: &str) -> &'a str {
     let line = head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     line.unwrap_or_else(|| panic!("no {name} in {head}"))
@@ -130,7 +131,7 @@ pub struct Client {
     pub challenge: Challenge,
 }
 
-/// End of a connection.
+/// Goodbye message and close code at the end of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub struct End {
     /// Code in the last message.
@@ -152,7 +153,7 @@ impl Client {
     /// Connects with the caller's request and an optional TLS connector.
     pub async fn connect_by(mut request: Request, connector: Option<Connector>) -> Self {
         request.headers_mut().insert("sec-websocket-protocol", SUBPROTOCOL.parse().unwrap());
-        // Without Nagle, as learners connect.
+        // Nagle's algorithm is off, as for learners.
         let (socket, answer) = connect_async_tls_with_config(request, None, true, connector).await.unwrap();
         assert_eq!(answer.headers()["sec-websocket-protocol"], SUBPROTOCOL);
         let challenge = Challenge { run: RunId(0), nonce: [0; 32] };
@@ -287,13 +288,13 @@ pub struct ScriptedLearner {
     pub fragments: Fragments,
     pub steps: u64,
     serial: u64,
-    /// Rounds that it was asked about and has not answered.
+    /// Fragment and base version of each request for an update that is not answered yet.
     asked: VecDeque<(FragmentId, Version)>,
-    /// Unread questions about the held-out loss.
+    /// Number and versions of each unread request to measure the held-out loss.
     pub questions: VecDeque<(u32, Vec<Version>)>,
     /// Granted leases.
     pub leases: Vec<LeaseGrant>,
-    /// Number of windows that it reports as trained, in lease order.
+    /// Number of windows that the learner reports as trained, in lease order.
     pub windows: u32,
 }
 
@@ -343,7 +344,7 @@ impl ScriptedLearner {
         self.client.send(&Message::Progress(progress)).await;
     }
 
-    /// Returns the reported windows of each of the newest leases.
+    /// Returns the newest four leases with reported windows, and the number of these windows.
     fn progress(&self) -> Vec<(LeaseId, u32)> {
         let mut left = self.windows;
         let mut progress = Vec::new();
@@ -382,7 +383,7 @@ impl ScriptedLearner {
         }
     }
 
-    /// Gets one update merged.
+    /// Gets one update of a new step merged.
     pub async fn merge(&mut self) {
         self.steps += 1;
         self.report().await;
@@ -425,7 +426,7 @@ impl ScriptedLearner {
         self.update_of(asked, |_| delta)
     }
 
-    /// Returns an update of one step in which the value at each place of the fragment fell by the result of `fell`.
+    /// Returns an update of one step in which the value at index `i` of the fragment fell by `fell(i)`.
     pub fn update_of(
         &mut self,
         (fragment, base): (FragmentId, Version),

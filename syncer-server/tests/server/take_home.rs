@@ -24,7 +24,7 @@ use crate::init::{from_folder, goes_on};
 use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, header, hello};
 
 #[tokio::test]
-async fn a_folder_holds_the_model_whole() {
+async fn an_exported_folder_has_the_whole_model() {
     let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let out = out.path().join("model");
     assert!(matches!(export(dir.path(), &out, Form::default(), false), Err(ServerError::NoRun { .. })));
@@ -102,7 +102,7 @@ async fn an_archive_holds_the_same_files() {
 
 /// Goal: exports of a run do not identify its learners: no name, no device, no key.
 #[tokio::test]
-async fn a_model_names_nobody_who_trained_it() {
+async fn exports_do_not_identify_learners() {
     let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = Server::start(config(dir.path())).await;
     let client = Client::connect(&server).await;
@@ -142,7 +142,7 @@ fn temporary(dir: &Path) -> usize {
 /// Goal: for any number of requests, one archive is made at a time. Requests that hang up leave nothing behind. Waiting
 /// requests share the archive, and no request waits for a slow reader.
 #[tokio::test]
-async fn one_archive_is_made_for_all_and_none_for_those_who_hung_up() {
+async fn concurrent_exports_share_one_archive() {
     let dir = tempfile::tempdir().unwrap();
     // More bytes than the sockets' buffers hold.
     let config =
@@ -170,7 +170,7 @@ async fn one_archive_is_made_for_all_and_none_for_those_who_hung_up() {
 }
 
 #[tokio::test]
-async fn a_report_and_its_curves_are_for_everybody() {
+async fn report_and_history_are_public_and_hide_names_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let hidden = ServeConfig { hide_names: true, invite: Some("open-sesame".into()), ..config(dir.path()) };
     for (config, shown, not_shown) in
@@ -212,12 +212,12 @@ async fn a_report_and_its_curves_are_for_everybody() {
 }
 
 #[tokio::test]
-async fn nobodys_files_are_written_over() {
+async fn an_export_does_not_overwrite_foreign_files() {
     let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     Server::start(config(dir.path())).await.stop().await;
     let to = |name: &str| out.path().join(name);
     let written = |name: &str, overwrite| export(dir.path(), &to(name), Form::default(), overwrite);
-    // An export may replace its own files, and files with the same names only if told to.
+    // An export may replace its own files, but files of others with the same names only if `overwrite` is true.
     written("own", false).unwrap();
     written("own", false).unwrap();
     for (name, file) in [("notes", "notes.txt"), ("model", "config.json"), ("card", "README.md")] {
@@ -242,7 +242,7 @@ async fn nobodys_files_are_written_over() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn what_a_run_keeps_is_its_owners_alone() {
+async fn run_files_are_private_to_their_owner() {
     use std::os::unix::fs::PermissionsExt;
     let place = tempfile::tempdir().unwrap();
     let dir = place.path().join("runs/a");
@@ -282,7 +282,7 @@ async fn fragments_are_the_parameters() {
         let again = format!("GET /v1/runs/{run}/fragments/{p}/0\nIf-None-Match: {etag}");
         assert_eq!(server.http(&again).await.0, 304);
     }
-    // A download so slow that a merge always intervenes gets the whole current version.
+    // A download so slow that a merge always happens meanwhile gets the whole current version.
     let (_, _, now) = server.http(&format!("GET /v1/runs/{run}/fragments/0/0")).await;
     let other = format!("GET /v1/runs/{run}/fragments/0/99\nRange: bytes=8-");
     let (code, head, body) = server.http(&other).await;
@@ -455,7 +455,7 @@ fn json(file: &Path) -> Value {
 }
 
 #[tokio::test]
-async fn adapters_begin_as_the_model_and_come_home_for_peft_and_merged() {
+async fn adapters_start_as_the_model_and_export_for_peft_or_merged() {
     let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = Server::start(ServeConfig { no_eval: false, ..adapters(dir.path()) }).await;
     let expected = json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/init/expected.json"));
@@ -495,7 +495,7 @@ async fn adapters_begin_as_the_model_and_come_home_for_peft_and_merged() {
     let card = fs::read_to_string(out.path().join("README.md")).unwrap();
     assert!(card.contains("library_name: peft") && card.contains("rank 2 on q,k,v,o,gate,up,down"), "{card}");
 
-    // The whole model in the same folder: no adapters are left that would be loaded on top of it.
+    // An export of the whole model removes the adapters from the folder, which would be loaded on top of it.
     let merged = Form { merged: true, ..Form::default() };
     assert_eq!(export(dir.path(), out.path(), merged, false).unwrap().params, frozen);
     assert!(!out.path().join("adapter_config.json").exists());
@@ -556,7 +556,7 @@ async fn the_weights_are_fetched_in_parts_that_never_change() {
 }
 
 #[tokio::test]
-async fn a_run_of_adapters_goes_on_without_the_folder_and_says_what_is_damaged() {
+async fn an_adapter_run_resumes_without_the_folder_and_names_damage() {
     let dir = tempfile::tempdir().unwrap();
     let before = begun(adapters(dir.path())).await;
     let after = begun(goes_on(dir.path())).await;
@@ -591,7 +591,7 @@ async fn a_run_of_adapters_goes_on_without_the_folder_and_says_what_is_damaged()
 }
 
 #[tokio::test]
-async fn what_no_adapters_can_be_trained_on_is_refused_in_a_sentence() {
+async fn unsuitable_adapter_settings_are_refused_in_a_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let check = |config: ServeConfig, code: u8, part: &str| {
         let error = validate(&config).unwrap_err();

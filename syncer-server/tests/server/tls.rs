@@ -31,26 +31,26 @@ use tokio_tungstenite::{Connector, connect_async, tungstenite};
 use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, header, hello};
 
 /// Creates a certificate for this machine.
-fn made() -> CertifiedKey<KeyPair> {
+fn new_certificate() -> CertifiedKey<KeyPair> {
     generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap()
 }
 
 /// Writes certificate and key into `dir`.
-fn put(dir: &Path, made: &CertifiedKey<KeyPair>) -> (PathBuf, PathBuf) {
+fn write_certificate(dir: &Path, made: &CertifiedKey<KeyPair>) -> (PathBuf, PathBuf) {
     let files = (dir.join("cert.pem"), dir.join("key.pem"));
     fs::write(&files.0, made.cert.pem()).unwrap();
     fs::write(&files.1, made.signing_key.serialize_pem()).unwrap();
     files
 }
 
-/// Returns the settings of a server with `made`, in a folder next to its run.
+/// Writes the certificate `made` to `dir`. Returns the settings of a server that uses it.
 fn secure(dir: &Path, made: &CertifiedKey<KeyPair>) -> ServeConfig {
-    let (cert, key) = put(dir, made);
+    let (cert, key) = write_certificate(dir, made);
     ServeConfig { tls_cert: Some(cert), tls_key: Some(key), ..config(&dir.join("run")) }
 }
 
 /// Returns a client configuration that trusts only `made`.
-fn believing(made: &[&CertifiedKey<KeyPair>]) -> Arc<ClientConfig> {
+fn trusting(made: &[&CertifiedKey<KeyPair>]) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     made.iter().for_each(|made| roots.add(made.cert.der().clone()).unwrap());
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
@@ -79,15 +79,18 @@ async fn get(server: &Server, path: &str, config: &Arc<ClientConfig>) -> (String
 }
 
 #[tokio::test]
-async fn learners_and_browsers_are_served_and_who_speaks_plainly_is_told() {
+async fn tls_serves_clients_and_plain_http_gets_an_explanation() {
     let dir = tempfile::tempdir().unwrap();
-    let made = made();
+    let made = new_certificate();
     let server = Server::start(secure(dir.path(), &made)).await;
-    let config = believing(&[&made]);
+    let config = trusting(&[&made]);
     let (answer, shown) = get(&server, "/healthz", &config).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert_eq!(shown, *made.cert.der());
-    assert!(connected(&server, &believing(&[&self::made()])).await.is_err(), "another one is not believed");
+    assert!(
+        connected(&server, &trusting(&[&new_certificate()])).await.is_err(),
+        "another one is not believed"
+    );
 
     let request = format!("wss://localhost:{}/v1/ws", server.address.port()).into_client_request().unwrap();
     let client = Client::connect_by(request, Some(Connector::Rustls(config))).await;
@@ -103,14 +106,14 @@ async fn learners_and_browsers_are_served_and_who_speaks_plainly_is_told() {
 }
 
 #[tokio::test]
-async fn who_does_not_shake_hands_takes_a_place_for_a_while_and_no_longer() {
+async fn connections_without_a_handshake_are_closed() {
     let dir = tempfile::tempdir().unwrap();
-    let made = made();
+    let made = new_certificate();
     let server = Server::start(ServeConfig { connections_max: 2, ..secure(dir.path(), &made) }).await;
-    let config = believing(&[&made]);
+    let config = trusting(&[&made]);
     let [silent, slow] = [(); 2].map(|()| TcpStream::connect(server.address));
     let (mut silent, mut slow) = (silent.await.unwrap(), slow.await.unwrap());
-    // The length of a record that never comes, byte by byte.
+    // Send the header of a TLS record byte by byte. The record never follows.
     slow.write_all(&[22, 3, 1]).await.unwrap();
     let full = async {
         while connected(&server, &config).await.is_ok() {
@@ -150,27 +153,27 @@ async fn logged(server: &Server, config: &Arc<ClientConfig>, part: &str) -> Stri
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_shown_without_a_start_and_a_bad_one_is_not() {
+async fn certificates_are_renewed_without_a_restart_if_valid() {
     let dir = tempfile::tempdir().unwrap();
-    let [old, new] = [made(), made()];
+    let [old, new] = [new_certificate(), new_certificate()];
     let server = Server::start(secure(dir.path(), &old)).await;
-    let config = believing(&[&old, &new]);
+    let config = trusting(&[&old, &new]);
     let mut standing = connected(&server, &config).await.unwrap();
 
-    // The key of another certificate: the old pair stays.
+    // The new key does not match the old certificate, so the server keeps the old pair.
     fs::write(dir.path().join("key.pem"), new.signing_key.serialize_pem()).unwrap();
     let said = logged(&server, &config, "cannot be used").await;
     assert!(said.contains("\"trouble\"") && !said.contains("key.pem"), "{said}");
     assert_eq!(get(&server, "/healthz", &config).await.1, *old.cert.der());
 
-    put(dir.path(), &new);
+    write_certificate(dir.path(), &new);
     logged(&server, &config, "A new certificate is in use").await;
     assert_eq!(get(&server, "/healthz", &config).await.1, *new.cert.der());
     // Connections with the old certificate stay open.
     let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     if standing.write_all(request).await.is_ok() {
         let mut answer = String::new();
-        // Unless the connection exceeded the limit of silence.
+        // No response is correct, too: the connection may have exceeded the limit of silence.
         drop(timeout(PATIENCE, standing.read_to_string(&mut answer)).await.unwrap());
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
@@ -178,9 +181,9 @@ async fn a_new_certificate_is_shown_without_a_start_and_a_bad_one_is_not() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_files_is_said_at_the_start() {
+async fn invalid_certificate_settings_are_refused_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
-    let [one, two] = [made(), made()];
+    let [one, two] = [new_certificate(), new_certificate()];
     let good = secure(dir.path(), &one);
     let other = dir.path().join("other.pem");
     fs::write(&other, two.signing_key.serialize_pem()).unwrap();
@@ -204,20 +207,20 @@ const JOINERS: usize = 400;
 const GROWTH_MAX: u64 = 96 << 20;
 
 /// Returns settings with all parameters in one fragment: 1.7 MB for each download.
-fn whole(dir: &Path) -> ServeConfig {
+fn one_fragment(dir: &Path) -> ServeConfig {
     let config = config(dir);
     ServeConfig { preset: "small".into(), method: MethodArgs { fragments: 1, ..config.method }, ..config }
 }
 
 /// Returns the resident memory of this process in bytes.
-fn resident() -> Option<u64> {
+fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
-/// Fetches `path`, with retries as the server requests. Returns the sum and the number of the body's bytes, and the
-/// number of rejections.
+/// Fetches `path`, with retries as the server requests. Returns the sum of the body's bytes, their number, and the
+/// number of rejected requests.
 async fn fetch(server: &Server, path: &str) -> (u64, u64, u32) {
     let mut sent_away = 0;
     loop {
@@ -273,21 +276,21 @@ fn a_crowd_shares_one_copy() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_shares_one_copy_here() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(whole(dir.path())).await;
+    let server = Server::start(one_fragment(dir.path())).await;
     let (_client, welcome) = Client::greet(&server, 1).await;
     let path = format!("/v1/runs/{}/fragments/0/0", welcome.run);
     let first = fetch(&server, &path).await;
     let params = archipelago_core::diloco::Layout::of(&welcome.spec.model).unwrap().len();
     assert_eq!(first.1, (halves::BYTES * params) as u64);
 
-    let before = resident();
+    let before = resident_bytes();
     let done = Arc::new(AtomicBool::new(false));
     let watched = tokio::spawn({
         let done = Arc::clone(&done);
         async move {
-            let mut peak = resident();
+            let mut peak = resident_bytes();
             while !done.load(Ordering::Relaxed) {
-                peak = peak.max(resident());
+                peak = peak.max(resident_bytes());
                 sleep(Duration::from_millis(5)).await;
             }
             peak
@@ -351,7 +354,7 @@ async fn by_name(address: SocketAddr, host: &str, more: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_page_that_has_its_name_lead_here_gets_nothing() {
+async fn requests_with_a_foreign_host_name_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let allow_host = vec!["lab.example.org".to_owned()];
     let server = Server::start(ServeConfig { allow_host, ..config(dir.path()) }).await;
@@ -372,7 +375,7 @@ async fn a_page_that_has_its_name_lead_here_gets_nothing() {
 }
 
 #[tokio::test]
-async fn a_header_a_byte_a_second_is_not_waited_for() {
+async fn slow_request_headers_time_out() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let mut slow = TcpStream::connect(server.address).await.unwrap();
@@ -401,10 +404,10 @@ async fn a_header_a_byte_a_second_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn connections_have_a_number_and_give_it_back() {
+async fn connections_are_counted_and_released() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(ServeConfig { connections_max: 4, ..config(dir.path()) }).await;
-    // A learner's socket counts while it is open, even after the upgrade from HTTP.
+    // A learner's socket is counted while it is open, even after the upgrade from HTTP.
     let mut client = Client::connect(&server).await;
     let mut idle = Vec::new();
     for _ in 0..3 {
@@ -500,8 +503,8 @@ async fn silent_sockets_of_one_address_displace_each_other() {
     server.stop().await;
 }
 
-/// Goal: guesses over sockets and over HTTP are counted together, even if many sockets are opened first. A correct
-/// secret passes from the same address.
+/// Goal: wrong secrets over sockets and over HTTP are counted together, even if many sockets are opened first. A
+/// correct secret passes from the same address.
 #[tokio::test]
 async fn wrong_invites_over_sockets_are_counted_and_right_ones_pass() {
     let dir = tempfile::tempdir().unwrap();
@@ -530,7 +533,7 @@ async fn wrong_invites_over_sockets_are_counted_and_right_ones_pass() {
     let shard = format!("GET /v1/runs/{}/shards/0\nX-Forwarded-For: 192.0.2.1", welcome.run);
     assert_eq!(server.http(&format!("{shard}\nx-archipelago-invite: open-sesame")).await.0, 200);
     assert_eq!(server.http(&format!("{shard}\nx-archipelago-invite: open-sesamE")).await.0, 429);
-    // A socket without an invite does not count as a guess.
+    // A socket without an invite is not counted as a guess.
     let mut client = connect_from(&server, "192.0.2.1").await;
     client.send(&Message::Hello(hello(2))).await;
     assert_eq!(client.end().await.close, u16::from(CloseCode::Invite));
@@ -565,7 +568,7 @@ fn behind(dir: &Path, proxy: &str) -> ServeConfig {
 }
 
 #[tokio::test]
-async fn whom_a_proxy_brings_is_counted_and_slowed_alone() {
+async fn forwarded_clients_are_counted_and_throttled_separately() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(behind(dir.path(), "127.0.0.1")).await;
     // The header begins with text that the stranger wrote.
@@ -577,7 +580,7 @@ async fn whom_a_proxy_brings_is_counted_and_slowed_alone() {
     assert_eq!(asked(&server, RIGHT, anne).await, 202, "the owner may be at her address");
     assert_eq!(asked(&server, WRONG, bert).await, 401, "bert did not guess");
 
-    // An open stream and an upgraded socket keep their places.
+    // An open stream and an upgraded socket still count as connections.
     let (stream, head) = watch(&server, anne).await;
     assert_eq!(head, "HTTP/1.1 200");
     assert_eq!(watch(&server, anne).await.1, "HTTP/1.1 503");
@@ -604,7 +607,7 @@ async fn whom_a_proxy_brings_is_counted_and_slowed_alone() {
 }
 
 #[tokio::test]
-async fn what_a_stranger_says_of_itself_is_nothing() {
+async fn forwarding_headers_of_strangers_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(behind(dir.path(), "192.0.2.9")).await;
     let header = "X-Forwarded-For: 192.0.2.1";

@@ -1,4 +1,4 @@
-//! The engine that trains the models of a table.
+//! Engine that trains the models of a table.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::SimulateError;
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EngineChoice {
-    /// The CPU, with the same bits on every machine
+    /// CPU; results are bit-identical on every machine
     #[default]
     Cpu,
-    /// A GPU, even a software one that runs on the CPU
+    /// GPU, even a software one that runs on the CPU
     Gpu,
 }
 
@@ -66,7 +66,7 @@ mod gpu {
 
     use crate::SimulateError;
 
-    /// A source of trainers on one GPU, for all runs.
+    /// Source of trainers on one GPU, shared by all runs.
     #[derive(Debug)]
     struct OnGpu(GpuTrainers);
 

@@ -13,9 +13,9 @@ use super::training::{
 use super::{Axis, Case, CommonArgs, Plot, Scale, Series, SeriesStyle, SimulationReport};
 use crate::SimulateError;
 
-/// The paper's figures for 1.2 million chips: goodput by M, in percent.
+/// Goodput of 1.2 million chips in the paper, in percent, by M.
 const PAPER: [(u32, f64); 5] = [(1, 58.0), (2, 70.0), (4, 82.0), (8, 88.0), (16, 93.0)];
-/// Chips of these figures.
+/// Number of chips in [`PAPER`].
 const PAPER_CHIPS: u64 = 1_200_000;
 
 const CALM: &str = "data-parallel, nothing fails";
@@ -128,8 +128,8 @@ fn above(case: &str, ours: &Findings, base: &Findings) -> Case {
     Case::new(case, above, None).noted(format!("± {error:.2}; {}", ours.words()))
 }
 
-/// Returns all runs of one seed, and the trained shares of the time: of one inelastic learner, of one elastic learner,
-/// and of each number of learners.
+/// Returns all experiments of one seed, and fractions of the time in which learners train: for one inelastic learner,
+/// for one elastic learner, and for each number of learners.
 fn experiments(args: &FailuresArgs, seed: u64) -> Result<(Vec<Experiment>, Vec<f64>), SimulateError> {
     let constants = Constants { step_s: args.training.step_ms as f64 / 1e3, ..Constants::default() };
     let seconds = args.steps as f64 * constants.step_s;

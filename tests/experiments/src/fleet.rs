@@ -30,7 +30,7 @@ const SAMPLE_MS: u64 = 5_000;
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct FleetArgs {
-    /// Last output of `cargo xtask bench fleet --json`, a JSON object
+    /// File with the last line that `cargo xtask bench fleet --json` printed, a JSON object
     #[arg(long, value_name = "FILE")]
     pub observed: PathBuf,
     /// Number of runs; their seeds begin with that of the real run
@@ -55,11 +55,11 @@ struct ObservedRun {
     tokens_merged: f64,
     rounds: f64,
     updates_merged: f64,
-    /// Milliseconds and held-out loss.
+    /// Time in milliseconds and held-out loss of each measurement.
     losses: Vec<(u64, f64)>,
 }
 
-/// Times of the kill and of the restart of a learner.
+/// Killed learner, and the times of its kill and its restart.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct KillTimes {
     machine: u32,
@@ -72,7 +72,7 @@ struct Machine {
     place: String,
     round_trip_ms: u64,
     mbit_per_s: Option<f64>,
-    /// Rate before the first kill.
+    /// Training rate before the first kill.
     tokens_per_s: f64,
     tokens_merged: f64,
 }
@@ -150,7 +150,8 @@ impl ObservedRun {
         for (index, machine) in (0..).zip(&self.machines) {
             let step_ms = 1e3 * step_tokens / machine.tokens_per_s;
             let whole_ms = step_ms.ceil();
-            // Machines of a world take whole milliseconds, which are rounded down after this.
+            // A machine's step takes whole milliseconds. The fault restores the observed time; its product is rounded
+            // down.
             faults.push((0, Fault::Crawl(index, (step_ms + 0.5) / whole_ms)));
             machines.push(MachineSpec {
                 step_ms: whole_ms as u64,
@@ -171,7 +172,7 @@ impl ObservedRun {
             budget: Budget::Ms(self.length_ms),
             seed: self.seed,
             samples: (self.length_ms / SAMPLE_MS) as u32,
-            exams: true,
+            loss_checks: true,
             trainers: None,
             ..usual
         })
@@ -264,7 +265,8 @@ mod tests {
     use super::*;
     use crate::Exit;
 
-    /// Two machines for 30 s with steps of 100 ms; the second one is dead for a third of the time.
+    /// Returns a report on two machines that run for 30 s with steps of 100 ms; the second one is dead for a third of
+    /// the time.
     fn observed(
         name: &str,
         change: impl FnOnce(&mut serde_json::Value),
@@ -296,9 +298,9 @@ mod tests {
         run(&defaults(flags), &mut |_| {})
     }
 
-    /// The expected values are computed by hand: machines keep their speed, and are dead for the same time.
+    /// Goal: the report has the values computed by hand. Machines keep their speed, and are dead for the same time.
     #[test]
-    fn a_run_is_made_again_from_what_was_seen_of_it() {
+    fn an_observed_run_is_simulated_with_the_same_speeds_and_kills() {
         let report = observed("again", |_| {}).unwrap();
         let of = |name: &str| report.cases.iter().find(|case| case.case == name).unwrap().ours;
         assert!(of("tokens trained").abs() < 5.0, "{report:#?}");

@@ -13,7 +13,7 @@ const YEAR_S: f64 = 365.0 * 24.0 * 3_600.0;
 /// Chips in the paper's columns.
 const CHIPS: [u64; 5] = [150_000, 300_000, 600_000, 1_200_000, 2_400_000];
 
-/// The paper's rows by M, in percent; 0 stands for one inelastic learner.
+/// Goodput in the paper's table in percent, a row for each M; M = 0 stands for one inelastic learner.
 const PAPER: [(u32, [f64; 5]); 6] = [
     (0, [72.0, 57.0, 38.0, 27.0, 18.0]),
     (1, [88.0, 80.0, 69.0, 58.0, 40.0]),
@@ -42,7 +42,7 @@ pub struct GoodputArgs {
     /// Chips that leave and return together
     #[arg(long, value_name = "COUNT", default_value_t = Constants::default().slice_chips)]
     pub slice_chips: u32,
-    /// Inner step, at whose end an interruption stops its learner (seconds)
+    /// Time of an inner step; an interruption stops its learner at the end of a step (seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = Constants::default().step_s)]
     pub step_s: f64,
     /// Stop of an elastic learner that continues with fewer chips (seconds)
@@ -51,7 +51,7 @@ pub struct GoodputArgs {
     /// Stop of an elastic learner that adds chips (seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = Constants::default().up_scale_s)]
     pub up_scale_s: f64,
-    /// Time that returned chips wait for a stop that happens anyway before they cause one (seconds)
+    /// Time that returned chips wait for another stop of their learner before they cause one (seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = Constants::default().gather_s)]
     pub gather_s: f64,
     /// Stop of a learner without elasticity (seconds)
@@ -60,10 +60,10 @@ pub struct GoodputArgs {
     /// Scale of the exponentiated Weibull delay until chips return (seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = Delay::default().scale_s)]
     pub away_scale_s: f64,
-    /// Shape of that distribution
+    /// Shape of this delay's distribution
     #[arg(long, value_name = "NUMBER", default_value_t = Delay::default().shape)]
     pub away_shape: f64,
-    /// Exponent of that distribution
+    /// Exponent of this delay's distribution
     #[arg(long, value_name = "NUMBER", default_value_t = Delay::default().exponent)]
     pub away_exponent: f64,
     /// Standard deviation of slice speeds relative to their mean; a learner is as fast as its slowest slice (0 to 0.25)
@@ -119,6 +119,8 @@ pub fn run(args: &GoodputArgs, progress: &mut dyn FnMut(&str)) -> Result<Simulat
     })
 }
 
+/// Checks all settings.
+///
 /// # Errors
 /// [`SettingError`]: a setting is out of range.
 fn check(args: &GoodputArgs) -> Result<(), SettingError> {

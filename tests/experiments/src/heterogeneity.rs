@@ -12,10 +12,10 @@ use super::training::{Experiment, Findings, Found, LEARNERS_MAX, STEPS_MAX, Trai
 use super::{Axis, Case, CommonArgs, Plot, Scale, Series, SeriesStyle, SimulationReport};
 use crate::SimulateError;
 
-/// The paper's table 5, by setting.
+/// Goodput in table 5 of the paper in percent, by setting.
 const PAPER_GOODPUT: [f64; 3] = [84.0, 100.0, 100.0];
 
-/// 1/√3: beyond it, the shortest of uniformly drawn steps would have a negative duration.
+/// Maximum of `--variation`, 1/√3: above it, the shortest of uniformly drawn steps would have a negative duration.
 const VARIATION_MAX: f64 = 0.577;
 
 /// Settings of `simulate heterogeneity`.
@@ -125,7 +125,7 @@ struct Barrier {
 }
 
 impl Barrier {
-    /// Draws as many steps as a run has, in the simulator's way.
+    /// Draws the step times of a whole run, as the simulator does.
     fn new(args: &HeterogeneityArgs, machines: &[MachineSpec]) -> Self {
         let mut rngs: Vec<Rng> =
             (0..).map(|i| Rng::stream(args.common.seed, i)).take(machines.len()).collect();
@@ -144,7 +144,7 @@ impl Barrier {
     }
 }
 
-/// The budget of an experiment.
+/// Budget of an experiment, in time and in tokens.
 struct TimeAndTokens {
     /// Time, in milliseconds.
     ms: u64,
@@ -169,8 +169,8 @@ impl TimeAndTokens {
     }
 }
 
-/// Returns the experiments of each setting (name, K and γ), with equal time and with equal tokens; and data-parallel
-/// training.
+/// Returns the experiments of each setting (name, K and γ), one with equal time and one with equal tokens, and that of
+/// data-parallel training.
 fn experiments(
     args: &HeterogeneityArgs,
     settings: &[(&str, u32, f64)],
@@ -232,7 +232,7 @@ mod tests {
         defaults(flags)
     }
 
-    /// The paper's figure is 84 %.
+    /// Goal: lockstep training has the paper's goodput of 84 %.
     #[test]
     fn a_barrier_keeps_the_papers_share() {
         let args = args(&[]);
@@ -242,9 +242,9 @@ mod tests {
         assert_eq!(Barrier::new(&even, &machines(&even).unwrap()).goodput, 1.0);
     }
 
-    /// A run small enough for a test: learners never wait, and the number of parallel runs does not matter.
+    /// Goal: without lockstep, learners hardly wait, and the number of parallel runs does not affect the report.
     #[test]
-    fn nobody_waits_without_a_barrier() {
+    fn learners_do_not_wait_without_a_barrier() {
         let report = |jobs: &str| {
             let flags = ["--learners", "2", "--steps", "40", "--batch", "2", "--seeds", "1", "--jobs", jobs];
             run(&args(&flags), &mut |_| {}).unwrap()

@@ -63,7 +63,7 @@ enum Subject {
     Regions(regions::RegionsArgs),
     /// Goodput and loss with learners of different speeds, with and without quorum and grace
     Heterogeneity(heterogeneity::HeterogeneityArgs),
-    /// Loss over any settings of a run from a plan, with other settings chosen for each row
+    /// Loss over any settings of a run, from a plan; further settings are chosen for each row
     Run(Box<plan::PlanArgs>),
     /// Loss after equal time while chips come and go, against the number of learners
     Failures(failures::FailuresArgs),

@@ -32,7 +32,7 @@ mod tests {
 
     /// Goal: runs continue if a log is full or has no reader.
     #[test]
-    fn what_takes_no_more_is_no_reason_to_stop() {
+    fn unwritable_output_does_not_stop_a_run() {
         let mut full = [0; 3];
         say(&mut full[..], "1 of 4");
         assert_eq!(&full, b"1 o");

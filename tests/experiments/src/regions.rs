@@ -18,11 +18,12 @@ use crate::SimulateError;
 /// Values of one toy fragment, which weighs as much on a link as a fragment of the model.
 const FRAGMENT_VALUES: u32 = 4_096;
 
-/// Number of data shards, and windows in each.
+/// Number of data shards.
 const SHARDS: u32 = 256;
+/// Number of windows in each shard.
 const SHARD_WINDOWS: u32 = 60;
 
-/// Rounds of all fragments before the measurement, and during it.
+/// Numbers of rounds of each fragment before the measurement, and during it.
 const ROUNDS: (u64, u64) = (3, 6);
 
 /// Virtual time within which all learners must have joined, in steps: one day, with steps of 6 s.
@@ -35,19 +36,19 @@ pub struct RegionsArgs {
     /// Parameters of the model (billions)
     #[arg(long, value_name = "BILLIONS", default_value_t = 12.0)]
     pub params_billions: f64,
-    /// Time of an inner step (milliseconds); a constant of ours
+    /// Time of an inner step (milliseconds); our own constant
     #[arg(long, value_name = "MS", default_value_t = Setting::default().step_ms)]
     pub step_ms: u64,
-    /// Link of each of the eight learners of the world (Gbit/s); ours, the paper has 2 to 5
+    /// Link of each of the eight learners of the world (Gbit/s); our own constant, the paper has 2 to 5
     #[arg(long, value_name = "GBIT/S", default_value_t = 3.5)]
     pub world_gbit_s: f64,
-    /// Link of each of the four learners of the United States (Gbit/s); ours, the paper has 2 to 5
+    /// Link of each of the four learners of the United States (Gbit/s); our own constant, the paper has 2 to 5
     #[arg(long, value_name = "GBIT/S", default_value_t = 2.0)]
     pub states_gbit_s: f64,
-    /// P, fragments; H is the same
+    /// P, the number of fragments; H equals it
     #[arg(long, value_name = "COUNT", default_value_t = Setting::default().fragments)]
     pub fragments: u16,
-    /// τ, rounds in flight at once
+    /// τ, the number of rounds in flight at once
     #[arg(long, value_name = "COUNT", default_value_t = Setting::default().rounds_in_flight)]
     pub rounds_in_flight: u32,
     #[command(flatten)]
@@ -173,9 +174,9 @@ struct Setting {
     step_ms: u64,
     /// Rate of each learner's link in each direction, in bit/s, 10⁶ to 10¹⁵.
     link_bits_per_s: f64,
-    /// P, fragments, 1 to 256; H is the same.
+    /// P, the number of fragments, 1 to 256. H equals it.
     fragments: u16,
-    /// τ, rounds in flight, 1 to 64.
+    /// τ, the number of rounds in flight, 1 to 64.
     rounds_in_flight: u32,
 }
 
@@ -188,18 +189,18 @@ impl Default for Setting {
 /// The result of decoupled training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Decoupled {
-    /// Merged tokens per second without links, over those with them: 1 means no slowdown.
+    /// Ratio of merged tokens per second without links to those with links; 1 means no slowdown.
     slowdown: f64,
-    /// Steps of all learners per second without links, over those with them.
+    /// Ratio of steps of all learners per second without links to those with links.
     step_slowdown: f64,
-    /// Merged rounds per second without links, over those with them. Links that are too slow show here first: fragments
-    /// are exchanged less often.
+    /// Ratio of merged rounds per second without links to those with links. Links that are too slow show here first:
+    /// fragments are exchanged less often.
     round_slowdown: f64,
 }
 
 impl Setting {
-    /// Returns the time of a data-parallel step over these links, over that of a step without links, with 16-bit
-    /// gradients.
+    /// Returns the ratio of the time of a data-parallel step over these links, with 16-bit gradients, to that of a step
+    /// without links.
     fn lock_step_slowdown(&self, regions: &[Region]) -> f64 {
         let one_way_ms = regions.iter().map(|region| region.latency_ms).max().unwrap_or(0);
         let training = Training {
@@ -207,14 +208,14 @@ impl Setting {
             value_bits: 16.0,
             step_s: self.step_ms as f64 / 1e3,
             data_centres: regions.len() as u32,
-            // There and back, through the central node.
+            // There and back through the central node.
             latency_s: 2.0 * one_way_ms as f64 / 1e3,
             release: Release::Even(128),
         };
         1.0 / training.utilisation(Method::DataParallel, self.link_bits_per_s)
     }
 
-    /// Compares decoupled training over these links with the same training without links, int4 both ways.
+    /// Compares decoupled training over these links, with int4 both ways, with the same training without links.
     ///
     /// # Errors
     /// Each variant of [`TrialError`].
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_the_world() {
+    fn decoupled_learners_do_not_wait_for_slow_links() {
         let setting = Setting::default();
         let decoupled = setting.decoupled(&WORLD, 1).unwrap();
         let Decoupled { slowdown, step_slowdown, round_slowdown } = decoupled;
@@ -352,8 +353,8 @@ mod tests {
         assert!(states.lock_step_slowdown(&UNITED_STATES) > 20.0);
     }
 
-    /// A fragment that takes longer than τ steps is exchanged less often. A learner that lags fetches whole fragments
-    /// instead of changes, which costs some steps.
+    /// Goal: a fragment that takes longer than τ steps is exchanged less often. A learner that lags fetches whole
+    /// fragments instead of changes, which costs some steps.
     #[test]
     fn links_that_are_too_slow_show() {
         // 258 MB: 21 s up and 21 s down again, instead of 6 s between two rounds.

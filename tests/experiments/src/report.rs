@@ -12,7 +12,7 @@ pub struct SimulationReport {
     pub unit: &'static str,
     /// Rows of the table.
     pub cases: Vec<Case>,
-    /// Points of the curves in notes and plots. They are rows of the JSON only.
+    /// Points of the curves in notes and plots. They are rows of the JSON, but not of the table.
     pub points: Vec<Case>,
     /// Sentences below the table.
     pub notes: Vec<String>,

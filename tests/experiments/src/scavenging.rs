@@ -11,11 +11,11 @@ use super::trial::{TrialError, merged_at_ms};
 use super::{Axis, Case, CommonArgs, Plot, Scale, Series, SeriesStyle, SimulationReport};
 use crate::SimulateError;
 
-/// Tokens of a step of the toys.
+/// Tokens in a step of a toy.
 const STEP_TOKENS: u64 = 32;
 
-/// Extra learners of the paper's columns, in addition to its four; wall times of lockstep and of decoupled training,
-/// relative to those without extra learners.
+/// The paper's columns: number of extra learners in addition to four, and wall times of lockstep and of decoupled
+/// training, relative to those without extra learners.
 const PAPER: [(u32, f64, f64); 5] =
     [(0, 1.0, 1.0), (1, 1.07, 0.90), (2, 1.09, 0.83), (4, 1.02, 0.75), (12, 0.80, 0.62)];
 

@@ -46,12 +46,12 @@ fn interval(values: &[f64]) -> Option<f64> {
     Some(t * deviation(values) / (values.len() as f64).sqrt())
 }
 
-/// Returns the same as text: "± 0.75".
+/// Returns half the width of the same interval as text, such as "± 0.75".
 pub fn half_interval(values: &[f64]) -> String {
     format!("± {}", interval(values).map_or("unknown".into(), |half| format!("{half:.2}")))
 }
 
-/// Formats values like "by seed +1.33 · −0.02".
+/// Formats values, such as "by seed +1.33 · −0.02".
 pub fn by_seed(values: &[f64]) -> String {
     let each: Vec<String> = values.iter().map(|value| format!("{value:+.2}")).collect();
     format!("by seed {}", each.join(" · "))
@@ -65,7 +65,7 @@ pub type Points = Vec<(f64, Vec<f64>)>;
 struct LineFit {
     /// Slope, in percent per doubling.
     slope: f64,
-    /// The mean of the base-2 logarithms, and the percentage there.
+    /// Mean of the base-2 logarithms of the setting, and the percentage there.
     middle: (f64, f64),
 }
 
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_trend_is_not_told() {
+    fn rows_without_a_trend_have_no_sentence() {
         assert_eq!(trend("ours", "steps", &Vec::new(), 1.0), None);
         assert_eq!(trend("ours", "steps", &vec![(100.0, vec![1.0])], 1.0), None);
         assert_eq!(trend("ours", "extra", &vec![(0.0, vec![1.0]), (1.0, vec![2.0])], 1.0), None);

@@ -107,7 +107,7 @@ fn bad_flags_of_a_plan_are_named() {
     check(plan, "norm-ratio-max", &["-1", "1001", "NaN"]);
 }
 
-/// One file may have the settings of several tables; flags override it.
+/// Goal: one file may have the settings of several tables, and flags override it.
 #[test]
 fn a_file_gives_settings() {
     let folder = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ fn a_file_gives_settings() {
 
 /// Goal: quick plots of the evidence are those of the present state machines.
 #[test]
-fn quick_plots_of_the_evidence_are_drawn_anew() {
+fn quick_plots_of_the_evidence_are_reproduced() {
     let folder = tempfile::tempdir().unwrap();
     let there = concat!(env!("CARGO_MANIFEST_DIR"), "/../evidence");
     for subject in ["goodput", "bandwidth", "scavenging", "regions"] {
@@ -140,7 +140,7 @@ fn quick_plots_of_the_evidence_are_drawn_anew() {
     }
 }
 
-/// Each setting has a flag, and `clap` finds no errors.
+/// Goal: each setting has a flag, and `clap` finds no errors.
 #[test]
 fn the_command_line_holds_together() {
     let mut command = archipelago_cli::command::<Cli>();
@@ -152,7 +152,7 @@ fn the_command_line_holds_together() {
 }
 
 #[test]
-fn settings_that_were_given_nothing_are_not_told() {
+fn settings_without_a_value_are_not_listed() {
     let args = serde_json::json!({ "choose": "", "context": null, "extra": [0, 4], "seeds": 2 });
     let told = constants(&args);
     let told: Vec<_> = told.iter().map(|(flag, value)| (flag.as_str(), value.as_str())).collect();

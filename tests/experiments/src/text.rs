@@ -77,7 +77,7 @@ impl Text {
         Ok(Self { name, digest, sizes, corpus })
     }
 
-    /// Returns true if a part serves no choice.
+    /// Returns true if there is a test part, which is not used for choosing.
     pub fn has_test(&self) -> bool {
         !self.corpus.test.is_empty()
     }

@@ -97,10 +97,10 @@ pub struct TrainingArgs {
     /// Time of an inner step (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 100, help_heading = "Training")]
     pub step_ms: u64,
-    /// Time from a learner to the syncer (virtual milliseconds)
+    /// One-way latency between a learner and the syncer (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 20, help_heading = "Training")]
     pub latency_ms: u64,
-    /// Largest random addition to it, drawn for each message (virtual milliseconds)
+    /// Largest random addition to --latency-ms, drawn for each message (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 5, help_heading = "Training")]
     pub latency_jitter_ms: u64,
     /// Runs of each case, with seeds from --seed on
@@ -142,7 +142,7 @@ impl BuiltIn {
 pub struct Experiment {
     /// Name. If several experiments have the same name, only the first one is run.
     pub name: String,
-    /// The recipe; its seed is replaced.
+    /// Recipe, whose seed is replaced.
     pub recipe: Recipe,
     /// Number of tokens in total for data-parallel training, which replaces decoupled training.
     pub alone_tokens: Option<u64>,
@@ -228,7 +228,7 @@ impl TrainingArgs {
         Ok(u64::from(recipe.inner.batch) * u64::from(recipe.model.context))
     }
 
-    /// Returns a recipe for `learners` equal machines that train on `tokens` tokens together, with equally long steps.
+    /// Returns a recipe for `learners` equal machines that train on `tokens` tokens together.
     ///
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
@@ -297,7 +297,7 @@ impl TrainingArgs {
             average: 0.0,
             measures_test: false,
             lookahead: None,
-            exams: false,
+            loss_checks: false,
             trainers: None,
         })
     }

@@ -1,4 +1,4 @@
-//! Measurements of worlds of toys, in which only bytes and time count.
+//! Measurements of worlds with toy models, in which only bytes and time matter.
 
 use archipelago_core::diloco::syncer::SyncerError;
 use archipelago_core::diloco::{Layout, MergeClass, Tensor};
@@ -30,7 +30,7 @@ pub enum TrialError {
 }
 
 impl From<TrialError> for SimulateError {
-    /// Either the settings are at fault, or the program.
+    /// Creates `Broken` if the program is at fault, and `Refused` if the settings are.
     fn from(error: TrialError) -> Self {
         match error {
             TrialError::Unfinished { .. } | TrialError::Syncer(_) => Self::refused(error),
@@ -56,7 +56,7 @@ pub fn merged_at_ms(world: &mut World, tokens: u64, every_ms: u64, ms_max: u64) 
     if reached { Ok(world.now().0) } else { Err(TrialError::Unfinished { what, ms: ms_max }) }
 }
 
-/// Equal tensors whose values drift upwards at the learning rate.
+/// Model of equal tensors whose values drift upwards at the learning rate.
 #[derive(Clone, Debug)]
 pub struct Drift {
     layout: Layout,

@@ -65,17 +65,17 @@ impl Script<'_> {
     }
 }
 
-/// Returns the folder of the model.
+/// Returns the folder of the golden model.
 pub fn model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/init/model")
 }
 
-/// Returns the path of a text that is long enough.
+/// Returns the path of a text that is long enough for a run.
 pub fn text() -> PathBuf {
     model().with_file_name("text.txt")
 }
 
-/// Reads these files of the model.
+/// Reads the files `names` of the golden model.
 pub fn read<const N: usize>(names: [&str; N]) -> [Vec<u8>; N] {
     names.map(|name| fs::read(model().join(name)).unwrap())
 }

@@ -198,7 +198,7 @@ impl LinkDirection {
         conditions.0.later(bytes, chance, self.shape.one_way())
     }
 
-    /// Sleeps until the lane accepts more bytes.
+    /// Sleeps until the rate limiter accepts more bytes.
     fn wait(&self, opened: Instant) {
         self.wait_while_cut();
         loop {
@@ -280,7 +280,7 @@ fn one_way(
     });
 }
 
-/// Reads until the end of the stream, no faster than the lane accepts bytes.
+/// Reads until the end of the stream, no faster than the rate limiter accepts bytes.
 fn take_in(
     mut from: &TcpStream,
     flight: &Flight,

@@ -7,16 +7,17 @@ use std::time::Duration;
 /// Queue ahead of the wire, as in a router. It also absorbs late wake-ups of a thread without wasting capacity.
 pub(crate) const AHEAD: Duration = Duration::from_millis(20);
 
-/// Time on the wire of one read, small enough that connections share the link finely.
+/// Time that one read takes on the wire. It is short, so that connections share the link evenly.
 const TURN: Duration = Duration::from_millis(10);
 
-/// Bounds on the size of one read in bytes: large enough that a slow link does not cause many tiny writes, small enough
-/// that reads stay cheap.
+/// Minimum size of one read in bytes, large enough that a slow link does not cause many tiny writes.
 const CHUNK_MIN: f64 = 512.0;
+/// Maximum size of one read in bytes, small enough that reads stay cheap.
 const CHUNK_MAX: f64 = 65_536.0;
 
-/// Bounds on socket buffers in bytes. Systems round the smallest up.
+/// Minimum size of a socket's buffer in bytes. Systems round it up.
 const BUFFER_MIN: f64 = 4_096.0;
+/// Maximum size of a socket's buffer in bytes.
 const BUFFER_MAX: f64 = 262_144.0;
 
 /// Largest number of bytes in flight in one direction of a connection: the usual maximum of a connection's window, or
@@ -88,7 +89,7 @@ pub(crate) struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Creates a lane of `bytes_per_s`; `None` is unlimited.
+    /// Creates a rate limiter of `bytes_per_s`; `None` is unlimited.
     pub(crate) fn new(bytes_per_s: Option<f64>) -> Self {
         Self { bytes_per_s, free_at: Duration::ZERO }
     }
@@ -135,7 +136,7 @@ impl Flight {
         Self { bytes_max, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Waits for room and adds `piece`. Returns false once closed.
+    /// Waits until the queue has space, and adds `piece`. Returns false if the queue is closed.
     pub(crate) fn push(&self, piece: DelayedBytes) -> bool {
         let full = |state: &mut StreamState| {
             !state.closed && state.bytes > 0 && state.bytes + piece.1.len() > self.bytes_max
@@ -150,7 +151,7 @@ impl Flight {
         true
     }
 
-    /// Waits for the oldest piece. Returns `None` once closed and empty.
+    /// Waits for the oldest piece. Returns `None` if the queue is closed and empty.
     pub(crate) fn pop(&self) -> Option<DelayedBytes> {
         let empty = |state: &mut StreamState| !state.closed && state.pieces.is_empty();
         let mut state = self.changed.wait_while(self.state(), empty).unwrap_or_else(PoisonError::into_inner);
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn more_is_taken_in_when_little_waits() {
+    fn bytes_are_accepted_while_the_queue_is_short() {
         let mut lane = RateLimiter::new(Some(1_000.0));
         lane.put(ms(0), 1_000);
         assert_eq!(lane.wait(ms(0), ms(20)), ms(980));
@@ -292,14 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_larger_than_the_room_still_travels() {
+    fn a_piece_larger_than_the_queue_is_delivered() {
         let flight = Flight::new(5);
         assert!(flight.push(piece(1)));
         assert_eq!(flight.pop(), Some(piece(1)));
     }
 
     #[test]
-    fn closing_frees_who_waits_for_room() {
+    fn closing_a_queue_releases_a_waiting_writer() {
         let flight = Arc::new(Flight::new(10));
         assert!(flight.push(piece(1)));
         let (says, said) = mpsc::channel();
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_waited_for() {
+    fn a_lost_packet_delays_its_piece() {
         let one_way = Duration::from_millis(20);
         let rain = LinkConditions { lost: 0.1, delay: Duration::from_millis(5), ..LinkConditions::FAIR };
         assert_eq!(LinkConditions::FAIR.later(100_000, 0.999, one_way), Duration::ZERO);

@@ -82,7 +82,7 @@ fn every_byte_arrives_on_its_own_connection_both_ways() {
 }
 
 #[test]
-fn who_does_not_read_holds_the_writer_back() {
+fn a_slow_reader_blocks_the_writer() {
     let (address, connections) = server();
     let link = EmulatedLink::open(address, LinkProfile::new(Some(100.0), Duration::ZERO)).unwrap();
     let mut near = connect(&link);
@@ -101,7 +101,7 @@ fn who_does_not_read_holds_the_writer_back() {
 }
 
 #[test]
-fn a_connection_ends_for_who_reaches_nobody() {
+fn a_connection_to_an_unreachable_destination_ends() {
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let link = EmulatedLink::open(free, LinkProfile::new(None, Duration::ZERO)).unwrap();
     assert!(ended(connect(&link)));
@@ -120,7 +120,7 @@ fn closing_the_link_breaks_what_goes_through_it() {
 }
 
 #[test]
-fn what_is_sent_into_a_cut_waits_for_its_end_and_none_of_it_is_lost() {
+fn bytes_sent_into_a_cut_arrive_after_it() {
     let (address, connections) = server();
     let link = EmulatedLink::open(address, LinkProfile::new(None, Duration::ZERO)).unwrap();
     let mut near = connect(&link);

@@ -21,7 +21,7 @@ const BUCKET: &str = "states";
 /// Longest wait until all servers listen.
 const BEGIN_WITHIN: Duration = Duration::from_secs(60);
 /// Interval of the checks for listening servers.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 /// Longest wait for an answer of the S3 server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Region, key and secret for the S3 server; it is a test server and accepts any.
@@ -46,7 +46,7 @@ pub struct ClusterServers {
     bin: PathBuf,
     folder: PathBuf,
     /// Client ports of the NATS nodes.
-    doors: Vec<u16>,
+    client_ports: Vec<u16>,
     s3: u16,
 }
 
@@ -58,17 +58,17 @@ impl ClusterServers {
     /// The system has no free port, or the folder cannot be written.
     pub fn lay(bin: &Path, folder: &Path, nodes: usize, store_bytes_max: u64) -> io::Result<Self> {
         let ports = free_ports(2 * nodes + 1)?;
-        let (doors, rest) = ports.split_at(nodes);
+        let (client_ports, rest) = ports.split_at(nodes);
         let (routes, s3) = rest.split_at(nodes);
         let folder = fs::canonicalize(folder)?;
-        for (at, door) in doors.iter().enumerate() {
-            let text = config(&folder, at, *door, routes, store_bytes_max);
+        for (at, client_port) in client_ports.iter().enumerate() {
+            let text = config(&folder, at, *client_port, routes, store_bytes_max);
             fs::write(folder.join(format!("{at}.conf")), text)?;
         }
-        Ok(Self { bin: bin.to_owned(), folder, doors: doors.to_vec(), s3: s3[0] })
+        Ok(Self { bin: bin.to_owned(), folder, client_ports: client_ports.to_vec(), s3: s3[0] })
     }
 
-    /// Returns the command that starts node `node`, also after it has ended: it then finds its stored data.
+    /// Returns the command that starts node `node`. A node that is started again finds its stored data.
     #[must_use]
     pub fn node(&self, node: usize) -> Start {
         let config = self.folder.join(format!("{node}.conf"));
@@ -85,16 +85,16 @@ impl ClusterServers {
     /// Returns the number of NATS nodes.
     #[must_use]
     pub fn nodes(&self) -> usize {
-        self.doors.len()
+        self.client_ports.len()
     }
 
     /// Returns the addresses of the nodes, with the credentials of a user with all rights.
     #[must_use]
     pub fn nats(&self) -> Vec<String> {
-        self.doors.iter().map(|port| format!("nats://owner:secret@127.0.0.1:{port}")).collect()
+        self.client_ports.iter().map(|port| format!("nats://owner:secret@127.0.0.1:{port}")).collect()
     }
 
-    /// Returns the address of the folder `name` in the bucket, in the form of the processes' settings.
+    /// Returns the address of the folder `name` in the bucket, in the form of the `--blobs` flag.
     #[must_use]
     pub fn place(&self, name: &str) -> String {
         format!("s3://{BUCKET}/{name}")
@@ -134,7 +134,7 @@ impl ClusterServers {
     /// # Errors
     /// A node does not listen after a minute.
     pub fn begin_nodes(&self) -> io::Result<()> {
-        self.doors.iter().try_for_each(|port| await_port(*port))
+        self.client_ports.iter().try_for_each(|port| await_port(*port))
     }
 
     /// Creates the bucket with a raw request over a socket, so that users of this crate link no S3 client. The test
@@ -182,7 +182,7 @@ fn await_port(port: u16) -> io::Result<()> {
         if Instant::now() >= until {
             return Err(Error::other(format!("nothing listens on port {port} after a minute")));
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL);
     }
     Ok(())
 }
@@ -191,13 +191,13 @@ fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// Returns the configuration of node `node`. Clients reach it at the port `door`, and nodes reach each other at the
-/// ports `routes`. It writes each record to disk before it confirms it, and has `bytes` for all streams. One user has
-/// all rights, and another one may not create streams.
-pub(crate) fn config(folder: &Path, node: usize, door: u16, routes: &[u16], bytes: u64) -> String {
+/// Returns the configuration of node `node`. Clients reach it at the port `client_port`, and nodes reach each other at
+/// the ports `routes`. It writes each record to disk before it confirms it, and has `bytes` bytes for all streams. One
+/// user has all rights, and another one may not create streams.
+pub(crate) fn config(folder: &Path, node: usize, client_port: u16, routes: &[u16], bytes: u64) -> String {
     let store = folder.join(format!("d{node}"));
     let mut text = format!(
-        "server_name: n{node}\nlisten: 127.0.0.1:{door}\n\
+        "server_name: n{node}\nlisten: 127.0.0.1:{client_port}\n\
          jetstream {{ store_dir: {:?}, sync_interval: always, max_file_store: {bytes} }}\n\
          authorization {{ users: [\n\
          {{ user: owner, password: secret }}\n\
@@ -271,12 +271,12 @@ mod tests {
         let folder = env::temp_dir().join(format!("archipelago-test-servers-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let crew = ClusterServers::lay(Path::new("bin"), &folder, 3, 1 << 20).unwrap();
-        let ports: BTreeSet<u16> = crew.doors.iter().chain([&crew.s3]).copied().collect();
+        let ports: BTreeSet<u16> = crew.client_ports.iter().chain([&crew.s3]).copied().collect();
         assert_eq!((ports.len(), crew.nodes(), crew.nats().len()), (4, 3, 3));
         for node in 0..3 {
             let Start { args, log, .. } = crew.node(node);
             let config = fs::read_to_string(&args[1]).unwrap();
-            assert!(config.contains(&format!("listen: 127.0.0.1:{}\n", crew.doors[node])), "{config}");
+            assert!(config.contains(&format!("listen: 127.0.0.1:{}\n", crew.client_ports[node])), "{config}");
             assert!(log.ends_with(format!("nats{node}")), "{log:?}");
         }
         fs::remove_dir_all(&folder).unwrap();

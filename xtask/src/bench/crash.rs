@@ -1,5 +1,5 @@
-//! Repeated kills of a syncer under learners that keep training: no receipt may be lost, all learners take part again
-//! soon, none waits long for data, and each keeps its share of all tokens.
+//! Crash benchmark: kills a syncer repeatedly while learners train. It checks that no receipt is lost, that all
+//! learners take part again soon, that none waits long for data, and that each keeps its share of all tokens.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,37 +15,39 @@ use super::{Args, judge};
 const LEARNERS: usize = 4;
 /// Default number of kills.
 const POINTS: u32 = 20;
-/// Warm-up after all learners have joined, before tokens count. The first steps are not typical.
+/// Warm-up after all learners have joined. Tokens of this time are not measured, since the first steps are not typical.
 const WARM: Duration = Duration::from_secs(10);
-/// Time until the first kill. By then the syncer has saved a snapshot with current leases.
+/// Time from the warm-up to the first kill. In it the syncer saves a snapshot with current leases.
 const STEADY: Duration = Duration::from_secs(35);
-/// Maximum additional delay from the return of all learners to the next kill, in milliseconds. It is less than the time
-/// between two snapshots, so the replayed part of the tape grows until a snapshot falls into the delay.
+/// Maximum random part of the delay from the return of all learners to the next kill, in milliseconds. The delay is
+/// shorter than the time between two snapshots. So several kills in a row replay an ever longer tape, until a snapshot
+/// is saved between two kills.
 const GAP_MS: u64 = 3_000;
-/// Minimum delay. Learners that are merged in it reconnect at once; others back off.
+/// Fixed part of the delay, in milliseconds. Learners that are merged in it reconnect at once; others back off.
 const GAP_MS_MIN: u64 = 1_000;
-/// Limits in seconds: median time until all learners take part again, longest time that a learner waits for data, and
-/// longest time until a syncer answers again.
+/// Limit of the median time from a kill until all learners take part again, in seconds.
 const LIVE_S_MAX: f64 = 5.0;
+/// Limit of the longest time that a learner waits for data, in seconds.
 const STARVED_S_MAX: f64 = 2.0;
+/// Limit of the longest time until a syncer answers again, in seconds.
 const RECOVERY_S_MAX: f64 = 5.0;
-/// Limit: change of a learner's share of all tokens from before the first kill to after it. Learners that share two
-/// cores with other programs differ by a few hundredths anyway.
+/// Limit of the change in a learner's share of all tokens, from before the first kill to after it. Learners that share
+/// two cores with other programs differ by a few hundredths anyway.
 const SHARE_APART_MAX: f64 = 0.05;
 
 /// One kill of the syncer. All times are in seconds.
 struct SyncerKill {
-    /// Age of the syncer.
+    /// Time from the start of the syncer to the kill.
     lived_s: f64,
     /// Time from the kill until all learners took part in rounds again.
     live_s: f64,
     /// Time from the end of the syncer until the next one answered.
     recovery_s: f64,
-    /// Longest time that any learner had waited for data before the kill.
+    /// Largest total time that a learner had waited for data, up to the kill.
     starved_before_s: f64,
 }
 
-/// One report of a learner; there is about one a second.
+/// Report of a learner, which sends about one a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct LearnerReport {
     /// Tokens trained so far.
@@ -114,12 +116,12 @@ fn tokens(reports: &[LearnerReport]) -> f64 {
     reports.last().map_or(0.0, |last| last.tokens)
 }
 
-/// Returns the longest time that any learner has waited for data so far, in seconds.
+/// Returns the largest total time that a learner has waited for data so far, in seconds.
 fn longest_wait_s(reports: &[Vec<LearnerReport>]) -> f64 {
     largest(reports.iter().filter_map(|reports| reports.last()).map(|last| last.starved_ms / 1e3))
 }
 
-/// Returns the figures, compared with the limits.
+/// Returns the figures, and whether they meet the limits.
 fn figures(CrashRecord { kills, reports, before }: &CrashRecord, proof: &ReceiptComparison) -> Value {
     let of = |time: fn(&SyncerKill) -> f64| kills.iter().map(time).collect::<Vec<_>>();
     let (recovery, live) = (of(|kill| kill.recovery_s), of(|kill| kill.live_s));
@@ -169,7 +171,8 @@ fn figures(CrashRecord { kills, reports, before }: &CrashRecord, proof: &Receipt
     judge(figures, &[&proof.limits()[..], &limits].concat())
 }
 
-/// Returns the longest time without data in a row, in seconds: the growth over consecutive reports that all grew.
+/// Returns the longest uninterrupted wait for data, in seconds: the growth of `starved_ms` over consecutive reports
+/// with growth.
 fn longest_starved_s(reports: &[LearnerReport]) -> f64 {
     let (mut longest_ms, mut stretch_ms) = (0.0_f64, 0.0);
     for pair in reports.windows(2) {

@@ -1,5 +1,5 @@
-//! Fleet: a run of real processes for comparison with `simulate fleet`: near, far, slowly linked and slow learners. One
-//! of them is killed each minute.
+//! Fleet benchmark: a run of real processes for comparison with `simulate fleet`. Some learners are near the syncer,
+//! others are far away, slow, or behind slow links. One of them is killed each minute.
 //!
 //! The speed of each learner is measured before the first kill. All other input of `simulate fleet` is the
 //! configuration of the run.
@@ -14,23 +14,25 @@ use super::testbed::{Kind, Slot, TINY, Testbed, learner_name, number, words};
 
 /// Default length of the run in minutes: each learner is killed once.
 const MINUTES: u32 = 9;
-/// Time between kills, and time until the restart.
+/// Time between two kills.
 const MINUTE: Duration = Duration::from_secs(60);
+/// Time from a kill to the restart.
 const DEAD: Duration = Duration::from_secs(10);
-/// Time after all learners take part at which the speed measurement starts; by then all have fetched the text. It ends
+/// Delay of the speed measurement after all learners take part, so that all have fetched the text. The measurement ends
 /// at the first kill.
 const CALM: Duration = Duration::from_secs(25);
 const TICK: Duration = Duration::from_millis(100);
 /// Cores used by all native learners together. Browsers take about half of one more.
 const NATIVE_CORES: f64 = 0.8;
-/// Length of the training text in bytes, and the share held out for the loss.
+/// Length of the training text in bytes.
 const CORPUS_BYTES: u32 = 4 << 20;
+/// Fraction of the text that is held out for the loss.
 const HELD_OUT: f64 = 0.1;
 /// Merged tokens per minute of the run, for the learning-rate schedule; about as many as the run merges.
 const TOKENS_PER_MINUTE: u64 = 7_000_000;
 
-/// Name, round trip in milliseconds, link rate in megabits a second, and relative computing time among native learners.
-/// `None` in the last field means a browser.
+/// Name, round trip in milliseconds, link rate in megabits a second, and weight of the learner in the processor time of
+/// all native learners. `None` in the last field means a browser.
 type SiteSpec = (&'static str, u64, Option<f64>, Option<f64>);
 const PLACES: [SiteSpec; 8] = [
     ("near", 20, None, Some(1.0)),
@@ -90,14 +92,14 @@ fn slot((_, round_trip_ms, mbit_per_s, part): &SiteSpec) -> Slot {
     }
 }
 
-/// Observations since all learners took part.
+/// Observations of the run from the time when all learners took part.
 struct FleetObservations {
     length: Duration,
     first: Sample,
     last: Sample,
-    /// Start and end of the time before the first kill.
+    /// Start and end of the time before the first kill, each with a sample.
     calm: [(Duration, Sample); 2],
-    /// Machine and the times of its kill and restart.
+    /// For each kill, the machine and the times of its kill and its restart.
     kills: Vec<Value>,
 }
 
@@ -152,7 +154,7 @@ impl FleetObservations {
     }
 }
 
-/// Syncer's view at one time.
+/// Syncer's answers at one time.
 struct Sample {
     status: Value,
     rows: Vec<Value>,
@@ -163,7 +165,8 @@ impl Sample {
         Ok(Self { status: testbed.status()?, rows: testbed.rows()? })
     }
 
-    /// Returns a count of the learner on machine `index`. A restarted browser is a new learner of the same name.
+    /// Returns the number at `path`, such as a token count, for the learner on machine `index`. A restarted browser is
+    /// a new learner of the same name, so the numbers of all learners with the name are added.
     fn tokens(&self, index: usize, path: &str) -> f64 {
         let name = learner_name(index);
         let rows = self.rows.iter().filter(|row| row["name"] == name.as_str());
@@ -176,7 +179,7 @@ impl Sample {
     }
 }
 
-/// Returns the milliseconds since all learners took part and the held-out loss of each measurement.
+/// Returns the time and the held-out loss of each measurement. Times are in milliseconds since all learners took part.
 fn losses(series: &Value, first_s: f64, length: Duration) -> Vec<(u64, f64)> {
     let point = |evaluation: &Value| {
         let after_s = evaluation["timeS"].as_f64()? - first_s;

@@ -1,5 +1,5 @@
-//! Learners over slow and distant links. Each cell of the grid is a separate run of real processes: a syncer, a near
-//! learner, and the same learner behind a link of a given rate and delay.
+//! Learners over slow and distant links. Each cell of the grid is a separate run of real processes: a syncer, a learner
+//! near it, and an equal learner behind a link of a given rate and delay.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -19,13 +19,13 @@ const PRESETS: [&str; 2] = ["tiny", "small"];
 
 /// Default seconds of a cell: enough for some hundred rounds with a near learner.
 const SECONDS: u32 = 45;
-/// Maximum wait for a learner to end after its time.
+/// Maximum wait for a learner to end after its training time.
 const END_WAIT: Duration = Duration::from_secs(60);
 
 /// Name of a rate without limit.
 const UNLIMITED: &str = "unlimited";
 
-/// Model, and the link of its far learner.
+/// Cell of the grid: a model, and the link of its far learner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// Preset of the model, known to the syncer.
@@ -36,7 +36,7 @@ pub struct Cell {
     pub round_trip: Duration,
 }
 
-/// Returns all cells, starting with the smallest model and the thinnest link.
+/// Returns all cells, starting with the smallest model and the slowest link.
 pub fn grid() -> Vec<Cell> {
     let of = |preset: &str| {
         CellSelection { preset: preset.to_owned(), mbit_per_s: None, round_trip_ms: None }.cells()
@@ -151,7 +151,8 @@ fn measure(cell: &Cell, seconds: u32, args: &Args, programs: &Programs) -> Resul
     Ok(row(cell, &far, &near, testbed.carried(1), load()))
 }
 
-/// Returns the number of runnable programs, averaged over the last minute, the learners and the syncer included.
+/// Returns the load average of this machine over the last minute, if the system reports it. It includes the measured
+/// programs.
 fn load() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
@@ -206,7 +207,7 @@ fn ratio(part: f64, whole: f64) -> Option<f64> {
 }
 
 /// Returns one row: the far learner of `cell` compared with the near one, and the traffic of its link. `load` is the
-/// average number of runnable programs on this machine, where the system reports it.
+/// load average of this machine.
 fn row(cell: &Cell, far: &Output, near: &Output, carried: LinkBytes, load: Option<f64>) -> Value {
     json!({
         "cell": cell.to_string(),
@@ -224,7 +225,7 @@ fn row(cell: &Cell, far: &Output, near: &Output, carried: LinkBytes, load: Optio
         "up_bytes": carried.up_bytes,
         "down_bytes": carried.down_bytes,
         "join_s": far.first_step_ms.map(|ms| ms / 1e3),
-        // Rate that the link would need for a learner that is asked as often as the near one.
+        // Traffic that the far link would have if its learner were asked as often as the near one.
         "near_mbit_per_step_up": near.mbit_per_step("sentBytes"),
         "near_mbit_per_step_down": near.mbit_per_step("receivedBytes"),
         "near_step_ms": ratio(near.count("trainMs"), near.count("steps")),

@@ -1,6 +1,6 @@
-//! Load: learners that train next to thousands of silent sockets, slow readers, slow senders, watchers and downloads,
-//! and then a flood of abandoned requests on every route. Measures the syncer's latency and memory, and how soon
-//! learners join.
+//! Load benchmark: learners train next to thousands of silent sockets, slow readers, slow senders, watchers and
+//! downloads, and then under a flood of abandoned requests on every route. It measures the syncer's latency and memory,
+//! and how soon learners join.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,15 +17,16 @@ use super::{Args, judge};
 
 /// Default number of learners that train.
 const LEARNERS: usize = 64;
-/// Share of a core for all learners together. The figures are about the syncer, which needs the rest.
+/// Cores used by all learners together. The figures are about the syncer, which needs the rest.
 const CORES: f64 = 0.8;
-/// Number of silent sockets, and of threads that open them.
+/// Number of silent sockets.
 const IDLE: usize = 5_000;
+/// Number of threads that open the silent sockets.
 const OPENERS: usize = 4;
-/// Number of sockets that come and go, and number of memory samples meanwhile.
+/// Number of sockets that are opened and closed again.
 const RECONNECTS: usize = 10_000;
 const SAMPLES: usize = 10;
-/// Request that the syncer's actor answers: the first learner.
+/// Request that the syncer's actor answers: the row of the first learner.
 const REQUEST: &str = "/v1/learners?limit=1";
 /// Length of each latency measurement.
 const PROBED: Duration = Duration::from_secs(15);
@@ -37,32 +38,39 @@ const SLOW: usize = 8;
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// Time between two bytes of a slow client.
 const BYTE_EVERY: Duration = Duration::from_millis(500);
-/// Limits: 99th percentile of the latency, memory per silent socket, and memory growth over ten thousand reconnects.
+/// Limit of the 99th percentile of the latency, in milliseconds.
 const CONTROL_MS_MAX: f64 = 1_000.0;
+/// Limit of the memory for each silent socket, in KiB.
 const IDLE_KIB_MAX: f64 = 16.0;
+/// Limit of the memory growth over [`RECONNECTS`] reconnects, in KiB.
 const CHURN_KIB_MAX: f64 = 4_096.0;
 
-/// Abandoned requests on each route, and the time until the client hangs up.
+/// Number of abandoned requests on each route.
 const ABANDONED: usize = 1_000;
+/// Time until a client abandons its request.
 const HANG_UP_AFTER: Duration = Duration::from_millis(20);
-/// Threads that abandon requests, and simultaneous requests of each thread.
+/// Number of threads that abandon requests.
 const HANGERS: usize = 4;
+/// Number of simultaneous requests of each of these threads.
 const AT_ONCE: usize = 25;
-/// Slow readers on all routes together, and threads that read.
+/// Number of slow readers on all routes together.
 const READERS: usize = 640;
+/// Number of threads that serve the slow readers.
 const READING: usize = 8;
 /// Maximum wait for a learner to take part.
 const JOIN_WAIT: Duration = Duration::from_secs(60);
-/// Limits: memory beyond the need of one export, and seconds until a newcomer and a known learner take part.
+/// Limit of the memory growth beyond the need of one export, in MiB.
 const GROWN_MIB_MAX: f64 = 64.0;
+/// Limit of the time until a new learner takes part, in seconds.
 const NEWCOMER_S_MAX: f64 = 5.0;
+/// Limit of the time until a known learner takes part again, in seconds.
 const KNOWN_S_MAX: f64 = 2.0;
 /// Bytes that an export needs for each parameter: a copy for writing, and the state that a merge replaces meanwhile.
 const EXPORT_BYTES: u64 = 12;
 /// The file that declares all routes.
 const ROUTES: &str = include_str!("../../../sdk/core/src/wire/http.rs");
 
-/// Loads a syncer and measures it.
+/// Puts different loads on a syncer, and measures it under each.
 pub fn run(args: &Args) -> Result<Value, String> {
     let programs = args.programs()?;
     let learners = args.trained.map_or(LEARNERS, |trained| trained as usize);
@@ -128,7 +136,7 @@ pub fn run(args: &Args) -> Result<Value, String> {
     Ok(judge(figures, &limits))
 }
 
-/// Latency and merges under one kind of load.
+/// Latency and merge rate under one kind of load.
 struct Load {
     latency: Latency,
     merges_per_s: f64,
@@ -179,8 +187,8 @@ fn open_sockets(address: SocketAddr) -> Vec<TcpStream> {
     })
 }
 
-/// Measures under slow readers, slow senders, endless downloads and as many watchers as allowed. Returns the number of
-/// watchers, too.
+/// Measures the syncer under slow readers, slow senders, repeated downloads and as many watchers as it accepts. Returns
+/// the measurement and the number of watchers.
 fn with_slow_clients(testbed: &mut Testbed<'_>) -> Result<(Load, usize), String> {
     let (over, watchers, address) = (AtomicBool::new(false), AtomicUsize::new(0), testbed.address);
     let load = thread::scope(|scope| {
@@ -258,7 +266,8 @@ fn churned_kib(testbed: &mut Testbed<'_>) -> Result<f64, String> {
     Ok(grown as f64 / 1024.0)
 }
 
-/// Returns a `GET` and a `POST` with a wrong owner's token for the run's page and each route that [`ROUTES`] declares.
+/// Returns a `GET` and a `POST` with an invalid owner token, for the run's page and each route that [`ROUTES`]
+/// declares.
 fn requests(run: &str) -> Vec<String> {
     let declared =
         |line: &'static str| line.split_once("&str = \"").and_then(|(_, rest)| rest.split('"').next());
@@ -379,7 +388,7 @@ fn read_all_slowly(address: SocketAddr, requests: &[&String], readers: &AtomicUs
     }
 }
 
-/// Returns the seconds until a newcomer takes part, and until it takes part again after it was killed.
+/// Returns the seconds until a new learner takes part, and until it takes part again after a kill.
 fn join_twice(testbed: &Testbed<'_>) -> Result<(f64, f64), String> {
     let live = || testbed.status().map(|status| number(&status, "/live"));
     let wait_for = |is_right: &dyn Fn(u64) -> bool| {
@@ -394,7 +403,7 @@ fn join_twice(testbed: &Testbed<'_>) -> Result<(f64, f64), String> {
     };
     let join = || {
         let (before, begun) = (live()?, Instant::now());
-        let learner = testbed.visit("flooded", &Kind::with_duty_cycle(0.05))?;
+        let learner = testbed.start_extra_learner("flooded", &Kind::with_duty_cycle(0.05))?;
         wait_for(&|now| now > before)?;
         Ok::<_, String>((learner, before, begun.elapsed().as_secs_f64()))
     };

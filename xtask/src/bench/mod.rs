@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: measurements on this machine, in one table of scenarios. Never a test: shared machines are
-//! noisy.
+//! `cargo xtask bench`: measurements on this machine, in one table of scenarios. They are never tests, since shared
+//! machines are noisy.
 
 mod crash;
 mod fleet;
@@ -94,7 +94,7 @@ struct Scenario {
     run: fn(&Args) -> Result<Value, String>,
 }
 
-/// All scenarios. Those that need no flag are short, and run without a name.
+/// All scenarios. Those without flags are short, and run if no name is given.
 const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "learner",
@@ -279,7 +279,8 @@ fn figures(args: &Args) -> Result<Map<String, Value>, String> {
     Ok(figures)
 }
 
-/// Adds to `figures` the field `within`, true if all `limits` are met, and `missed`, the names of the others.
+/// Adds to `figures` the field `within`, true if all `limits` are met, and `missed`, the names of the limits that are
+/// not.
 fn judge(mut figures: Value, limits: &[(&str, bool)]) -> Value {
     let missed: Vec<&str> = limits.iter().filter(|(_, is_met)| !is_met).map(|(name, _)| *name).collect();
     figures["within"] = missed.is_empty().into();

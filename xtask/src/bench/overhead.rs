@@ -1,6 +1,6 @@
 //! Cost of a part of the syncer. Runs with and without the part alternate, so that other load on the machine affects
-//! both. A busy machine disturbs merges and tokens; so the figures also have the syncer's processor time per merge, and
-//! the share of time in which learners do not train.
+//! both alike. A busy machine still disturbs the rates of merges and tokens. So the figures also have the syncer's
+//! processor time per merge, and the share of time in which learners do not train.
 
 use std::fmt;
 use std::thread;
@@ -30,12 +30,13 @@ pub struct SyncerFeature {
     without: &'static [&'static str],
     /// Duty cycle of the learners.
     duty_cycle: f64,
-    /// Limits: the largest share of merges and of tokens that the part may cost.
+    /// Limit of the share of merges that the part may cost.
     merges_max: f64,
+    /// Limit of the share of tokens that the part may cost.
     tokens_max: f64,
 }
 
-/// The tape with many merges of a few bodies each, its heaviest load.
+/// The tape under its heaviest load: many merges of a few bodies each.
 pub const TAPE: SyncerFeature = SyncerFeature {
     name: "tape",
     always: &["--sync-every", "8", "--fragments", "4", "--no-eval"],
@@ -56,7 +57,7 @@ pub const TRUST: SyncerFeature = SyncerFeature {
     tokens_max: 0.02,
 };
 
-/// Results of one run, per second.
+/// Results of one run. Merges and tokens are per second.
 #[derive(Clone, Copy)]
 struct RunRates {
     merges: f64,
@@ -110,8 +111,8 @@ fn idle_share(events: &[Value]) -> f64 {
     events.iter().rev().find_map(|event| event["syncRatio"].as_f64()).unwrap_or(0.0)
 }
 
-/// Returns the figures of pairs with and without `part`, compared with its limits. Each ratio is the median over the
-/// pairs, with its quartiles.
+/// Returns the figures of runs with and without `part`, and whether they meet its limits. Each ratio is the median over
+/// the pairs, with its quartiles.
 fn figures(part: &SyncerFeature, pairs: &[(RunRates, RunRates)]) -> Value {
     let of = |figure: fn(&RunRates) -> f64| {
         let median = |values: Vec<f64>| quantile(&values, 0.5);

@@ -22,7 +22,7 @@ pub struct ReceiptComparison {
     pub merges: u64,
     /// Number of updates in these merges.
     pub updates: u64,
-    /// Number of updates in two merges, plus repeated receipts.
+    /// Number of updates that are in two merges, plus the number of repeated receipts.
     pub merged_twice: u64,
     /// True if the ledger of the restarted syncer equals the tape's: updates of each learner, merges and tokens of the
     /// run.
@@ -30,7 +30,7 @@ pub struct ReceiptComparison {
 }
 
 impl ReceiptComparison {
-    /// Returns the name and the verdict of each limit.
+    /// Returns the name of each limit, and whether it is met.
     pub fn limits(&self) -> [(&'static str, bool); 4] {
         [
             ("acked", self.acked > 0),
@@ -125,8 +125,9 @@ pub fn prove(
 pub struct PrunedTapeComparison {
     /// Number of updates on the tape.
     pub updates: u64,
-    /// Number of receipts that are recent enough to be on the tape, and the number of those missing there.
+    /// Number of receipts that are recent enough to be on the tape.
     pub acked: u64,
+    /// Number of these receipts whose updates are missing on the tape.
     pub acked_lost: u64,
 }
 
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn receipts_older_than_the_tape_do_not_count() {
+    fn receipts_older_than_the_tape_are_ignored() {
         let kept = compare_with_kept(&[receipt(1, "1"), receipt(1, "2"), receipt(2, "2")], &replay()[1..]);
         assert_eq!((kept.updates, kept.acked, kept.acked_lost), (1, 2, 1));
     }

@@ -1,4 +1,4 @@
-//! Scenarios that are one call of another program: the program `bench`, a short demo, Chromium, the simulator.
+//! Scenarios that consist of one call of another program: the program `bench`, a short demo, Chromium, the simulator.
 
 use std::env;
 use std::process::{Command, Stdio};
@@ -6,12 +6,13 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use super::judge;
-use crate::cargo::{RELEASE_PROGRAMS, build, cargo, program as built, root, shown};
+use crate::cargo::{RELEASE_PROGRAMS, build, cargo, command_line, program as built, root};
 
-/// Limit: bits on the socket per parameter and round, each way (design, section 10).
+/// Limit of the bits on the socket per parameter and round, each way.
 const BITS_MAX: f64 = 4.25;
-/// Limits: bytes per parameter, as `f32` times the number of copies that each side needs.
+/// Limit of the syncer's bytes per parameter: the size of an `f32` times the number of copies that it needs.
 const SYNCER_BYTES: u64 = 5 * 4;
+/// The same limit for a learner.
 const LEARNER_BYTES: u64 = 6 * 4;
 
 /// Runs the program `bench` for `name`. It is a separate program so that `cargo xtask` builds quickly.
@@ -40,8 +41,8 @@ pub fn wire() -> Result<Value, String> {
     Ok(judge(figures, &limits))
 }
 
-/// Measures the memory of both programs for two sizes. The limit does not cover fragments in flight, activations, the
-/// program itself and its data; `beyond` is the difference.
+/// Measures the memory of both programs for two model sizes. The limit `bar_mb` covers the copies of the parameters
+/// only, not fragments in flight, activations, the program itself and its data; `beyond_mb` is the excess.
 pub fn memory() -> Result<Value, String> {
     let mut rows = Vec::new();
     for preset in ["small", "medium"] {
@@ -84,7 +85,7 @@ pub fn browser() -> Result<Value, String> {
     last_line(command)
 }
 
-/// Returns all cells of the table of hostile learners, with all randomness drawn from `seed`.
+/// Simulates hostile learners, with all randomness drawn from `seed`. Returns all cells of the table.
 pub fn poison(seed: u64) -> Result<Value, String> {
     let package = ["--package", "archipelago-experiments", "--bin", "simulate"];
     let mut command = cargo(&["run", "--release", "--quiet"]);
@@ -98,5 +99,5 @@ fn last_line(mut command: Command) -> Result<Value, String> {
     let output = command.output().map_err(|error| error.to_string())?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     serde_json::from_str(stdout.lines().last().unwrap_or_default())
-        .map_err(|_| format!("`{}` printed no figures ({})", shown(&command), output.status))
+        .map_err(|_| format!("`{}` printed no figures ({})", command_line(&command), output.status))
 }

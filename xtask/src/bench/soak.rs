@@ -1,5 +1,5 @@
-//! Soak: a run of light learners for an hour or more, whose syncer is killed now and then. It shows growth over time of
-//! memory, files, threads, and the tape on disk.
+//! Soak benchmark: a run of light learners for an hour or more, whose syncer is killed every 20 minutes. It shows
+//! growth over time of memory, files, threads, and the tape on disk.
 
 use std::fs;
 use std::path::Path;
@@ -17,24 +17,27 @@ const MINUTES: u32 = 60;
 const LEARNERS: usize = 3;
 /// Duty cycle of each learner: enough for thousands of merges between two kills.
 const DUTY_CYCLE: f64 = 0.15;
-/// Maximum bytes of updates kept for replay. The value is small, so that much is removed within the hour.
+/// Maximum bytes of updates kept for replay. The value is small, so that the syncer removes many updates within the
+/// hour.
 const KEEP_BYTES: u64 = 16 << 20;
-/// Interval of kills of the syncer, and of samples.
+/// Time between two kills of the syncer.
 const KILL_EVERY: Duration = Duration::from_secs(1_200);
+/// Time between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(10);
 /// Time without kills at the end, so that the end is like the beginning.
 const CALM: Duration = Duration::from_secs(120);
-/// Number of merges after a start during which a program still fills its buffers and histories.
+/// Number of merges after the start of a program, during which it still fills its buffers and histories.
 const WARM_MERGES: u64 = 2_500;
-/// Limit: memory growth in KiB a minute: 30 MiB a day, which is less than the noise of the samples.
+/// Limit of the memory growth, in KiB a minute. It equals 30 MiB a day, which is less than the noise of the samples.
 const SLOPE_KIB_MAX: f64 = 21.0;
-/// Seconds between two snapshots, and bytes of a segment, as in the syncer.
+/// Seconds between two snapshots, as in the syncer.
 const SNAPSHOT_S: f64 = 30.0;
+/// Maximum bytes of a segment of the tape's bodies, as in the syncer.
 const SEGMENT_BYTES: u64 = 64 << 20;
-/// Bytes of a row (see `TAPE.md`), with the index and partly filled pages.
+/// Bytes of a row of the tape (see `TAPE.md`), with the index and partly filled pages.
 const ROW_BYTES: u64 = 800;
 
-/// Sample at one time.
+/// Resources at one time.
 #[derive(Clone, Debug, Default)]
 struct Sample {
     /// Time since the start, in seconds.
@@ -48,7 +51,7 @@ struct Sample {
     bytes_up: u64,
     /// Merges of the run so far.
     merges: u64,
-    /// Number of the syncer's life, from 1.
+    /// Number of syncer processes so far, from 1.
     life: u32,
 }
 
@@ -128,7 +131,7 @@ fn disk_bytes(folder: &Path) -> u64 {
     entries.flatten().map(size).sum()
 }
 
-/// Returns the figures, compared with the limits.
+/// Returns the figures, and whether they meet the limits.
 fn figures(record: &SoakRecord) -> Value {
     let SoakRecord { samples, kept, .. } = record;
     let (syncer, learner) =
@@ -188,7 +191,8 @@ fn formula_bytes(record: &SoakRecord) -> u64 {
     KEEP_BYTES + 2 * between + SEGMENT_BYTES + 24 * record.params + ROW_BYTES * record.kept.updates
 }
 
-/// Returns the time in minutes and the memory in KiB of warm samples, each relative to the mean of its life.
+/// Returns the time in minutes and the memory in KiB of each sample after the warm-up, relative to the mean over the
+/// same syncer process.
 fn within_lives(
     samples: &[Sample],
     life: impl Fn(&Sample) -> u32,

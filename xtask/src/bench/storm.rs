@@ -1,5 +1,5 @@
-//! Storm: a run under faults, compared with the same run without faults. Learners are killed, frozen, cut off, moved
-//! far away, or put behind slow and lossy links, and the syncer is killed too.
+//! Storm benchmark: a run under faults, compared with the same run without faults. Learners are killed, frozen, cut
+//! off, moved far away, or put behind slow and lossy links, and the syncer is killed too.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -17,8 +17,8 @@ use super::{Args, judge};
 const LEARNERS: usize = 32;
 /// Default length of each of the two runs in minutes.
 const MINUTES: u32 = 8;
-/// Cores used by all learners together. On two cores this leaves some time free. Otherwise the other learners would
-/// speed up after a loss, which would then not show.
+/// Cores used by all learners together. On two cores this leaves some time free. Without free time, the other learners
+/// would speed up when one fails, and its lost tokens would not show.
 const CORES: f64 = 1.2;
 /// Round trip of all learners to the syncer: two places in one country.
 const ROUND_TRIP: Duration = Duration::from_millis(20);
@@ -29,24 +29,24 @@ const TICK: Duration = Duration::from_millis(100);
 /// Flags of the syncers. The learning-rate schedule has more tokens than any of these runs merges.
 const FLAGS: [&str; 6] = ["--total-tokens", "400000000", "--eval-every", "10s", "--keep", "4GiB"];
 
-/// Mean time between two faults: 180 an hour.
+/// Mean time between two faults in milliseconds: 180 faults an hour.
 const GAP_MS: u64 = 20_000;
-/// Time before the end in which no fault starts, so that the recovery from each fault is observed.
+/// Time before the end in which no fault starts, in milliseconds, so that the recovery from each fault is observed.
 const CALM_MS: u64 = 40_000;
-/// Minimum duration of a fault, and maximum addition to it.
+/// Minimum duration of a fault, and the maximum of the random part added to it, in milliseconds.
 const LASTS_MS: [u64; 2] = [2_000, 18_000];
 /// Time without faults for a learner after a fault.
 const REST: Duration = Duration::from_secs(20);
 
-/// Limit: minimum number of faults an hour.
+/// Minimum number of faults an hour.
 const FAULTS_PER_HOUR_MIN: f64 = 125.0;
-/// Limit: minimum ratio of merged tokens to those of the fault-free run.
+/// Minimum ratio of merged tokens to those of the fault-free run.
 const MERGED_RATIO_MIN: f64 = 0.977;
-/// Limit: minimum ratio of merged to trained tokens.
+/// Minimum ratio of merged to trained tokens.
 const PARTICIPATION_MIN: f64 = 0.95;
-/// Limit: median time from the end of a fault to the next merged update, in seconds.
+/// Maximum of the median time from the end of a fault to the next merged update, in seconds.
 const REJOIN_S_MAX: f64 = 5.0;
-/// Limit: maximum ratio of the held-out loss to that of the fault-free run at equal merged tokens.
+/// Maximum ratio of the held-out loss to that of the fault-free run at equal merged tokens.
 const LOSS_RATIO_MAX: f64 = 1.01;
 
 /// Kind of fault.
@@ -74,7 +74,7 @@ impl FaultKind {
     }
 }
 
-/// Every kind once, in the order of a storm, which repeats after the last one.
+/// All kinds, in the order in which a storm uses them. After the last one, the order repeats.
 const KINDS: [FaultKind; 8] = [
     FaultKind::Killed,
     FaultKind::Link("cut off", LinkConditions { cut: true, ..LinkConditions::FAIR }),
@@ -86,7 +86,7 @@ const KINDS: [FaultKind; 8] = [
     FaultKind::Link("lossy line", LinkConditions { lost: 0.03, ..LinkConditions::FAIR }),
 ];
 
-/// Fault. Times are relative to the time when all learners took part.
+/// Fault of a plan. Times are relative to the time when all learners took part.
 #[derive(Clone, Debug, PartialEq)]
 struct ScheduledFault {
     kind: FaultKind,
@@ -174,7 +174,8 @@ fn measure(
     testbed.wait_for_all()?;
     thread::sleep(WARM);
     let first = testbed.status()?;
-    let mut watch = Watch { states: vec![FaultProgress::Ahead; faults.len()], faults, start: Instant::now() };
+    let mut watch =
+        Watch { states: vec![FaultProgress::Pending; faults.len()], faults, start: Instant::now() };
     while watch.start.elapsed() < length {
         watch.act(&mut testbed)?;
         watch.observe(&testbed)?;
@@ -196,18 +197,18 @@ fn measure(
 /// Progress of a fault.
 #[derive(Clone)]
 enum FaultProgress {
-    Ahead,
+    Pending,
     Active,
     /// End of the cause, and the number of merged updates of each affected learner at that time.
     Over(Duration, BTreeMap<String, u64>),
-    /// Time after which all affected learners were merged again.
-    Healed(Duration),
+    /// Time from the end of the cause until all affected learners were merged again.
+    Recovered(Duration),
 }
 
 impl FaultProgress {
     fn rejoin_s(&self) -> Option<f64> {
         match self {
-            Self::Healed(after) => Some(after.as_secs_f64()),
+            Self::Recovered(after) => Some(after.as_secs_f64()),
             _ => None,
         }
     }
@@ -224,7 +225,7 @@ impl Watch<'_> {
     /// Starts and ends due faults.
     fn act(&mut self, testbed: &mut Testbed<'_>) -> Result<(), String> {
         for (at, fault) in self.faults.iter().enumerate() {
-            if matches!(self.states[at], FaultProgress::Ahead) && self.start.elapsed() >= fault.from {
+            if matches!(self.states[at], FaultProgress::Pending) && self.start.elapsed() >= fault.from {
                 let name =
                     if fault.kind == FaultKind::Syncer { String::new() } else { learner_name(fault.learner) };
                 println!("   {:>4} s: {name} {}", fault.from.as_secs(), fault.kind.name());
@@ -246,7 +247,7 @@ impl Watch<'_> {
                 let ended = self.start.elapsed();
                 let mut merged = merged(&testbed.rows()?);
                 merged.retain(|name, _| match fault.kind {
-                    // Learners under a fault of their own are not waited for.
+                    // Learners with a fault of their own are left out.
                     FaultKind::Syncer => !self.is_affected(name),
                     _ => *name == learner_name(fault.learner),
                 });
@@ -256,7 +257,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Updates the faults whose learners are merged again.
+    /// Marks the faults whose learners have merged updates again.
     fn observe(&mut self, testbed: &Testbed<'_>) -> Result<(), String> {
         if !self.states.iter().any(|state| matches!(state, FaultProgress::Over(..))) {
             return Ok(());
@@ -268,7 +269,7 @@ impl Watch<'_> {
             let is_excused =
                 |name: &String| self.faults[at].kind == FaultKind::Syncer && self.is_affected(name);
             if before.iter().all(|(name, count)| is_merged(name, count) || is_excused(name)) {
-                self.states[at] = FaultProgress::Healed(self.start.elapsed().saturating_sub(*ended));
+                self.states[at] = FaultProgress::Recovered(self.start.elapsed().saturating_sub(*ended));
             }
         }
         Ok(())
@@ -289,7 +290,7 @@ fn merged(rows: &[Value]) -> BTreeMap<String, u64> {
     rows.iter().filter_map(row).collect()
 }
 
-/// Returns the figures of both runs, compared with the limits.
+/// Returns the figures of both runs, and whether they meet the limits.
 fn figures(faults: &[ScheduledFault], length: Duration, calm: &StormResult, storm: &StormResult) -> Value {
     let faults_per_hour = faults.len() as f64 / (length.as_secs_f64() / 3_600.0);
     let rejoins: Vec<f64> = storm.rejoins_s.iter().copied().flatten().collect();

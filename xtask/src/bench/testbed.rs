@@ -95,7 +95,7 @@ impl Programs {
         Err(format!("the syncer does not answer after {} s", START_WAIT.as_secs()))
     }
 
-    /// Starts a syncer without waiting for an answer: an owner of a cluster serves no learners and gives none.
+    /// Starts a syncer without waiting for an answer. An owner of a cluster serves no learners, and never answers.
     pub fn start_syncer(
         &self,
         preset: &str,
@@ -196,7 +196,7 @@ struct TestbedLearner {
     process: Option<Process>,
 }
 
-/// Processes of a run. They end when this is dropped. The files stay until the next run, for inspection.
+/// Processes of a run. Dropping it ends them. The files stay until the next run, for inspection.
 pub struct Testbed<'a> {
     programs: &'a Programs,
     pub folder: PathBuf,
@@ -249,8 +249,8 @@ impl<'a> Testbed<'a> {
         }
     }
 
-    /// Starts another learner, without a link, that no slot has.
-    pub fn visit(&self, name: &str, kind: &Kind) -> Result<Process, String> {
+    /// Starts a learner without a link and without a slot.
+    pub fn start_extra_learner(&self, name: &str, kind: &Kind) -> Result<Process, String> {
         self.start_at(self.address, name, kind)
     }
 
@@ -343,7 +343,7 @@ impl<'a> Testbed<'a> {
         self.outputs().map(events).collect()
     }
 
-    /// Returns the output of each learner, of all its lives.
+    /// Returns the output of each learner over all of its processes.
     fn outputs(&self) -> impl Iterator<Item = String> {
         let files = self.learners.iter().map(|one| self.folder.join(&one.name).with_extension("jsonl"));
         files.map(|file| fs::read_to_string(file).unwrap_or_default())

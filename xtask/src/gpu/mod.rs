@@ -1,7 +1,7 @@
 //! `cargo xtask gpu`: builds, checks and measures the GPU engine of this machine in one call, without a network.
 //!
-//! For a machine that has a GPU and nothing else: `cargo xtask gpu --pack DIR` elsewhere, take DIR there, and
-//! call `DIR/xtask gpu --prebuilt DIR`.
+//! For a machine that has a GPU and nothing else: call `cargo xtask gpu --pack DIR` elsewhere, copy DIR to the machine,
+//! and call `DIR/xtask gpu --prebuilt DIR` there.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use serde_json::{Map, Value, json};
 
 use crate::cargo::{build, cargo};
 
-/// The same model in PyTorch.
+/// Program that measures the same model in PyTorch.
 const TORCH: &str = include_str!("torch.py");
 /// Minimum time left, in seconds, for which another measurement is started.
 const WORTH_S: u64 = 30;
 
-/// File names of the programs.
+/// File name of the program that trains.
 const LEARNER: &str = "native-learner";
 const TESTS: &str = "gpu-tests";
 const XTASK: &str = "xtask";
@@ -187,11 +187,11 @@ fn last_json(command: &mut Command) -> Result<(String, Value), String> {
     let last = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
     match last {
         Some(value) if output.status.success() => Ok((text, value)),
-        _ => Err(format!("`{}` ended with {}:\n{text}", crate::cargo::shown(command), output.status)),
+        _ => Err(format!("`{}` ended with {}:\n{text}", crate::cargo::command_line(command), output.status)),
     }
 }
 
-/// Measured programs, built here or brought along.
+/// Measured programs, built here or packed elsewhere.
 struct Programs {
     /// `native-learner`.
     learner: PathBuf,

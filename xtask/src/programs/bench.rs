@@ -21,15 +21,15 @@ use archipelago_runtime::engine::Trainer;
 use archipelago_runtime::engine::cpu::CpuTrainer;
 use serde_json::{Value, json};
 
-/// Measurements of each case of `merge` and `codec`, whose median counts.
+/// Number of measurements of each case of `merge` and `codec`; their median is the result.
 const RUNS: usize = 7;
 /// Minimum length of a timed measurement; shorter work is repeated.
 const TIMED_MIN: Duration = Duration::from_millis(20);
 const COPY_BYTES: usize = 256 << 20;
-/// Piece of a large tensor; a fragment has several.
+/// Values of a segment, which is a piece of a large tensor. A fragment has several segments.
 const SEGMENT_VALUES: usize = 1 << 20;
 const BLOCK: u32 = 256;
-/// Fragments of a run.
+/// Number of fragments of a run.
 const FRAGMENTS: NonZeroU16 = NonZeroU16::new(8).expect("not 0");
 const FRAGMENT_VALUES: [usize; 3] = [100_000, 1_000_000, 15_000_000];
 /// Number of byte tokens.
@@ -115,9 +115,9 @@ fn measure(preset: Preset, threads: NonZeroUsize, windows: usize) -> Value {
     })
 }
 
-/// Measures merges of M updates of one fragment (int4, radial), in GB/s of the inputs and the touched state: M bodies
-/// in, Θ, Θ̂ and momentum in and out, one body out. `ratio` is relative to a copy of 256 MB, counting read and written
-/// bytes.
+/// Measures merges of several updates of one fragment (int4, radial), in GB/s. The bytes are all bodies that come in,
+/// the body that goes out, and Θ, Θ̂ and momentum, which are read and written. `ratio` is relative to a copy of 256 MB,
+/// whose bytes also count as read and written.
 fn merge() -> Value {
     let mut copy = Copy::new();
     let mut cases: Vec<Merge> = FRAGMENT_VALUES
@@ -177,8 +177,8 @@ fn codec() -> Value {
     json!({ "copy_gb_per_s": copy_rate, "block": BLOCK, "codec": rows.collect::<Vec<_>>() })
 }
 
-/// Measures one merge of every fragment of a preset on one thread, with the rules `radial` and `flat`, in seconds. The
-/// vocabulary is small, since embeddings are not flattened.
+/// Measures one merge of every fragment of a preset on one thread, in seconds, for the rules `radial` and `flat`. The
+/// vocabulary is small, since the rule `flat` does not change embeddings.
 fn turns_by_rule() -> Vec<Value> {
     let turn = |preset: Preset| {
         let layout = layout(&preset.model(VOCAB)).expect("a preset is valid");
@@ -265,7 +265,7 @@ impl Merge {
         self.gb_per_s.push(bytes as f64 * f64::from(merges) / 1e9 / seconds);
     }
 
-    /// Returns a job with the state. The rest of its data are copied here, outside the timing.
+    /// Returns a job that takes the state. The rest of its data is copied here, outside the timed part.
     fn job(&mut self) -> MergeJob {
         let empty = FragmentState::new(Vec::new());
         MergeJob {
@@ -335,7 +335,7 @@ fn segments(values: usize) -> Vec<Segment> {
     (0..values).step_by(SEGMENT_VALUES).map(segment).collect()
 }
 
-/// Returns sums of four uniform numbers, roughly normal, of size 1e-3.
+/// Returns `len` sums of four uniform numbers: roughly normal values of a size of about 1e-3.
 fn noise(seed: u32, len: usize) -> Vec<f32> {
     let mut state = u64::from(seed) + 1;
     let mut uniform = || {

@@ -86,14 +86,14 @@ impl List {
 
     /// Returns the items of the list in the documentation.
     fn documented(&self) -> Result<Vec<String>, String> {
-        let mut found = shown(&target_folder()?.join("doc").join(self.name))?;
+        let mut found = documented_items(&target_folder()?.join("doc").join(self.name))?;
         found.retain(|item| self.holds(item));
         Ok(found)
     }
 }
 
 /// Returns the sorted lines `kind path` of all items in the documentation folder `pages`.
-fn shown(pages: &Path) -> Result<Vec<String>, String> {
+fn documented_items(pages: &Path) -> Result<Vec<String>, String> {
     let read = |name: &str| {
         let page = pages.join(name);
         fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))

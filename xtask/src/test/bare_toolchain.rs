@@ -1,4 +1,4 @@
-//! Newcomer's toolchain: a copy of this one without the standard library for browsers.
+//! Copy of the current toolchain without the standard library for browsers, as on a fresh installation.
 //!
 //! A local folder serves that library to rustup in place of the network, so that the test works offline. This only
 //! works with toolchains that rustup has installed.
@@ -196,7 +196,7 @@ fn replace(file: &Path, change: impl Fn(&str) -> String) -> Result<(), String> {
 }
 
 fn run(command: &mut Command) -> Result<String, String> {
-    let name = crate::cargo::shown(command);
+    let name = crate::cargo::command_line(command);
     let output = command.output().map_err(|error| format!("`{name}` did not start: {error}"))?;
     let said = String::from_utf8_lossy(if output.status.success() { &output.stdout } else { &output.stderr });
     if output.status.success() { Ok(said.into_owned()) } else { Err(format!("`{name}`: {}", said.trim())) }

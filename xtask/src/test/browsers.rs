@@ -1,6 +1,6 @@
 //! Chromium and Firefox for the tests of the pages.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{env, fs, thread};
 
 use super::stages::call;
@@ -9,7 +9,8 @@ use crate::cargo::root;
 use crate::tools::program;
 use crate::web;
 
-/// Browser: its Debian package and path, the variable with another path, and the flag that leaves it out.
+/// Browser: its Debian package and path, the variable with another path, and the machine feature that `--without`
+/// names.
 struct Browser {
     package: &'static str,
     path: &'static str,
@@ -20,7 +21,8 @@ struct Browser {
 /// Time limit for a test, far more than a busy machine needs.
 const TEST_TIMEOUT: &str = "--test-timeout=900000";
 
-/// Long tests of which two run at a time: one computes while another waits. Other pairs would compete for the processor.
+/// Long tests that run two at a time, since one waits while the other computes. Other pairs would compete for the
+/// processor.
 const SIDE_BY_SIDE: [&str; 4] = ["parity.test.mjs", "patience.test.mjs", "morals.test.mjs", "news.test.mjs"];
 
 /// Remark of a stage without browsers.

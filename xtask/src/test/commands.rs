@@ -1,4 +1,5 @@
-//! Check of pages against the command line: the flags in pages exist, and the exit codes are those of the programs.
+//! Check of pages against the command line: each flag in a page exists, and the exit codes in a page are those of the
+//! programs.
 
 /// Program as pages call it, and the path prefixes of the files that declare its flags.
 struct DocumentedProgram {

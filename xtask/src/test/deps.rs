@@ -1,4 +1,4 @@
-//! Rules for dependencies: their source, their licences, one version of each, and crates that are denied.
+//! Rules for dependencies: allowed sources and licences, one version of each crate, and denied crates.
 //!
 //! `deny.toml` holds the rules in the form of `cargo deny`. This module checks them with cargo alone, because compiling
 //! that tool takes minutes on a fresh machine. Advisories need a database from elsewhere and are checked on demand.
@@ -96,6 +96,8 @@ fn package(told: &Value) -> Option<Package> {
 }
 
 impl Rules {
+    /// Parses the rules.
+    ///
     /// # Errors
     /// A message if the text is not TOML, or a rule has an unsupported form.
     fn read(text: &str) -> Result<Self, String> {
@@ -119,7 +121,7 @@ impl Rules {
     }
 }
 
-/// Returns the violations.
+/// Returns the violations of `rules` among `packages`.
 fn judge(rules: &Rules, packages: &[Package]) -> Vec<String> {
     let mut broken = Vec::new();
     let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -161,7 +163,8 @@ fn is_allowed(licence: &str, allowed: &[String]) -> bool {
     holds && words.is_empty()
 }
 
-/// Parses up to the end or a closing bracket; `words` are in reverse.
+/// Parses alternatives up to the end or a closing bracket. Returns true if one of them is allowed. `words` are in
+/// reverse.
 fn any(words: &mut Vec<&str>, allowed: &[String]) -> bool {
     let mut holds = all(words, allowed);
     while words.pop_if(|word| *word == "OR").is_some() {

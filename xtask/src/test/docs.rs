@@ -9,7 +9,7 @@
 //! | `<!-- page not run: REASON -->` | no block of the page is run |
 //! | `<!-- first: COMMAND -->` | a command to run before the block |
 //! | `<!-- fresh -->` | all running programs are ended, and the folder `runs` is removed |
-//! | `<!-- let WORD: COMMAND -->` | from here on, the output of the command replaces WORD; it runs for each use |
+//! | `<!-- let WORD: COMMAND -->` | from here on, the command's output replaces WORD; the command runs for each use |
 //! | `<!-- file: NAME -->` | the fenced block, of any kind, is written to this file |
 //!
 //! For `cargo run`, the stage runs the named program or example as the tests have built it.
@@ -66,9 +66,9 @@ const TEXT_BYTES: usize = 100_000;
 /// Conversations in the file that pages call `chats.jsonl`.
 const CHATS: usize = 300;
 
-/// One instruction of a page, with its line.
+/// Instruction of a page for this stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
+enum Instruction {
     /// Run a command. `true` if readers see it.
     Run(String, bool),
     /// End all programs, and remove the runs.
@@ -79,10 +79,10 @@ enum Step {
     File(String, String),
 }
 
-/// A page's instructions, and the number of its commands that are marked as not run.
+/// Instructions of a page with their lines, and the number of commands that are marked as not run.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Page {
-    steps: Vec<(usize, Step)>,
+    instructions: Vec<(usize, Instruction)>,
     left_out: usize,
 }
 
@@ -100,15 +100,16 @@ pub fn check() -> Result<String, String> {
     let (mut run, mut left_out) = (0, 0);
     for page in PAGES {
         let text = fs::read_to_string(root().join(page)).map_err(|error| format!("{page}: {error}"))?;
-        let Page { steps, left_out: more } = parse(&text).map_err(|reason| format!("{page}{reason}"))?;
+        let Page { instructions, left_out: more } =
+            parse(&text).map_err(|reason| format!("{page}{reason}"))?;
         left_out += more;
-        if steps.is_empty() {
+        if instructions.is_empty() {
             continue;
         }
         let mut session = PageSession::begin(page, programs)?;
-        for (line, step) in steps {
-            run += usize::from(matches!(step, Step::Run(_, true)));
-            session.take(step).map_err(|reason| format!("{page}:{line}: {reason}"))?;
+        for (line, instruction) in instructions {
+            run += usize::from(matches!(instruction, Instruction::Run(_, true)));
+            session.take(instruction).map_err(|reason| format!("{page}:{line}: {reason}"))?;
         }
         session.end().map_err(|reason| format!("{page}, at its end: {reason}"))?;
     }
@@ -130,13 +131,15 @@ fn parse(text: &str) -> Result<Page, String> {
         at += 1;
         if let Some(comment) = line.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->")) {
             if comment == "fresh" {
-                page.steps.push((number, Step::Fresh));
+                page.instructions.push((number, Instruction::Fresh));
             }
             let Some((word, rest)) = comment.split_once(": ") else { continue };
             match word.split_once(' ').unwrap_or((word, "")) {
                 ("not", "run") => skip = true,
-                ("first", "") => page.steps.push((number, Step::Run(rest.to_owned(), false))),
-                ("let", name) => page.steps.push((number, Step::Let(name.to_owned(), rest.to_owned()))),
+                ("first", "") => page.instructions.push((number, Instruction::Run(rest.to_owned(), false))),
+                ("let", name) => {
+                    page.instructions.push((number, Instruction::Let(name.to_owned(), rest.to_owned())))
+                }
                 ("file", "") => file = Some(rest.to_owned()),
                 _ => {}
             }
@@ -156,13 +159,14 @@ fn parse(text: &str) -> Result<Page, String> {
         let block = &lines[start..start + length];
         at = start + length + usize::from(fence.is_some());
         if let Some(name) = file.take() {
-            page.steps.push((number, Step::File(name, block.join("\n") + "\n")));
+            page.instructions.push((number, Instruction::File(name, block.join("\n") + "\n")));
         } else if fence.is_none_or(|kind| kind == "sh") {
             let commands = commands(block, start + 1);
             if skip {
                 page.left_out += commands.len();
             } else {
-                page.steps.extend(commands.into_iter().map(|(line, text)| (line, Step::Run(text, true))));
+                page.instructions
+                    .extend(commands.into_iter().map(|(line, text)| (line, Instruction::Run(text, true))));
             }
             skip = whole_page;
         }
@@ -228,25 +232,25 @@ impl PageSession {
         Ok(Self { folder, variables: variables.collect(), words, running: Vec::new() })
     }
 
-    fn take(&mut self, step: Step) -> Result<(), String> {
-        match step {
-            Step::File(name, text) => {
+    fn take(&mut self, instruction: Instruction) -> Result<(), String> {
+        match instruction {
+            Instruction::File(name, text) => {
                 let path = self.folder.join(&name);
                 let made = path.parent().map_or(Ok(()), fs::create_dir_all);
                 made.and_then(|()| fs::write(&path, text)).map_err(|error| format!("{name}: {error}"))
             }
-            Step::Fresh => {
+            Instruction::Fresh => {
                 self.end()?;
                 match fs::remove_dir_all(self.folder.join("runs")) {
                     Err(error) if error.kind() != ErrorKind::NotFound => Err(format!("runs: {error}")),
                     _ => Ok(()),
                 }
             }
-            Step::Let(word, command) => {
+            Instruction::Let(word, command) => {
                 self.words.push((word, command));
                 Ok(())
             }
-            Step::Run(command, _) => {
+            Instruction::Run(command, _) => {
                 let command = self.filled(&command)?;
                 println!("   {command}");
                 if command.contains("syncer-server serve ") || command.ends_with("syncer-server serve") {
@@ -373,15 +377,15 @@ fn chats() -> String {
 mod tests {
     use super::*;
 
-    fn run(line: usize, command: &str) -> (usize, Step) {
-        (line, Step::Run(command.into(), true))
+    fn run(line: usize, command: &str) -> (usize, Instruction) {
+        (line, Instruction::Run(command.into(), true))
     }
 
     #[test]
     fn blocks_are_read_with_their_comments() {
         let page = "Text:\n\n    a --b \\\n      --c  # why\n    d\n\n- item\n    not a block\n\n";
         let read = parse(&format!("{page}<!-- not run: slow -->\n\n    e\n")).unwrap();
-        assert_eq!(read.steps, [run(3, "a --b --c"), run(5, "d")]);
+        assert_eq!(read.instructions, [run(3, "a --b --c"), run(5, "d")]);
         assert_eq!(read.left_out, 1);
     }
 
@@ -396,19 +400,20 @@ mod tests {
     #[test]
     fn files_and_words_come_before_their_block() {
         let file = "<!-- file: a.toml -->\n```toml\nx = 1\n```\n\n";
-        let steps = parse(&format!("{file}<!-- first: mk -->\n<!-- let NAME: id -->\n\n    go NAME\n"))
-            .unwrap()
-            .steps;
+        let instructions =
+            parse(&format!("{file}<!-- first: mk -->\n<!-- let NAME: id -->\n\n    go NAME\n"))
+                .unwrap()
+                .instructions;
         assert_eq!(
-            steps,
+            instructions,
             [
-                (2, Step::File("a.toml".into(), "x = 1\n".into())),
-                (6, Step::Run("mk".into(), false)),
-                (7, Step::Let("NAME".into(), "id".into())),
+                (2, Instruction::File("a.toml".into(), "x = 1\n".into())),
+                (6, Instruction::Run("mk".into(), false)),
+                (7, Instruction::Let("NAME".into(), "id".into())),
                 run(9, "go NAME"),
             ]
         );
-        assert!(parse("<!-- page not run: hours -->\n\n    a\n").unwrap().steps.is_empty());
+        assert!(parse("<!-- page not run: hours -->\n\n    a\n").unwrap().instructions.is_empty());
         assert!(parse("<!-- not run: why -->\ntext\n").is_err());
     }
 }

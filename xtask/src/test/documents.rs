@@ -1,4 +1,4 @@
-//! Check of pages against the code: named files exist, and so do the named items in them.
+//! Check of pages against the code: the files that a page names exist, and so do the items that it names in them.
 
 /// Folders with files that a page can name.
 const FOLDERS: &[&str] = &[
@@ -71,7 +71,7 @@ fn dangling(
     }
     let (file, anchor) = target.split_once('#').map_or((target, None), |(file, anchor)| (file, Some(anchor)));
     let path = if file.is_empty() { page.to_owned() } else { seen_from(page, file)? };
-    // A picture exists without a text.
+    // `load` returns no text for a picture that exists.
     let is_it = |name: &String| *name == path || name.starts_with(&format!("{path}/"));
     let there = load(&path).is_some() || names.iter().any(is_it);
     if !there {

@@ -1,4 +1,4 @@
-//! Golden files: written by the tests that compare them, if these are asked to.
+//! Golden files. The tests that compare them can also write them.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use super::{api, stages};
 use crate::cargo::cargo;
 
-/// Variable that makes tests write their golden files before they compare them.
+/// Environment variable that makes tests write their golden files before they compare them.
 const BLESS: &str = "ARCHIPELAGO_TEST_BLESS";
 
 /// Golden files of one kind.
@@ -32,7 +32,7 @@ const TESTS: &[(Golden, &[&str])] = &[
     (Golden::Tape, &["-p", "syncer-server", "--test", "server", "the_stored_run"]),
 ];
 
-/// Writes the golden files of these kinds; none means all.
+/// Writes the golden files of these kinds, or of all kinds if the list is empty.
 ///
 /// # Errors
 /// A message about a test that failed, or a file that could not be written.

@@ -1,5 +1,5 @@
-//! Check of the page of limits against the code: values equal the constants, quoted texts exist, and no constant is
-//! missing.
+//! Check of the page of limits against the code: values equal the constants, quoted messages exist, and no constant is
+//! missing from the page.
 
 /// Path of the page.
 const PAGE: &str = "docs/limits.md";
@@ -25,19 +25,22 @@ pub const WATCHED: &[&str] = &[
 /// Suffixes of the names of bounds.
 const ENDINGS: &[&str] = &["_MAX", "_WITHIN", "_WAIT"];
 
-/// Folders with the quoted messages.
-const SAYING: &[&str] = &["syncer-server/src/", "sdk/core/src/"];
+/// Folders whose code contains the quoted messages.
+const MESSAGE_FOLDERS: &[&str] = &["syncer-server/src/", "sdk/core/src/"];
 
-/// Units of the page, in seconds, bytes or items.
+/// Units of the page, each with its size in seconds, bytes or items.
 const UNITS: &[(&str, f64)] =
     &[("", 1.0), ("B", 1.0), ("KiB", 1024.0), ("MiB", 1024.0 * 1024.0), ("ms", 1e-3), ("s", 1.0)];
 
-/// Returns the violations in the page, and in the files among `names` whose bounds it lists; `load` returns texts.
+/// Returns the violations in the page, and in the files among `names` whose bounds it lists. `load` returns the text of
+/// a file.
 pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let Some(page) = load(PAGE) else { return vec![format!("{PAGE} is missing")] };
     let mut broken = Vec::new();
     let mut listed = Vec::new();
-    let says = |name: &&String| SAYING.iter().any(|folder| name.starts_with(folder)) && name.ends_with(".rs");
+    let says = |name: &&String| {
+        MESSAGE_FOLDERS.iter().any(|folder| name.starts_with(folder)) && name.ends_with(".rs")
+    };
     let said: Vec<String> =
         names.iter().filter(says).filter_map(|name| load(name)).map(|text| joined(&text)).collect();
     let rows = page.lines().enumerate().filter(|(_, line)| line.starts_with('|') && line.contains('`'));
@@ -50,7 +53,7 @@ pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<Str
         };
         let place = place.trim_matches('`');
         listed.push(place.to_owned());
-        match (amount(value), meant(place, load)) {
+        match (amount(value), value_at(place, load)) {
             (Some(told), Some(is)) if told == is => {}
             (None, _) => say(format!("`{value}` is not a number with a known unit")),
             (_, None) => say(format!("`{place}` is neither a constant nor a flag with a known value")),
@@ -79,8 +82,9 @@ fn amount(cell: &str) -> Option<f64> {
     Some(number.parse::<f64>().ok()? * factor)
 }
 
-/// Returns the value of `path::CONSTANT`, or the default of a flag.
-fn meant(place: &str, load: &dyn Fn(&str) -> Option<String>) -> Option<f64> {
+/// Returns the value of the constant or flag that `place` names: `path::CONSTANT`, or `--flag`, whose value is its
+/// default.
+fn value_at(place: &str, load: &dyn Fn(&str) -> Option<String>) -> Option<f64> {
     if let Some(flag) = place.strip_prefix("--") {
         let text = load(FLAGS)?;
         let (before, _) = text.split_once(&format!("pub {}:", flag.replace('-', "_")))?;

@@ -12,13 +12,13 @@ struct LongTest {
     name: &'static str,
     /// Arguments of cargo; empty for a test in JavaScript.
     cargo: &'static [&'static str],
-    /// Variable and its value if no flag gives another one.
+    /// Environment variable with the size or the seeds of the test, and its default value.
     size: (&'static str, &'static str),
 }
 
-/// Variable with the seeds of a test.
+/// Environment variable with the seeds of a test.
 const SEEDS: &str = "ARCHIPELAGO_TEST_SEEDS";
-/// Variable with the size of a test.
+/// Environment variable with the size of a test.
 const COUNT: &str = "ARCHIPELAGO_TEST_COUNT";
 
 const TESTS: &[LongTest] = &[

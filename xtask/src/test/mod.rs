@@ -93,7 +93,7 @@ impl Args {
         self.without.contains(&part)
     }
 
-    /// Sets the variables by which test processes learn what to leave out, their seeds and their size.
+    /// Sets the environment variables that give test processes the features to do without, the seeds, and the size.
     pub fn apply<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let switches = [
             (MachineFeature::Gpu, "ARCHIPELAGO_TEST_GPU"),
@@ -112,7 +112,7 @@ impl Args {
         command
     }
 
-    /// Returns an error for an unknown stage, or a size without a test that has one.
+    /// Returns an error if a stage is unknown, or if a size is given and no selected test has one.
     fn wrong(&self) -> Option<String> {
         let known = |name: &String| name == QUICK || STAGES.iter().any(|stage| stage.name == name);
         if let Some(unknown) = self.only.iter().find(|name| !known(name)) {

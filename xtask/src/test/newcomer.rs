@@ -1,4 +1,4 @@
-//! Stage that runs the README's first command as a newcomer does: from a clean clone without builds, on a toolchain
+//! Stage that runs the README's first command as a new user does: from a clean clone without builds, on a toolchain
 //! without the library for browsers. A checkout as clean as a clone serves as the clone, so that later stages reuse the
 //! demo's build.
 
@@ -18,16 +18,16 @@ use crate::http::fetch;
 
 /// Maximum wait for any event: far more than a busy machine needs.
 const WAIT: Duration = Duration::from_secs(1_800);
-const LOOK: Duration = Duration::from_millis(500);
+const POLL: Duration = Duration::from_millis(500);
 /// Magic bytes of WebAssembly.
 const WASM_MAGIC: &[u8] = b"\0asm";
 /// Base name of the engine's file, without the hash.
 const ENGINE: &str = "archipelago_bg";
 /// Maximum number of files of a page; more indicate an endless search.
 const FILES_MAX: usize = 200;
-/// Paths that exist only after a build or a run, and paths in cargo's folder that exist only after a build beyond
-/// xtask.
+/// Paths that exist only after a build or a run.
 const TRACES: [&str; 3] = ["web-demo/node_modules", "web-demo/dist", RUNS];
+/// Paths in cargo's target folder that exist only after a build of more than xtask.
 const TRACES_OF_CARGO: [&str; 2] = ["debug/syncer-server", "web"];
 /// Variables of users that stay set; cargo's other variables belong to the call that runs this program.
 const KEPT: [&str; 3] = ["CARGO_HOME", "CARGO_INCREMENTAL", "CARGO_PROFILE_DEV_DEBUG"];
@@ -37,7 +37,7 @@ const RUNS: &str = "runs";
 /// Starts the demo, waits until it has trained and serves a page with its engine, and interrupts it.
 ///
 /// # Errors
-/// A message with the problem that a newcomer would have met.
+/// A message with the problem that a new user would have met.
 pub fn check(args: &Args) -> Result<String, String> {
     if args.is_without(MachineFeature::Browser) || env::consts::OS == "windows" {
         return Ok("left out: browser tests are off".to_owned());
@@ -156,12 +156,12 @@ impl Demo {
         Ok(format!("link after {link_s} s, first falling loss {loss_s} s, page {page_s} s"))
     }
 
-    /// Polls the output of the demo until `look` returns a value.
-    fn wait_for<T>(&mut self, what: &str, look: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+    /// Polls the output of the demo until `parse` returns a value.
+    fn wait_for<T>(&mut self, what: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, String> {
         let end = Instant::now() + WAIT;
         while Instant::now() < end {
             let said = fs::read_to_string(&self.said).unwrap_or_default();
-            if let Some(found) = look(&said) {
+            if let Some(found) = parse(&said) {
                 return Ok(found);
             }
             if let Some(failed) = said.lines().find(|line| line.contains("could not be built")) {
@@ -170,7 +170,7 @@ impl Demo {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(format!("the demo ended with {status} before {what} appeared"));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL);
         }
         Err(format!("{what} did not appear within {} s", WAIT.as_secs()))
     }
@@ -183,7 +183,7 @@ impl Demo {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Ok(status);
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL);
         }
         Err("the demo did not end after an interrupt".to_owned())
     }

@@ -83,7 +83,7 @@ fn included(name: &str, file: &str, files: &[&str]) -> Result<(), String> {
         .map_or(Ok(()), |path| Err(format!("{name}: {file} includes {path}, which is not in the package")))
 }
 
-/// Returns a path that `source`, the text of `file`, includes and `files` lacks.
+/// Returns a path that `source` includes and that `files` does not have. `source` is the text of `file`.
 fn lacks<'a>(file: &str, source: &'a str, files: &[&str]) -> Option<&'a str> {
     let shipped = source.split("#[cfg(test)]").next().unwrap_or_default();
     for call in ["include_str!(\"", "include_bytes!(\""] {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_is_not_there() {
+    fn missing_files_are_found() {
         assert_eq!(missing("x", &["a"], &["b"]), Err("x lacks a".into()));
         assert_eq!(missing("x", &["a"], &["b", "a"]), Ok(()));
         let source = "include_str!(\"a.txt\") #[cfg(test)] include_str!(\"../../far.txt\")";

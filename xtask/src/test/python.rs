@@ -21,9 +21,11 @@ const EXAMPLE: &[&str] = &["--locked", "--workspace", "--example", "custom_model
 const FEATURES: &str = "extension,archipelago/default,archipelago/ts";
 /// Remark of a stage without Python.
 const LEFT_OUT: &str = "left out: --without python";
-/// Folder of the files for containers, its compose files, and its folder of Kubernetes files.
+/// Folder of the files for containers.
 const DEPLOY: &str = "syncer-server/deploy";
+/// Compose files in [`DEPLOY`].
 const COMPOSE: [&str; 2] = ["compose.yaml", "cluster/compose.yaml"];
+/// Folder of the Kubernetes files in [`DEPLOY`].
 const KUBERNETES: &str = "cluster/kubernetes";
 /// Folder with chat templates, conversations, expected texts, and the program that writes these texts.
 const CHAT: &str = "syncer-server/tests/chat";

@@ -5,13 +5,14 @@ use std::process::Command;
 use std::{env, fs, thread};
 
 use super::{Args, api, browsers, cluster, deps, docs, long, newcomer, package, python, setup, tidy};
-use crate::cargo::{TEST_PROGRAMS, WASM, build, cargo, program, root, shown};
+use crate::cargo::{TEST_PROGRAMS, WASM, build, cargo, command_line, program, root};
 
 /// Name of the daily stages in `--only`.
 pub const QUICK: &str = "quick";
 
-/// Variable with the number of parallel tests of a program, and the default per processor.
+/// Environment variable with the number of parallel tests of a program.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
+/// Default number of parallel tests per processor.
 const TESTS_PER_PROCESSOR: usize = 4;
 
 /// Test stage.
@@ -20,27 +21,28 @@ pub struct Stage {
     pub name: &'static str,
     /// Description for users.
     pub what: &'static str,
-    /// Condition to run without being named.
+    /// Condition under which the stage runs without being named.
     pub when: When,
     /// Runs the stage. Returns a remark for the table, or an error message of one sentence.
     pub run: fn(&Args) -> Result<String, String>,
 }
 
-/// Condition for a stage to run without being named.
+/// Condition under which a stage runs without being named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// With all stages, and as one of [`QUICK`].
+    /// Runs with all stages, and with [`QUICK`].
     Both,
-    /// With all stages.
+    /// Runs with all stages.
     All,
-    /// As one of [`QUICK`]; with all, another stage checks the same.
+    /// Runs with [`QUICK`] only, because another stage of the full run checks the same.
     Quick,
-    /// Never. It takes long, or depends on services of other projects, which change over time.
+    /// Runs only by name. It takes long, or depends on services of other projects, which change over time.
     Asked,
 }
 
 impl Stage {
-    /// Returns true if the stage runs for these names; without names, all stages run.
+    /// Returns true if the stage runs for the names `asked`, which may contain [`QUICK`]. Without names, all stages run
+    /// except [`When::Quick`] and [`When::Asked`].
     pub fn is_in(&self, asked: &[String]) -> bool {
         let named = asked.iter().any(|name| name == self.name);
         let quick = asked.iter().any(|name| name == QUICK) && matches!(self.when, When::Both | When::Quick);
@@ -71,7 +73,7 @@ pub fn minutes(name: &str) -> Option<f64> {
     MINUTES.iter().find(|(stage, _)| *stage == name).map(|(_, minutes)| *minutes)
 }
 
-/// All stages. First comes the stage that takes seconds and installs nothing, then the newcomer's, which needs an
+/// All stages. First comes the stage that takes seconds and installs nothing, then `newcomer`, which needs an
 /// unprepared machine, then the others in order of cost. The stages that run only by name come last.
 pub const STAGES: &[Stage] = &[
     Stage {
@@ -393,11 +395,11 @@ fn tree() -> Result<String, String> {
 
 /// Runs `command` with its output on this terminal.
 pub fn call(mut command: Command) -> Result<String, String> {
-    println!("   {}", shown(&command));
+    println!("   {}", command_line(&command));
     match command.status() {
         Ok(status) if status.success() => Ok(String::new()),
-        Ok(status) => Err(format!("`{}` ended with {status}", shown(&command))),
-        Err(error) => Err(format!("`{}` did not start: {error}", shown(&command))),
+        Ok(status) => Err(format!("`{}` ended with {status}", command_line(&command))),
+        Err(error) => Err(format!("`{}` did not start: {error}", command_line(&command))),
     }
 }
 

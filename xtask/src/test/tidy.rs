@@ -154,7 +154,7 @@ fn judge_rust(name: &str, line: &str, tests: bool, say: &mut impl FnMut(&str)) {
 mod tests {
     use super::*;
 
-    /// Asserts that `text` in the file `name` breaks `count` rules, a missing heading aside.
+    /// Asserts that `text` in the file `name` breaks `count` rules. A missing heading does not count.
     fn check_file(name: &str, text: &str, count: usize) {
         let text = &if name.ends_with(".rs") { format!("//! Heading.\n{text}") } else { text.to_owned() };
         assert_eq!(judge(name, text).len(), count, "{name}: {text:?}: {:?}", judge(name, text));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{fs, io, thread};
 
-use crate::cargo::{WASM, build, cargo, program as built, root, shown, target_folder};
+use crate::cargo::{WASM, build, cargo, command_line, program as built, root, target_folder};
 use crate::tools::{self, check_node, program, script};
 
 /// Builds of the engine, and the WebAssembly features that each requires.
@@ -17,8 +17,9 @@ const SMALL: &str = "-C llvm-args=-inline-threshold=60";
 /// Output folder of the pages, where the build of the syncer finds them.
 pub const SITE: &str = "web-demo/dist";
 
-/// Cargo profiles: for delivery, and for faster builds of a demo.
+/// Cargo profile for delivery.
 const DELIVERED: &str = "web";
+/// Cargo profile for faster builds of a demo.
 const DEMO: &str = "web-demo";
 
 /// Folder of the engine's builds in the npm package.
@@ -89,7 +90,7 @@ pub fn demo_folder() -> Result<PathBuf, String> {
 }
 
 /// Builds package and pages for a demo. Returns their folder. One build of the engine serves all browsers, with less
-/// optimisation, and the types are left to the tests.
+/// optimisation, and types are not checked, since the tests check them.
 ///
 /// # Errors
 /// A message about the missing tool or the failure.
@@ -300,7 +301,7 @@ pub fn install(folder: &str) -> Result<(), String> {
 pub fn call(command: &mut Command) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`{}` ended with {status}", shown(command))),
-        Err(error) => Err(format!("`{}` did not start: {error}", shown(command))),
+        Ok(status) => Err(format!("`{}` ended with {status}", command_line(command))),
+        Err(error) => Err(format!("`{}` did not start: {error}", command_line(command))),
     }
 }

@@ -269,7 +269,7 @@ impl Visitor {
     }
 
     /// Returns the sending side of the connection, which can be used after the learner has left.
-    pub fn line(&self) -> GatewaySender {
+    pub fn sender(&self) -> GatewaySender {
         self.line.clone()
     }
 

@@ -1,32 +1,33 @@
-//! Arithmetic of one block of coded values, in loops that compilers vectorise.
+//! Coding and decoding of one block of values, in loops that compilers vectorise.
 //!
-//! Codes share a byte, the first in the lowest bits. No result depends on the width of vectors: each value is
-//! computed alone, sums of squares of codes are exact integers, and sums of `f64` always run in the same order.
+//! A byte holds several codes, the first in its lowest bits. No result depends on the width of SIMD vectors: each value
+//! is computed alone, sums of squares of codes are exact integers, and sums of `f64` always run in the same order.
 //!
-//! Codes of one and two bits have too few numbers to reach from the smallest to the largest value. So their
-//! scales follow the mean size of a block, and larger values are cut off.
+//! Codes of one and two bits have too few levels to span the range from the smallest to the largest magnitude. Their
+//! scale therefore follows the mean magnitude of a block, and larger values are clipped.
 
-/// Values unpacked at a time; a power of two that fits the nearest cache.
+/// Number of values that are processed together; a power of two that fits the L1 cache.
 const TILE: usize = 256;
 
-/// Numbers of a code with 1, 2 or 4 bits, in units. A unit is a power of two times the scale.
+/// Quantisation levels of a code with 1, 2 or 4 bits, as integers in units. A unit is a power of two times the scale of
+/// the block.
 pub(super) trait Alphabet {
     /// Bits of a code: 1, 2 or 4.
     const BITS: usize;
     /// Unit, as a multiple of the scale.
     const UNIT: f32;
-    /// Returns the scale for `values`, each clamped to ±`max`, before it is rounded.
+    /// Returns the unrounded scale for a block of `values`, each clamped to ±`max`.
     fn scale(values: &[f32], max: f32) -> f32;
-    /// Returns the number of `code`, which has no bits above [`Self::BITS`], in units.
+    /// Returns the level of `code` in units. `code` has no bits above [`Self::BITS`].
     fn number(code: u8) -> i8;
-    /// Returns the code of the number nearest to `x` scales. Larger sizes become the largest number, and NaN counts
-    /// as 0.
+    /// Returns the code of the level nearest to `x`, both in multiples of the scale. Larger magnitudes are clipped, and
+    /// NaN is coded as 0.
     fn nearest(x: f32) -> u8;
     /// Returns true if an unused code is among `codes`.
     fn has_unused(codes: &[u8]) -> bool;
 }
 
-/// −7…7, the largest size as 7, halves to even. Code 8 is unused.
+/// Levels −7…7, with ties to even; the largest magnitude of a block becomes 7. Code 8 is unused.
 pub(super) struct Uniform;
 
 impl Alphabet for Uniform {
@@ -50,15 +51,15 @@ impl Alphabet for Uniform {
 
     #[inline(always)]
     fn nearest(x: f32) -> u8 {
-        // Adding 1.5 · 2²³ leaves no fraction bits: the sum is rounded to an integer, halves to even, and its lowest
-        // bits are that integer in two's complement.
+        // A sum with 1.5 · 2²³ has no fraction bits. It is rounded to an integer, ties to even, and its lowest bits are
+        // that integer in two's complement.
         const ROUND: f32 = 12_582_912.0;
         let x = if x.is_nan() { 0.0 } else { x.clamp(-7.0, 7.0) };
         (x + ROUND).to_bits() as u8 & 15
     }
 }
 
-/// 0, ±2⁻⁶…±1, the largest size as 1, halves to even. Code 8 is unused.
+/// Levels 0 and ±2⁻⁶…±1, with ties to even; the largest magnitude of a block becomes 1. Code 8 is unused.
 pub(super) struct PowerOfTwo;
 
 impl Alphabet for PowerOfTwo {
@@ -84,7 +85,7 @@ impl Alphabet for PowerOfTwo {
     #[inline(always)]
     fn nearest(x: f32) -> u8 {
         let size = if x.is_nan() { 0.0 } else { x.abs().min(1.0) };
-        // Rounds the significand away, halves to the even exponent; exponent 120 is level 0.
+        // Rounds to a power of two, ties to the even exponent; biased exponent 120 is level 0.
         let bits = size.to_bits();
         let level = ((bits + 0x3F_FFFF + (bits >> 23 & 1)) >> 23).max(121) - 120;
         let level = if size <= 1.0 / 128.0 { 0 } else { level | (x.to_bits() >> 28 & 8) };
@@ -92,18 +93,18 @@ impl Alphabet for PowerOfTwo {
     }
 }
 
-/// Returns the integer nearest to `x`, halves to even, if its size is at most 2⁵¹.
+/// Returns the integer nearest to `x`, with ties to even. The magnitude of `x` must be at most 2⁵¹.
 #[inline(always)]
 pub(super) fn whole(x: f64) -> f64 {
-    // From 2⁵² to 2⁵³ floats are 1 apart: the sum is rounded to an integer.
+    // Between 2⁵² and 2⁵³ adjacent floats differ by 1, so the sum is rounded to an integer.
     const ROUND: f64 = 1.5 * (1_u64 << 52) as f64;
     (x + ROUND) - ROUND
 }
 
-/// Returns the largest size among `values`, ignoring NaN.
+/// Returns the largest magnitude among `values`, ignoring NaN.
 #[inline(always)]
 pub(super) fn abs_max(values: &[f32]) -> f32 {
-    // Without its sign a float orders as its bits do, and integers have a maximum in any order.
+    // Non-negative floats are ordered as their bits are, and integer maxima vectorise.
     const INFINITY: u32 = f32::INFINITY.to_bits();
     let mut max = 0;
     for value in values {
@@ -113,7 +114,7 @@ pub(super) fn abs_max(values: &[f32]) -> f32 {
     f32::from_bits(max)
 }
 
-/// Codes `values` in units of `scale` into `codes`, which are zero.
+/// Codes `values / scale` into `codes`, whose bytes must be zero.
 #[inline(always)]
 pub(super) fn pack<A: Alphabet>(values: &[f32], scale: f32, codes: &mut [u8]) {
     let per_scale = 1.0 / scale;
@@ -158,7 +159,7 @@ fn pack_tile<A: Alphabet>(values: &[f32], per_scale: f32, codes: &mut [u8]) {
     }
 }
 
-/// Returns the numbers of `codes`, at most a tile of them, in units.
+/// Returns the levels of at most [`TILE`] `codes`, in units.
 #[inline(always)]
 fn numbers<A: Alphabet>(codes: &[u8]) -> [i8; TILE] {
     match A::BITS {
@@ -178,7 +179,7 @@ fn spread<A: Alphabet, const PER_BYTE: usize>(codes: &[u8]) -> [i8; TILE] {
     numbers
 }
 
-/// Calls `take(item, number)` for each of `items` with the number of its code, in units. Further codes are padding.
+/// Calls `take(item, level)` for each of `items` with the level of its code, in units. Further codes are padding.
 #[inline(always)]
 pub(super) fn unpack<A: Alphabet, T>(codes: &[u8], items: &mut [T], take: impl Fn(&mut T, i8)) {
     for (items, codes) in items.chunks_mut(TILE).zip(codes.chunks(tile_bytes::<A>())) {
@@ -189,8 +190,8 @@ pub(super) fn unpack<A: Alphabet, T>(codes: &[u8], items: &mut [T], take: impl F
     }
 }
 
-/// Returns the sum of squares of the numbers of the first `len` of `codes`, in scales squared; the other codes are
-/// zero. It is exact: a block has at most 2¹⁶ values of at most 2¹² units.
+/// Returns the sum of squared levels of the first `len` of `codes`, in squared scales; the other codes must be zero.
+/// The sum is exact: a block has at most 2¹⁶ values, whose squares are at most 2¹² units.
 #[inline(always)]
 pub(super) fn square<A: Alphabet>(codes: &[u8], len: usize) -> f64 {
     let mut sum = 0_i32;
@@ -200,7 +201,7 @@ pub(super) fn square<A: Alphabet>(codes: &[u8], len: usize) -> f64 {
         sum += square_tile::<A>(codes);
     }
     sum += square_tile::<A>(rest);
-    // Code 0 need not stand for 0.
+    // The level of code 0, which fills the padding, need not be 0.
     let padding = (codes.len() * 8 / A::BITS - len) as i32;
     sum -= padding * i32::from(A::number(0)) * i32::from(A::number(0));
     f64::from(sum) * f64::from(A::UNIT * A::UNIT)
@@ -212,12 +213,12 @@ fn square_tile<A: Alphabet>(codes: &[u8]) -> i32 {
     numbers::<A>(codes).iter().map(square).sum()
 }
 
-/// Returns true if a nibble is 8, working on whole words.
+/// Returns true if any nibble of `codes`, a multiple of 4 bytes, is 8.
 #[inline(always)]
 pub(super) fn has_nibble_8(codes: &[u8]) -> bool {
     const LOW: u32 = 0x7777_7777;
-    // Xor turns 8 into 0. Adding 7 to the low three bits of a nibble sets its top bit unless they are 0, and never
-    // carries into the next.
+    // Xor turns 8 into 0. Adding 7 to the low three bits of a nibble sets its top bit unless those bits are 0, and
+    // never carries into the next nibble.
     let free = codes.as_chunks::<4>().0.iter().fold(u32::MAX, |free, word| {
         let x = u32::from_le_bytes(*word) ^ !LOW;
         free & (((x & LOW) + LOW) | x)
@@ -234,7 +235,7 @@ pub(super) fn write_f32(values: &[f32], max: f32, codes: &mut [u8]) {
     }
 }
 
-/// Does the same as [`unpack`] for values coded by [`write_f32`].
+/// Calls `take(item, value)` for each of `items` with its value from [`write_f32`].
 #[inline(always)]
 pub(super) fn read_f32<T>(codes: &[u8], items: &mut [T], take: impl Fn(&mut T, f32)) {
     for (item, word) in items.iter_mut().zip(codes.as_chunks::<4>().0) {
@@ -242,13 +243,13 @@ pub(super) fn read_f32<T>(codes: &[u8], items: &mut [T], take: impl Fn(&mut T, f
     }
 }
 
-/// Returns the sum of squares of values coded by [`write_f32`].
+/// Returns the sum of squares of values from [`write_f32`].
 #[inline(always)]
 pub(super) fn square_f32(codes: &[u8]) -> f64 {
     sum_squares(codes.as_chunks::<4>().0, |word| f64::from(f32::from_le_bytes(*word)))
 }
 
-/// Returns the first value coded by [`write_f32`] that is larger than `max` in size or NaN, with its index.
+/// Returns the index and value of the first `f32` in `codes` that is NaN or whose magnitude is above `max`.
 #[inline(always)]
 pub(super) fn first_outside(codes: &[u8], max: f32) -> Option<(usize, f32)> {
     let values = codes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word));
@@ -263,8 +264,8 @@ pub(super) fn sum_squares<T>(items: &[T], value: impl Fn(&T) -> f64) -> f64 {
     sum_of(items, |item| value(item) * value(item))
 }
 
-/// Returns `Σ value(item)`: tile by tile, and within a tile by halves, so that neither order nor rounding depends on
-/// the width of vectors.
+/// Returns `Σ value(item)`, summed tile by tile and pairwise within a tile, so that the rounding does not depend on the
+/// width of SIMD vectors.
 #[inline(always)]
 fn sum_of<T>(items: &[T], value: impl Fn(&T) -> f64) -> f64 {
     let (tiles, rest) = items.as_chunks::<TILE>();
@@ -292,11 +293,11 @@ fn sum_tile(mut values: [f64; TILE]) -> f64 {
     values[0]
 }
 
-/// ±1 and ±3 times the scale. The lower bit is the size, and the upper bit the sign.
+/// Levels ±1 and ±3. The lower bit of a code selects the magnitude, the upper bit the sign.
 pub(in crate::diloco) struct FourLevels;
 
-/// Scale of [`FourLevels`] in mean sizes: half of the step with the least mean square error for normally distributed
-/// values, 0.9957 σ (Max, 1960), whose mean size is √(2/π) σ.
+/// Scale of [`FourLevels`] as a multiple of the mean magnitude. For normally distributed values, it is half of the step
+/// size with the least mean square error, 0.9957 σ (Max, 1960); their mean magnitude is √(2/π) σ.
 const HALF_STEP: f32 = 0.624;
 
 impl Alphabet for FourLevels {
@@ -305,7 +306,7 @@ impl Alphabet for FourLevels {
 
     #[inline(always)]
     fn scale(values: &[f32], max: f32) -> f32 {
-        mean_size(values, max) * HALF_STEP
+        mean_magnitude(values, max) * HALF_STEP
     }
 
     #[inline(always)]
@@ -325,7 +326,7 @@ impl Alphabet for FourLevels {
     }
 }
 
-/// ±1 times the scale, which is the mean size; bit 0 stands for +1.
+/// Levels ±1, with the mean magnitude of the block as the scale. Code 0 is +1.
 pub(in crate::diloco) struct Sign;
 
 impl Alphabet for Sign {
@@ -334,7 +335,7 @@ impl Alphabet for Sign {
 
     #[inline(always)]
     fn scale(values: &[f32], max: f32) -> f32 {
-        mean_size(values, max)
+        mean_magnitude(values, max)
     }
 
     #[inline(always)]
@@ -353,9 +354,9 @@ impl Alphabet for Sign {
     }
 }
 
-/// Returns the mean size of `values`, each clamped to `max`; NaN counts as 0.
+/// Returns the mean magnitude of `values`, each clamped to `max`; NaN enters the mean as 0.
 #[inline(always)]
-fn mean_size(values: &[f32], max: f32) -> f32 {
+fn mean_magnitude(values: &[f32], max: f32) -> f32 {
     let size = |value: &f32| if value.is_nan() { 0.0 } else { f64::from(value.abs().min(max)) };
     (sum_of(values, size) / values.len().max(1) as f64) as f32
 }

@@ -1,37 +1,37 @@
-//! Schedule credit: how far a merge advances the schedule of a run.
+//! Schedule credit: the tokens by which a merge advances the schedule of a run.
 //!
 //! The learning rate and the outer momentum follow merged tokens, which learners only claim. Inflated claims would
-//! push the schedule of a young run ahead before they are noticed. So the credit of an unproven learner is bounded by
-//! a multiple of the usual tokens. The bound grows with time only in merges without a proven learner. Tokens above
-//! the bound are *early*: they count later, once the bound allows it.
+//! advance the schedule of a young run before they are noticed. The credit of an unproven learner is therefore bounded
+//! by a multiple of the usual tokens of one update. The bound grows with time, but only in merges without a proven
+//! learner. Tokens above the bound are *early*: they are credited later, once the bound allows it.
 
 use super::Part;
 use super::speed::lower_median;
 
-/// Bound on the credit of an unproven learner, as a multiple of the usual tokens. Constant of ours.
+/// Upper bound on the credit of an unproven learner, as a multiple of the usual tokens. Our own constant.
 pub(crate) const USUAL_RATIO: u64 = 2;
-/// Merged time after which that bound doubles in a merge without proven learners, in milliseconds. Constant of ours.
+/// Merged time of a learner after which its bound doubles, in milliseconds, in merges without a proven learner. Our own
+/// constant.
 const DOUBLING_MS: f64 = 60_000.0;
-/// Minimum number of parts in a merge that updates the usual tokens. Of two learners, the syncer cannot know which one
-/// lies. A bound would then hold the schedule back if one learner is honest and much faster than the other. Constant of
-/// ours.
+/// Minimum number of updates in a merge that changes the usual tokens. With two updates, the syncer cannot tell a lying
+/// learner from a much faster one, and a bound would hold back the schedule of an honest run. Our own constant.
 const PARTS_MIN: usize = 3;
-/// Largest growth factor of the usual tokens from one merge to the next, so that no single merge with few answers sets
-/// them. Constant of ours.
+/// Largest growth factor of the usual tokens from one merge to the next, so that a single merge with few updates does
+/// not determine them. Our own constant.
 const GROWTH_MAX: u64 = 2;
 
-/// Reference values of one merge, which bound the tokens that its learners claim.
+/// Reference values of one merge that bound the schedule credit of its learners.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClaimReference {
-    /// Tokens that one learner usually has in a merge; 0 while that is unknown.
+    /// Typical tokens of one update in a merge; 0 while unknown.
     pub(crate) usual_tokens: u64,
-    /// Whether the merge holds an update of a proven learner.
+    /// Whether the merge has an update of a proven learner.
     is_any_proven: bool,
 }
 
 impl ClaimReference {
-    /// Derives the reference from a merge of `parts` of learners that are not suspected. With three or more parts it
-    /// is their lower median, otherwise `before`.
+    /// Derives the reference from `parts`, the updates of learners that are not suspected. The usual tokens are the
+    /// lower median of at least [`PARTS_MIN`] updates, otherwise `before`. They grow at most by [`GROWTH_MAX`].
     pub(crate) fn of<'a>(before: u64, parts: impl Iterator<Item = &'a Part>) -> Self {
         let (tokens, proven): (Vec<f64>, Vec<bool>) =
             parts.map(|part| (part.tokens as f64, part.is_proven)).unzip();
@@ -40,9 +40,9 @@ impl ClaimReference {
         Self { usual_tokens: median.min(most), is_any_proven: proven.contains(&true) }
     }
 
-    /// Returns the tokens that the schedule counts for `part`. Its learner is not suspected, has `merged_ms` of merged
-    /// time, and has `early` tokens from earlier merges. At most as many early tokens count as the update itself has,
-    /// so that the schedule never jumps.
+    /// Returns the tokens that the schedule credits for `part`. Its learner is not suspected, has `merged_ms` of merged
+    /// time, and has `early` tokens from earlier merges. So that the schedule does not jump, at most as many early
+    /// tokens are credited as the update itself has.
     pub(crate) fn counted(&self, part: &Part, merged_ms: u64, early: u64) -> u64 {
         let due = part.tokens.saturating_add(early.min(part.tokens));
         if part.is_proven || self.usual_tokens == 0 {
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn three_say_what_is_usual_and_two_do_not() {
+    fn usual_tokens_follow_three_updates_but_not_two() {
         assert_eq!(usual(0, &[900, 10]), 0);
         assert_eq!(usual(7, &[900, 10]), 7, "as it was before");
         assert_eq!(usual(7, &[900, 10, 12]), 12);
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(usual(u64::MAX, &[u64::MAX; 3]), u64::MAX);
     }
 
-    /// Returns the tokens that count in an update of 100 tokens, if 10 are usual.
+    /// Returns the credited tokens of an update of 100 tokens, if 10 are usual.
     fn counted(proven: [bool; 2], merged_ms: u64, early: u64) -> u64 {
         let [is_proven, is_other_proven] = proven;
         let mut merge = parts(&[10, 10, 100], is_other_proven);
@@ -86,9 +86,9 @@ mod tests {
         ClaimReference::of(10, merge.iter()).counted(&merge[2], merged_ms, early)
     }
 
-    /// Goal: of a large claim, only twice the usual tokens count at first. In the end all of it counts, without a jump.
+    /// Goal: at first only twice the usual tokens of a large claim are credited, and later all of them without a jump.
     #[test]
-    fn what_is_early_waits_until_its_learner_is_known() {
+    fn early_tokens_are_credited_as_merged_time_grows() {
         let open = |merged_ms, early| counted([false, false], merged_ms, early);
         assert_eq!([open(0, 0), open(0, 80), open(60_000, 160), open(180_000, 220)], [20, 20, 40, 160]);
         assert_eq!([open(240_000, 160), open(240_000, 60), open(u64::MAX, 0)], [200, 160, 100]);
@@ -101,19 +101,19 @@ mod tests {
         assert_eq!(ClaimReference::of(0, honest[1..].iter()).counted(&parts(&[100], false)[0], 0, 0), 100);
     }
 
-    /// Goal: in a merge with a proven learner, time does not raise the bound of an unproven one. Its own proof removes
-    /// the bound.
+    /// Goal: in a merge with a proven learner, time does not raise the bound of an unproven one. The bound ends when
+    /// the learner is proven itself.
     #[test]
-    fn to_show_that_one_trains_is_the_way_to_be_counted() {
+    fn credit_bound_ends_when_the_learner_is_proven() {
         assert_eq!(counted([false, true], u64::MAX, 300), 20);
         assert_eq!(counted([true, false], 0, 0), 100);
         assert_eq!(counted([true, true], 0, 300), 200);
     }
 
     proptest::proptest! {
-        /// No token is counted twice or lost, regardless of the claims: early tokens are part of merged tokens.
+        /// Goal: no token is credited twice or lost, whatever learners claim.
         #[test]
-        fn no_more_waits_than_was_merged(
+        fn credited_and_early_tokens_add_up_to_merged_tokens(
             claims in proptest::collection::vec((0_u64..1 << 40, 0_u64..400_000, 0_u64..1 << 20, 0_u8..3), 1..50),
         ) {
             let (mut early, mut before) = (0_u64, 0);

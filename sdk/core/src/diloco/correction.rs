@@ -1,4 +1,4 @@
-//! Correction of a fragment to a state that its merges did not produce.
+//! Change of a fragment to a state that its merges did not produce, as after a rollback.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{
 use super::{checksum, halves};
 use crate::bytes;
 
-/// Target state of a fragment, with all that is needed to lead learners there.
+/// Job that sets the Θ and momentum of a fragment, and codes the change for learners.
 #[derive(Clone, Debug)]
 pub struct Correction {
     /// The round.
@@ -25,7 +25,7 @@ pub struct Correction {
     pub momentum: Arc<Vec<f32>>,
     /// Segments of the fragment.
     pub segments: Vec<Segment>,
-    /// Codec of the bodies.
+    /// Codec of the change.
     pub codec: Codec,
     /// Version after the correction.
     pub next: Version,
@@ -33,11 +33,11 @@ pub struct Correction {
 
 impl Correction {
     /// Sets Θ and the momentum, and codes the change for learners as a merge does: `body = encode(Θ − Θ̂)`, and
-    /// `Θ̂ = nearest(Θ̂ + decode(body))`. The remainder of rounding stays in Θ − Θ̂ and is sent with later merges.
-    /// The norm of the outcome is the distance from the former Θ.
+    /// `Θ̂ = nearest(Θ̂ + decode(body))`. The rounding error stays in Θ − Θ̂, so later merges send it. The norm of the
+    /// outcome is the L2 distance between the old and the new Θ.
     ///
     /// # Errors
-    /// [`MergeFailure`] with [`MergeError::State`] if a vector does not have the length of all segments.
+    /// [`MergeFailure`] with [`MergeError::State`] if a vector does not have the total length of the segments.
     pub fn run(self) -> Result<MergeOutcome, Box<MergeFailure>> {
         let Self { round, fragment, mut state, theta, momentum, segments, codec, next } = self;
         let expected = fragment_len(&segments);
@@ -70,17 +70,16 @@ impl Correction {
     }
 }
 
-/// Bytes of one value in [`kept`].
+/// Bytes per parameter in the result of [`kept`].
 pub const KEPT_BYTES: usize = 2 * size_of::<f32>();
 
-/// Returns Θ and the momentum of `state`, one after the other, in the form stored with the tape: [`KEPT_BYTES`] for
-/// each value.
+/// Serialises Θ and then the momentum of `state` for the tape, in [`KEPT_BYTES`] per parameter.
 #[must_use]
 pub fn kept(state: &FragmentState) -> Vec<u8> {
     [bytes::from_f32s(&state.theta), bytes::from_f32s(&state.momentum)].concat()
 }
 
-/// Returns Θ and the momentum from `bytes` that [`kept`] made.
+/// Returns Θ and the momentum from the result of [`kept`].
 #[must_use]
 pub fn unkept(bytes: &[u8]) -> [Arc<Vec<f32>>; 2] {
     let (theta, momentum) = bytes.split_at(bytes.len() / 2);

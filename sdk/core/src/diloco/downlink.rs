@@ -1,9 +1,9 @@
-//! Versions that learners hold, and changes on their way to them.
+//! Versions that learners hold, and flow control of the changes that are sent to them.
 //!
-//! [`Downlink`] bounds the unconfirmed bytes to each learner. A learner that keeps up gets each change of the
-//! fragments that it holds, at once or from a short shared history. So nothing queues up for a single learner. A
-//! learner that does not keep up is told so and gets no changes: it fetches whole fragments at the pace of its link.
-//! After some time it is sent changes again. The downlink does not depend on rounds, leases or parameters.
+//! [`Downlink`] bounds the unconfirmed bytes to each learner. A learner whose link is fast enough gets each change of
+//! the fragments that it holds, at once or from a short history that all learners share. There are no queues of single
+//! learners. If the link is too slow, the learner gets `Resync` instead of changes for some time, and fetches whole
+//! fragments at the speed of its link. The downlink does not depend on rounds, leases or parameters.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,22 +11,22 @@ use crate::diloco::window::Window;
 use crate::wire::{ConnId, FragmentId, Merged, Millis, Version};
 use serde::{Deserialize, Serialize};
 
-/// Limits on the changes on their way to one learner. The defaults are constants of ours.
+/// Limits on the changes in flight to one learner. The defaults are our own constants.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DownlinkPolicy {
-    /// Smallest window of unconfirmed changes, in bytes.
+    /// Smallest congestion window, in bytes.
     pub window_bytes_min: u64,
-    /// First window of unconfirmed changes, before anything is known of the link, in bytes.
+    /// Initial congestion window, in bytes.
     pub window_bytes_first: u64,
-    /// Floor of the largest window, in bytes. The largest window is a whole turn of changes, or this value if that is
-    /// more: a link of 20 Mbit/s carries the default in a second.
+    /// Lower bound on the largest congestion window, in bytes. The largest window is one change of each fragment, or
+    /// this value if that is more. A link of 20 Mbit/s transfers the default in less than two seconds.
     pub unconfirmed_bytes_min: u64,
-    /// Floor of the history, in bytes, so that a fetched fragment is not too old for a learner some hundred
-    /// milliseconds away.
+    /// Lower bound on the history of changes, in bytes. A learner needs the changes since the version that it fetched,
+    /// so the history must cover the time of a fetch.
     pub history_bytes_min: u64,
-    /// Time that a change may wait for room in the window, in milliseconds, in addition to the learner's step time
-    /// and round trip.
+    /// Longest time that a change may wait for space in the window, in milliseconds. Two step times and several round
+    /// trips of the learner are added to it.
     pub wait_ms_max: u64,
 }
 
@@ -42,34 +42,34 @@ impl Default for DownlinkPolicy {
     }
 }
 
-/// Constants of the downlink during a run.
+/// Settings of the downlink.
 #[derive(Clone, Copy, Debug)]
 pub struct DownlinkTerms {
     /// P, at least 1.
     pub fragments: u16,
-    /// The policy that the run's owner chose.
+    /// Policy of the run.
     pub policy: DownlinkPolicy,
-    /// Largest number of unconfirmed bytes to one learner.
+    /// Largest congestion window, in bytes.
     pub unconfirmed_bytes_max: u64,
-    /// Largest size of the history, in bytes over all fragments.
+    /// Largest size of the history over all fragments, in bytes.
     pub history_bytes_max: u64,
 }
 
-/// Messages to one learner.
+/// Messages to send to one learner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CatchUp {
     /// Changes to send, in order.
     pub changes: Vec<Merged>,
-    /// Fragments to fetch, since the learner is behind these versions.
+    /// Fragments that the learner must fetch whole, at this version or a later one (`Resync`).
     pub behind: Vec<(FragmentId, Version)>,
 }
 
 /// Recipients of a new version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipients {
-    /// Connections to which the change is sent.
+    /// Connections to send the change to.
     pub change: Vec<ConnId>,
-    /// Connections that cannot keep up. They are told to fetch the fragment instead.
+    /// Connections to send `Resync` to, since their links are too slow for changes.
     pub behind: Vec<ConnId>,
 }
 
@@ -82,14 +82,14 @@ pub struct Downlink {
 }
 
 impl Downlink {
-    /// Creates a downlink without learners. `newest` has the version of each fragment, `[P]`.
+    /// Creates a downlink without learners. `newest` is the current version of each fragment, `[P]`.
     #[must_use]
     pub(crate) fn new(terms: DownlinkTerms, newest: Vec<Version>) -> Self {
         Self { terms, history: History::new(newest, terms.history_bytes_max), links: BTreeMap::new() }
     }
 
-    /// Adds a learner that holds nothing. It is sent nothing before it [trains](Self::trains): until then its link
-    /// carries whole fragments and text.
+    /// Adds a learner that holds no fragment. It gets no changes until it [trains](Self::trains), so that they do not
+    /// delay its initial downloads.
     pub(crate) fn open(&mut self, conn: ConnId) {
         self.links.insert(conn, Link::new(&self.terms));
     }
@@ -99,8 +99,8 @@ impl Downlink {
         self.links.remove(&conn);
     }
 
-    /// Records that the learner behind `conn` trains. The first call returns the changes that follow the versions that
-    /// the learner holds.
+    /// Records that the learner behind `conn` trains. The first call returns the changes after the versions that the
+    /// learner holds.
     pub(crate) fn trains(&mut self, now: Millis, conn: ConnId) -> CatchUp {
         let mut follow = CatchUp::default();
         if let Some(link) = self.links.get_mut(&conn)
@@ -111,8 +111,8 @@ impl Downlink {
         follow
     }
 
-    /// Records that the learner behind `conn` holds `version` of `fragment`. It reads messages every `step_ms`
-    /// milliseconds.
+    /// Records that the learner behind `conn` holds `version` of `fragment`, and returns the next changes. The learner
+    /// reads messages every `step_ms` milliseconds.
     pub(crate) fn holds(
         &mut self,
         now: Millis,
@@ -124,15 +124,15 @@ impl Downlink {
         let mut follow = CatchUp::default();
         let Some(link) = self.links.get_mut(&conn) else { return follow };
         if !link.has_begun() {
-            link.set_place(fragment, Place::At(version));
+            link.set_state(fragment, SyncState::At(version));
             return follow;
         }
         link.confirm(now, fragment, version, step_ms);
-        if link.place(fragment) == Place::Away {
+        if link.state(fragment) == SyncState::Fetching {
             let newest = self.history.newest(fragment);
             let reaches = link.may_follow(now) && self.history.after(fragment, version).is_some();
             if version == newest || reaches {
-                link.set_place(fragment, Place::At(version));
+                link.set_state(fragment, SyncState::At(version));
             } else {
                 follow.behind.push((fragment, newest));
             }
@@ -141,8 +141,8 @@ impl Downlink {
         follow
     }
 
-    /// Adds a new version of a fragment to the history, and returns the recipients. `step_ms` returns the interval in
-    /// milliseconds at which the learner behind a connection reads messages.
+    /// Adds the change to a new version to the history, and returns its recipients. `step_ms` returns the interval at
+    /// which the learner behind a connection reads messages, in milliseconds.
     pub(crate) fn publish(
         &mut self,
         now: Millis,
@@ -153,7 +153,7 @@ impl Downlink {
         self.history.add(merged);
         let fragment = merged.fragment;
         for (&conn, link) in self.links.iter_mut().filter(|(_, link)| link.has_begun()) {
-            let Place::At(version) = link.place(fragment) else { continue };
+            let SyncState::At(version) = link.state(fragment) else { continue };
             if link.may_follow(now) && version == merged.base && link.has_room() {
                 link.send(now, merged);
                 audience.change.push(conn);
@@ -162,11 +162,11 @@ impl Downlink {
             if link.may_follow(now) {
                 let waited = link.waits(now, true) > link.patience_ms(step_ms(conn), &self.terms);
                 if waited || self.history.after(fragment, version).is_none() {
-                    link.rest(now);
+                    link.suspend(now);
                 }
             }
             if !link.may_follow(now) {
-                link.set_place(fragment, Place::Away);
+                link.set_state(fragment, SyncState::Fetching);
                 audience.behind.push(conn);
             }
         }
@@ -179,22 +179,23 @@ impl Downlink {
         self.links.get(&conn).map_or(0, Link::unconfirmed_bytes)
     }
 
-    /// Returns true if the learner behind `conn` fetches whole fragments, since its link cannot carry every change.
+    /// Returns true if the learner behind `conn` fetches whole fragments, because its link is too slow for every
+    /// change.
     #[must_use]
     pub(crate) fn is_thin(&self, now: Millis, conn: ConnId) -> bool {
         self.links.get(&conn).is_some_and(|link| !link.may_follow(now))
     }
 }
 
-/// Sends changes that wait for room on `link`, as far as there is room now.
+/// Sends changes that wait for space in the window of `link`, as far as there is space now.
 fn fill(history: &History, link: &mut Link, now: Millis, follow: &mut CatchUp) {
     let mut waits = false;
-    for fragment in history.fragments() {
-        while let Place::At(version) = link.place(fragment)
+    for fragment in history.ids() {
+        while let SyncState::At(version) = link.state(fragment)
             && version != history.newest(fragment)
         {
             let Some(change) = history.after(fragment, version).filter(|_| link.may_follow(now)) else {
-                link.set_place(fragment, Place::Away);
+                link.set_state(fragment, SyncState::Fetching);
                 follow.behind.push((fragment, history.newest(fragment)));
                 break;
             };
@@ -209,120 +210,127 @@ fn fill(history: &History, link: &mut Link, now: Millis, follow: &mut CatchUp) {
     link.waits(now, waits);
 }
 
-/// Newest version of each fragment, and the changes that led to it, bounded in bytes.
+/// History of the latest changes of each fragment, bounded in bytes.
 #[derive(Debug)]
 struct History {
-    /// By fragment, `[P]`.
-    courses: Vec<Course>,
-    /// Limit for each fragment.
+    /// History of each fragment, `[P]`.
+    fragments: Vec<FragmentHistory>,
+    /// Largest size of the changes of one fragment, in bytes.
     bytes_max: u64,
 }
 
 #[derive(Debug)]
-struct Course {
+struct FragmentHistory {
+    /// Newest version.
     newest: Version,
+    /// Total size of `changes`, in bytes.
     bytes: u64,
-    /// Oldest first.
+    /// Latest changes, oldest first.
     changes: VecDeque<Merged>,
 }
 
 impl History {
-    /// Creates an empty history of at most `bytes_max` over all fragments.
+    /// Creates an empty history of at most `bytes_max` bytes over all fragments.
     fn new(newest: Vec<Version>, bytes_max: u64) -> Self {
         let bytes_max = bytes_max / (newest.len() as u64).max(1);
-        let course = |newest| Course { newest, bytes: 0, changes: VecDeque::new() };
-        Self { courses: newest.into_iter().map(course).collect(), bytes_max }
+        let empty = |newest| FragmentHistory { newest, bytes: 0, changes: VecDeque::new() };
+        Self { fragments: newest.into_iter().map(empty).collect(), bytes_max }
     }
 
-    /// Returns every fragment.
-    fn fragments(&self) -> impl Iterator<Item = FragmentId> + use<> {
-        (0..self.courses.len() as u16).map(FragmentId)
+    /// Returns all fragments, in order.
+    fn ids(&self) -> impl Iterator<Item = FragmentId> + use<> {
+        (0..self.fragments.len() as u16).map(FragmentId)
     }
 
     /// Returns the newest version of `fragment`, or version 0 if there is no such fragment.
     fn newest(&self, fragment: FragmentId) -> Version {
-        self.courses.get(usize::from(fragment.0)).map_or(Version(0), |course| course.newest)
+        self.fragments.get(usize::from(fragment.0)).map_or(Version(0), |history| history.newest)
     }
 
-    /// Adds `merged`, and drops the oldest changes beyond the limit.
+    /// Adds the change `merged`, and drops the oldest changes beyond the limit.
     fn add(&mut self, merged: &Merged) {
-        let Some(course) = self.courses.get_mut(usize::from(merged.fragment.0)) else { return };
-        course.newest = merged.version;
-        course.changes.push_back(merged.clone());
-        course.bytes += merged.body.len() as u64;
-        while course.bytes > self.bytes_max
-            && let Some(oldest) = course.changes.pop_front()
+        let Some(history) = self.fragments.get_mut(usize::from(merged.fragment.0)) else { return };
+        history.newest = merged.version;
+        history.changes.push_back(merged.clone());
+        history.bytes += merged.body.len() as u64;
+        while history.bytes > self.bytes_max
+            && let Some(oldest) = history.changes.pop_front()
         {
-            course.bytes -= oldest.body.len() as u64;
+            history.bytes -= oldest.body.len() as u64;
         }
     }
 
-    /// Returns the change that follows `version`, unless that is the newest or too old.
+    /// Returns the change whose base is `version`; `None` if `version` is the newest, too old or unknown.
     fn after(&self, fragment: FragmentId, version: Version) -> Option<&Merged> {
-        let changes = &self.courses.get(usize::from(fragment.0))?.changes;
-        // Versions only grow.
+        let changes = &self.fragments.get(usize::from(fragment.0))?.changes;
+        // Bases are in ascending order.
         let at = changes.partition_point(|merged| merged.base < version);
         changes.get(at).filter(|merged| merged.base == version)
     }
 }
 
-/// First time for which a learner that fell behind fetches whole fragments, in milliseconds. It doubles each time, up
-/// to [`REST_MS_MAX`].
-const REST_MS_FIRST: u64 = 15_000;
-/// Longest such time, in milliseconds. After a learner has kept up for that long, the first time applies again.
-const REST_MS_MAX: u64 = 480_000;
-/// Round trips in which a window grows from its first size to its largest, with some margin.
-const TURNS: f64 = 8.0;
+/// First time for which changes to a learner with a slow link are suspended, in milliseconds. The time doubles with
+/// each suspension, up to [`SUSPENSION_MS_MAX`].
+const SUSPENSION_MS_FIRST: u64 = 15_000;
+/// Longest suspension, in milliseconds. After this time without a suspension, the first one is short again.
+const SUSPENSION_MS_MAX: u64 = 480_000;
+/// Number of round trips in which a window grows from its first to its largest size, with a margin.
+const GROWTH_ROUND_TRIPS: f64 = 8.0;
 
 /// Downlink state of one learner.
 #[derive(Debug)]
 struct Link {
     /// Whether the learner has reported training.
     has_begun: bool,
-    /// By fragment, `[P]`.
-    places: Vec<Place>,
+    /// State of each fragment, `[P]`.
+    states: Vec<SyncState>,
     /// Sent and unconfirmed changes, oldest first.
     unconfirmed: VecDeque<Sent>,
+    /// Total size of `unconfirmed`, in bytes.
     bytes: u64,
     window: Window,
-    /// Start of the wait for room, if a change waits.
+    /// Time since which a change waits for space in the window; `None` if none waits.
     waits_since: Option<Millis>,
-    /// Time before which the learner is sent no changes.
-    rests_until: Millis,
-    rest_ms: u64,
+    /// End of the last suspension of changes.
+    suspended_until: Millis,
+    /// Length of the next suspension, in milliseconds.
+    suspension_ms: u64,
 }
 
-/// Position of a learner on one fragment.
+/// State of a learner on one fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// The learner fetches the fragment, or was told to.
-    Away,
-    /// The learner holds this version, or will hold it after the changes on their way.
+enum SyncState {
+    /// The learner fetches the whole fragment, and gets no changes until it confirms a version.
+    Fetching,
+    /// The learner holds this version, or will hold it after the changes in flight.
     At(Version),
 }
 
+/// Change in flight.
 #[derive(Debug)]
 struct Sent {
     fragment: FragmentId,
     version: Version,
+    /// Size of the body, in bytes.
     bytes: u64,
+    /// Time of sending.
     at: Millis,
 }
 
 impl Link {
-    /// Creates the state of a learner that holds nothing.
+    /// Creates the state of a learner that holds no fragment.
     fn new(terms: &DownlinkTerms) -> Self {
         let DownlinkPolicy { window_bytes_min, window_bytes_first, .. } = terms.policy;
         let most = terms.unconfirmed_bytes_max as f64;
         Self {
             has_begun: false,
-            places: vec![Place::Away; usize::from(terms.fragments)],
+            states: vec![SyncState::Fetching; usize::from(terms.fragments)],
             unconfirmed: VecDeque::new(),
             bytes: 0,
             window: Window::new(window_bytes_min as f64, window_bytes_first as f64, most),
             waits_since: None,
-            rests_until: Millis(0),
-            rest_ms: REST_MS_FIRST,
+            suspended_until: Millis(0),
+            suspension_ms: SUSPENSION_MS_FIRST,
         }
     }
 
@@ -336,38 +344,39 @@ impl Link {
         self.has_begun
     }
 
-    /// Returns the position on `fragment`.
-    fn place(&self, fragment: FragmentId) -> Place {
-        self.places.get(usize::from(fragment.0)).copied().unwrap_or(Place::Away)
+    /// Returns the state of `fragment`.
+    fn state(&self, fragment: FragmentId) -> SyncState {
+        self.states.get(usize::from(fragment.0)).copied().unwrap_or(SyncState::Fetching)
     }
 
-    /// Sets the position on `fragment`.
-    fn set_place(&mut self, fragment: FragmentId, place: Place) {
-        if let Some(old) = self.places.get_mut(usize::from(fragment.0)) {
-            *old = place;
+    /// Sets the state of `fragment`.
+    fn set_state(&mut self, fragment: FragmentId, state: SyncState) {
+        if let Some(old) = self.states.get_mut(usize::from(fragment.0)) {
+            *old = state;
         }
     }
 
-    /// Returns true if changes may be sent at `now`.
+    /// Returns true if changes are not suspended at `now`.
     fn may_follow(&self, now: Millis) -> bool {
-        self.rests_until <= now
+        self.suspended_until <= now
     }
 
-    /// Returns true if the window has room. One change always has.
+    /// Returns true if a change may be sent: the window has space, or no change is in flight.
     fn has_room(&self) -> bool {
         self.unconfirmed.is_empty() || self.window.has_room(self.bytes as f64)
     }
 
-    /// Records whether a change waits for room, and returns the length of the wait in milliseconds.
+    /// Records whether a change waits for space in the window, and returns the waiting time in milliseconds.
     fn waits(&mut self, now: Millis, waits: bool) -> u64 {
         self.waits_since = waits.then(|| self.waits_since.unwrap_or(now));
         self.waits_since.map_or(0, |since| now.since(since))
     }
 
-    /// Returns how long a change may wait for room, in milliseconds, if the learner reads messages every `step_ms`. A
-    /// growing window takes several round trips.
+    /// Returns the longest time that a change may wait for space in the window, in milliseconds. The learner reads
+    /// messages every `step_ms` milliseconds, and a window needs several round trips to grow.
     fn patience_ms(&self, step_ms: f64, terms: &DownlinkTerms) -> u64 {
-        terms.policy.wait_ms_max.saturating_add((2.0 * step_ms + TURNS * self.window.shortest_ms()) as u64)
+        let more_ms = 2.0 * step_ms + GROWTH_ROUND_TRIPS * self.window.shortest_ms();
+        terms.policy.wait_ms_max.saturating_add(more_ms as u64)
     }
 
     /// Records that `merged` was sent.
@@ -375,7 +384,7 @@ impl Link {
         let bytes = merged.body.len() as u64;
         self.bytes += bytes;
         let Merged { fragment, version, .. } = *merged;
-        self.set_place(fragment, Place::At(version));
+        self.set_state(fragment, SyncState::At(version));
         self.unconfirmed.push_back(Sent { fragment, version, bytes, at: now });
     }
 
@@ -390,15 +399,15 @@ impl Link {
             !confirmed
         });
         self.bytes = self.unconfirmed.iter().map(|sent| sent.bytes).sum();
-        if now.since(self.rests_until) > REST_MS_MAX {
-            self.rest_ms = REST_MS_FIRST;
+        if now.since(self.suspended_until) > SUSPENSION_MS_MAX {
+            self.suspension_ms = SUSPENSION_MS_FIRST;
         }
     }
 
-    /// Stops changes to the learner for a while, since it cannot keep up.
-    fn rest(&mut self, now: Millis) {
-        self.rests_until = now.after(self.rest_ms);
-        self.rest_ms = (2 * self.rest_ms).min(REST_MS_MAX);
+    /// Suspends changes to the learner for a while, because its link is too slow for them.
+    fn suspend(&mut self, now: Millis) {
+        self.suspended_until = now.after(self.suspension_ms);
+        self.suspension_ms = (2 * self.suspension_ms).min(SUSPENSION_MS_MAX);
         self.waits_since = None;
     }
 
@@ -416,7 +425,7 @@ mod tests {
 
     const CONN: ConnId = ConnId(1);
     const P: FragmentId = FragmentId(0);
-    /// Changes of 50 kB: the first window of a link holds three, and the history four.
+    /// Size of each change. The first window of a link has space for three, and the history for four.
     const BODY_BYTES: usize = 50_000;
     const TERMS: DownlinkTerms = DownlinkTerms {
         fragments: 2,
@@ -451,7 +460,7 @@ mod tests {
         downlink
     }
 
-    /// Creates a downlink to one learner that holds version 1 of the first fragment, the newest.
+    /// Creates a downlink to one learner that trains and holds version 1 of the first fragment, the newest version.
     fn followed() -> Downlink {
         let mut downlink = opened();
         assert_eq!(holds(&mut downlink, 0, 1), CatchUp::default());
@@ -470,7 +479,7 @@ mod tests {
         Recipients { change: vec![CONN], behind: vec![] }
     }
 
-    fn told() -> Recipients {
+    fn resync() -> Recipients {
         Recipients { change: vec![], behind: vec![CONN] }
     }
 
@@ -482,9 +491,9 @@ mod tests {
         CatchUp { changes: vec![], behind: vec![(P, Version(version))] }
     }
 
-    /// Goal: nothing competes with the parameters and the text that a joiner waits for.
+    /// Goal: changes do not delay the initial downloads of a joining learner.
     #[test]
-    fn who_does_not_train_yet_is_sent_nothing() {
+    fn joining_learner_gets_no_changes_until_it_trains() {
         let mut downlink = Downlink::new(TERMS, vec![Version(1); 2]);
         downlink.open(CONN);
         assert_eq!(holds(&mut downlink, 0, 1), CatchUp::default());
@@ -503,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_go_to_those_who_hold_the_fragment() {
+    fn changes_are_sent_to_holders_of_the_fragment() {
         assert_eq!(publish(&mut opened(), 0, 2), Recipients::default(), "it holds nothing yet");
         let mut downlink = followed();
         for version in 2..20 {
@@ -516,42 +525,42 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_waits_in_the_history_that_all_share() {
+    fn changes_beyond_the_window_wait_in_the_history() {
         let mut downlink = followed();
         (2..=4).for_each(|version| assert_eq!(publish(&mut downlink, 0, version), sent()));
         (5..=6).for_each(|version| assert_eq!(publish(&mut downlink, 0, version), Recipients::default()));
         assert_eq!(downlink.unconfirmed_bytes(CONN), 150_000);
-        // The first confirmation makes room for one change, and for another one since no change was slow.
+        // The first confirmation makes space for one change, and grows the window by one, since no change was slow.
         assert_eq!(holds(&mut downlink, 10, 2), changes(5..=6));
         assert_eq!(holds(&mut downlink, 10, 6), CatchUp::default());
         assert_eq!(publish(&mut downlink, 10, 7), sent());
     }
 
     #[test]
-    fn who_confirms_nothing_is_sent_no_more_than_the_bound() {
+    fn changes_are_suspended_without_confirmations() {
         let mut downlink = followed();
         (2..=4).for_each(|version| assert_eq!(publish(&mut downlink, 0, version), sent()));
         assert_eq!(publish(&mut downlink, 0, 5), Recipients::default());
-        assert_eq!(publish(&mut downlink, 1_001, 6), told(), "that was too long");
+        assert_eq!(publish(&mut downlink, 1_001, 6), resync(), "that was too long");
         assert_eq!(publish(&mut downlink, 1_001, 7), Recipients::default(), "it is told once");
         assert_eq!(downlink.unconfirmed_bytes(CONN), 150_000);
         assert!(downlink.is_thin(Millis(1_001), CONN));
     }
 
     #[test]
-    fn one_with_long_steps_has_longer() {
+    fn long_steps_extend_the_wait() {
         let mut downlink = followed();
         (2..=5).for_each(|version| drop(publish(&mut downlink, 0, version)));
         assert_eq!(downlink.publish(Millis(1_900), &merged(6), |_| 500.0), Recipients::default());
-        assert_eq!(downlink.publish(Millis(2_100), &merged(7), |_| 500.0), told());
+        assert_eq!(downlink.publish(Millis(2_100), &merged(7), |_| 500.0), resync());
     }
 
     #[test]
-    fn who_fetched_a_version_gets_what_followed_on_it() {
+    fn changes_after_a_fetched_version_are_sent() {
         let mut downlink = opened();
         (2..=5).for_each(|version| drop(publish(&mut downlink, 0, version)));
         assert_eq!(holds(&mut downlink, 0, 3), changes(4..=5));
-        // Version 1 is older than the history, and version 9 is of another timeline.
+        // Version 0 is older than the history, and version 9 is unknown.
         for version in [0, 9] {
             let mut downlink = opened();
             (2..=6).for_each(|version| drop(publish(&mut downlink, 0, version)));
@@ -559,9 +568,9 @@ mod tests {
         }
     }
 
-    /// Goal: changes that were held back during a rest do not cause another rest.
+    /// Goal: a suspension does not count as waiting, so it does not cause another one.
     #[test]
-    fn a_rest_does_not_count_as_waiting() {
+    fn suspension_does_not_count_as_waiting() {
         let of = |fragment, version| Merged { fragment: FragmentId(fragment), ..merged(version) };
         let mut downlink = Downlink::new(DownlinkTerms { fragments: 3, ..TERMS }, vec![Version(1); 3]);
         downlink.open(CONN);
@@ -570,9 +579,9 @@ mod tests {
         }
         downlink.trains(Millis(0), CONN);
         (2..=5).for_each(|version| drop(publish(&mut downlink, 0, version)));
-        assert_eq!(publish(&mut downlink, 1_001, 6), told());
+        assert_eq!(publish(&mut downlink, 1_001, 6), resync());
         holds(&mut downlink, 1_100, 4);
-        assert_eq!(downlink.publish(Millis(2_000), &of(1, 2), |_| 0.0), told(), "it rests");
+        assert_eq!(downlink.publish(Millis(2_000), &of(1, 2), |_| 0.0), resync(), "it rests");
         let mut later = (2..20).map(|version| downlink.publish(Millis(20_000), &of(2, version), |_| 0.0));
         assert_eq!(later.next(), Some(sent()));
         assert_eq!(
@@ -585,13 +594,13 @@ mod tests {
     }
 
     #[test]
-    fn after_a_rest_changes_are_tried_again_and_longer_rests_follow() {
+    fn suspensions_end_and_become_longer() {
         let mut downlink = followed();
         let (mut now, mut version) = (0, 1);
         let mut rests = Vec::new();
         for _ in 0..3 {
-            // Nothing is confirmed before the learner is told that it is behind.
-            while publish(&mut downlink, now, version + 1) != told() {
+            // The learner confirms no change before it gets `Resync`.
+            while publish(&mut downlink, now, version + 1) != resync() {
                 (version, now) = (version + 1, now + 500);
             }
             version += 1;
@@ -601,7 +610,7 @@ mod tests {
                 assert_eq!(holds(&mut downlink, now, version), CatchUp::default());
                 if downlink.is_thin(Millis(now), CONN) {
                     version += 1;
-                    assert_eq!(publish(&mut downlink, now, version), told());
+                    assert_eq!(publish(&mut downlink, now, version), resync());
                 }
             }
             rests.push((now - from) / 1_000);

@@ -1,11 +1,11 @@
-//! The tape: every decision that changes a run, in order.
+//! Entries of the tape: every decision that changes a run, in order.
 //!
 //! The syncer emits each decision as an [`Entry`] through [`super::syncer::Output::Record`], before any learner sees
-//! its effect. A host that stores the entries, and delays all later output until an entry is safe, loses nothing that
-//! a learner was ever told. After a crash, [`super::syncer::Recovery`] continues from the entries.
+//! its effect. The host stores each entry and holds back all later output until the entry is on disk. A crash then
+//! loses nothing that a learner knows of, and [`super::syncer::Recovery`] continues from the entries.
 //!
-//! Entries record decisions and not their causes. Why a round ended, which learners were asked and which rule refused
-//! an update is not needed for recovery, and may change between versions of the program.
+//! Entries record decisions without their causes. Recovery does not need the reason for the end of a round, the invited
+//! learners, or the rule that refused an update, and these may change between versions of the program.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,29 +17,29 @@ use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Seria
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum Entry {
-    /// A process of the syncer began. Rounds and leases are numbered from here on, and each learner may count
+    /// A process of the syncer started. It numbers rounds and leases from `next_round` on. Each learner may be credited
     /// `slack_tokens` beyond its leases.
     Began { next_round: u64, slack_tokens: u64 },
-    /// A learner enrolled, or changed its name. `identity`: the fingerprint of its key.
+    /// A learner enrolled, or changed its name or device. `identity` is the fingerprint of its key.
     Enrolled { learner: LearnerId, identity: [u8; 16], name: String, device: String },
-    /// A learner without merged updates was forgotten, to make room.
+    /// The account of a learner without merged updates was deleted to make room.
     Forgotten { learner: LearnerId },
-    /// A new process of a learner counts its tokens from 0.
+    /// A learner began a new process, whose reported tokens start at 0.
     Restarted { learner: LearnerId },
     /// Windows were leased.
     Leased { learner: LearnerId, grant: LeaseGrant },
-    /// Total tokens that a learner reports, and its finished windows by lease.
+    /// A learner reported its total of trained tokens, and its finished windows by lease.
     Reported { learner: LearnerId, tokens: u64, leases: Vec<(LeaseId, u32)> },
-    /// A lease was returned with this many windows left. A learner may still train on an `expired` lease, and its
-    /// updates count.
+    /// A lease ended with this many windows left, which go to other learners. The holder of an `expired` lease may
+    /// still train on it and is credited for that.
     Returned { learner: LearnerId, lease: LeaseId, windows: u32, expired: bool },
-    /// Outcome of an update that was not merged.
+    /// An update was not merged; `fate` says whether it was late or refused.
     Settled { fragment: FragmentId, learner: LearnerId, serial: Serial, fate: Fate },
     /// A round merged its updates into a new version.
     Merged(MergeEntry),
-    /// Rollback of a fragment: it was merged again without the updates of some learners.
+    /// A fragment was rolled back: its merges were repeated without the updates of some learners.
     Remade(RemadeEntry),
-    /// Updates of a learner were found harmful by the held-out loss.
+    /// A learner was convicted: the held-out loss showed that its updates did harm.
     Blamed { learner: LearnerId },
     /// A learner became suspected of not training what it claims. Without a `doubt` it is no longer suspected.
     Doubted {
@@ -53,9 +53,9 @@ pub enum Entry {
     Abandoned { round: Round, fragment: FragmentId },
     /// The owner paused or resumed the run.
     Held { held: bool },
-    /// The owner set the share of a learner.
+    /// The owner limited the share of its time that a learner trains.
     Paced { learner: LearnerId, share: Share },
-    /// The owner sent a learner away for this time; 0 lets it return.
+    /// A learner was sent away for this time; 0 lets it return.
     Dropped { learner: LearnerId, wait_ms: u32 },
     /// The final collection began.
     Finishing,
@@ -67,7 +67,7 @@ pub enum Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Suspicion {
-    /// Number of its updates that were checked until then without showing that it trains.
+    /// Number of the learner's updates that loss checks had examined when it became suspected.
     pub looks: u32,
 }
 
@@ -86,15 +86,15 @@ pub struct MergeEntry {
     pub rule: MergeRule,
     /// The outer step.
     pub outer: OuterSpec,
-    /// Bound on the norm of a one-step update, by segment; empty for no bound.
+    /// Upper bound on the norm of a one-step update on each segment, `[segments]`; empty for no bound.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub radii: Vec<f64>,
-    /// The updates, by learner.
+    /// The updates, ordered by learner id.
     pub parts: Vec<Part>,
-    /// Total weight of missing learners that the round waited for; each counts as an update of zeros.
+    /// Weight of established learners that the round awaited without result; it enters the mean as an update of zeros.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub absent: f64,
-    /// Merge weights for each expert of the fragment; empty without experts.
+    /// Merge weights of the updates for each expert of the fragment, `[experts]`; empty without experts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub experts: Vec<ExpertWeights>,
     /// Checksum of the coded change of Θ̂.
@@ -105,7 +105,7 @@ pub struct MergeEntry {
     pub norm: f64,
 }
 
-/// A rollback on one fragment, without its Θ and momentum, which are stored like updates.
+/// A rollback of one fragment. Its new Θ and momentum are stored as a body, as updates are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RemadeEntry {
     /// The round.
@@ -124,7 +124,7 @@ pub struct RemadeEntry {
     pub checksum: u64,
     /// Digest of the new Θ̂.
     pub digest: u64,
-    /// L2 norm of the movement of Θ.
+    /// L2 distance between the old and the new Θ.
     pub norm: f64,
 }
 
@@ -135,21 +135,21 @@ pub struct Part {
     pub learner: LearnerId,
     /// Serial number that the sender gave it.
     pub serial: Serial,
-    /// Version of the fragment that the sender held.
+    /// Version of the fragment from which the sender trained.
     pub base: Version,
     /// Steps since the sender's last merged update on this fragment.
     pub steps: u32,
-    /// Tokens of these steps that count, at most those leased to the sender.
+    /// Credited tokens of these steps, at most the leased and unmerged tokens of the sender.
     pub tokens: u64,
     /// Weight relative to the other updates.
     pub weight: f64,
     /// Checksum of its body.
     pub checksum: u64,
-    /// Time since the sender's previous merged update on this fragment arrived, in milliseconds; `None` for the first
-    /// one that a process of the syncer sees.
+    /// Time between the arrivals of the sender's previous merged update on this fragment and of this one, in
+    /// milliseconds; `None` if this process of the syncer has not seen a previous one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_ms: Option<u64>,
-    /// Number of steps for which the norm bound of the update was computed; `None` if it equals `steps`.
+    /// Number of steps from which the norm bound of this update follows; `None` if it equals `steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reach_steps: Option<u32>,
     /// Whether the sender was proven when it was merged.
@@ -166,7 +166,7 @@ fn is_zero(weight: &f64) -> bool {
 }
 
 impl MergeEntry {
-    /// Returns the outcome of each update, by learner.
+    /// Returns the outcome of each update, ordered by learner id.
     pub(crate) fn settled(&self) -> impl Iterator<Item = UpdateOutcome> {
         let &Self { round, fragment, version, .. } = self;
         let total = self.absent + self.parts.iter().map(|part| part.weight).sum::<f64>();
@@ -178,8 +178,7 @@ impl MergeEntry {
 }
 
 impl Part {
-    /// Returns the sender's time for one step in milliseconds: the time since its previous update, divided by the
-    /// steps of this one. `None` for the first update.
+    /// Returns the sender's mean time per step in milliseconds: `after_ms` divided by `steps`. `None` if `after_ms` is.
     pub(crate) fn step_ms(&self) -> Option<f64> {
         self.after_ms.map(|after_ms| after_ms as f64 / f64::from(self.steps.max(1)))
     }
@@ -217,9 +216,9 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// Goal: a merge survives a round trip, and empty fields are omitted.
+    /// Goal: a merge survives a round trip, and its empty fields are not serialised.
     #[test]
-    fn a_merge_leaves_out_what_is_empty() {
+    fn merge_entry_omits_empty_fields() {
         let short = r#"{"kind":"merged","round":5,"fragment":0,"base":3,"version":5,"rule":"radial",
             "outer":{"lr":0.5,"momentum":0.5},"parts":[],"checksum":1,"digest":2,"norm":0.5}"#;
         let entry: Entry = serde_json::from_str(short).unwrap();

@@ -3,9 +3,8 @@
 //! Parameters are one flat vector: the tensors of a [`Layout`], one after another, row-major. A fragment is a list of
 //! [`Segment`]s of that vector.
 //!
-//! An expert is merged by the tokens that are believed to have been routed to it, not by all tokens of a learner.
-//! Experts are found by tensor names as in Mixtral and other models: `….experts.3.w1.weight` belongs to expert 3 of its
-//! layer.
+//! An update's weight on an expert follows from the tokens routed to that expert, not from all tokens of the update.
+//! Tensor names identify experts as in Mixtral: `….experts.3.w1.weight` belongs to expert 3 of its layer.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -14,14 +13,14 @@ use crate::wire::{FragmentId, LayoutHash, MergeClass, Mixture, Model, Tensor};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Tensors of a model, in the order of the flat parameter vector.
+/// List of a model's tensors, in the order of the flat parameter vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     tensors: Vec<Tensor>,
     len: u32,
 }
 
-/// Reasons for which a list of tensors is not a layout.
+/// Error in a list of tensors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// There are no tensors.
@@ -45,7 +44,7 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// Checks `tensors`, and computes their total length.
+    /// Creates a layout from `tensors`, in order.
     ///
     /// # Errors
     /// Each variant of [`LayoutError`].
@@ -99,54 +98,56 @@ impl Layout {
     }
 }
 
-/// Range of the flat vector that is merged as one direction: a tensor, or some rows of a large one.
+/// Range of the flat vector that is merged as one vector: a tensor, or some rows of a large tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Offset of the first value.
+    /// Offset of the first value in the flat vector.
     pub start: u32,
     /// Number of values, at least 1.
     pub len: u32,
-    /// Merge class of its updates.
+    /// Merge class of the tensor.
     pub merge: MergeClass,
-    /// Number of columns if it is a linear map or some rows of one, 0 otherwise. Embeddings, heads and routers are
-    /// tables of vectors, not linear maps in this sense.
+    /// Number of columns if the tensor is a linear map, 0 otherwise. Embeddings, heads and routers are tables of
+    /// vectors, not linear maps in this sense.
     pub cols: u32,
-    /// Index of its expert in the fragment, if it belongs to one. It is then merged by the tokens routed to that
-    /// expert.
+    /// Index of the tensor's expert in [`Fragments::experts`]; `None` if it belongs to no expert. Merge weights on the
+    /// segment then follow from the tokens routed to that expert.
     pub expert: Option<u16>,
 }
 
 impl Segment {
-    /// Returns the number of rows if it is merged radially and is a linear map with at least two rows and columns.
+    /// Returns the number of rows if the segment is merged radially and is a linear map with at least two rows and two
+    /// columns, otherwise `None`.
     #[must_use]
     pub fn matrix_rows(&self) -> Option<usize> {
         let is_matrix = self.merge == MergeClass::Radial && self.cols > 1 && self.len > self.cols;
         is_matrix.then(|| (self.len / self.cols) as usize)
     }
 
-    /// Returns its range in the flat vector.
+    /// Returns the range of the segment in the flat vector.
     #[must_use]
     pub fn range(&self) -> std::ops::Range<usize> {
         self.start as usize..self.start as usize + self.len as usize
     }
 }
 
-/// Parameters in `P` fragments of nearly equal size; each value is in exactly one.
+/// Split of the parameters into P fragments of nearly equal size. Each value is in exactly one fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fragments {
+    /// Segments of each fragment, by ascending start, `[P]`.
     parts: Vec<Vec<Segment>>,
-    /// Experts with segments in each fragment, in layout order.
+    /// Experts with segments in each fragment, in layout order, `[P]`.
     experts: Vec<Vec<FragmentExpert>>,
     hash: LayoutHash,
 }
 
 impl Fragments {
-    /// Splits `layout` into `count` fragments, or into fewer if it has fewer pieces.
+    /// Splits `layout` into `count` fragments, or into fewer if the layout has fewer pieces.
     ///
-    /// The split is greedy (longest first, into the lightest fragment, ties by offset and by index): the largest
-    /// fragment is at most 4/3 of the best possible. Tensors larger than `len / count` are first cut into pieces of
-    /// whole rows of at most that size. Each segment keeps its merge class, so the embedding is merged apart wherever
-    /// it lies. The tensors of an expert of at most that size stay together and are merged at once.
+    /// Tensors larger than `len / count` are first cut into pieces of whole rows of at most that size. If all tensors
+    /// of an expert fit into that size, they form one piece. The pieces are then assigned greedily, the largest first,
+    /// each to the smallest fragment, with ties by offset and by index. The largest fragment is therefore at most 4/3
+    /// of the best possible size.
     #[must_use]
     pub fn plan(layout: &Layout, count: NonZeroU16) -> Self {
         let target = layout.len.div_ceil(u32::from(count.get())).max(1);
@@ -173,7 +174,7 @@ impl Fragments {
             sizes[lightest] += len(&group);
             parts[lightest].extend(group);
         }
-        let (parts, experts): (Vec<_>, Vec<_>) = parts.into_iter().map(settle).unzip();
+        let (parts, experts): (Vec<_>, Vec<_>) = parts.into_iter().map(sort_segments).unzip();
         let hash = hash(layout, &parts);
         Self { parts, experts, hash }
     }
@@ -207,13 +208,13 @@ impl Fragments {
         self.segments(fragment).unwrap_or_default().iter().map(|s| s.len as usize).sum()
     }
 
-    /// Returns the hash of this layout and this split.
+    /// Returns the hash of the layout and its split into fragments. Learners and the syncer must agree on it.
     #[must_use]
     pub fn hash(&self) -> LayoutHash {
         self.hash
     }
 
-    /// Copies the values of `fragment` from the flat vector, `[len]` → `[fragment_len]`.
+    /// Copies the values of `fragment` from the flat vector: `[layout.len()]` → `[fragment_len]`.
     #[must_use]
     pub fn gather(&self, fragment: FragmentId, flat: &[f32]) -> Vec<f32> {
         let mut values = Vec::with_capacity(self.len(fragment));
@@ -223,7 +224,7 @@ impl Fragments {
         values
     }
 
-    /// Copies `values`, `[fragment_len]`, into the flat vector, `[len]`.
+    /// Copies `values`, `[fragment_len]`, into the flat vector, `[layout.len()]`.
     pub fn scatter(&self, fragment: FragmentId, values: &[f32], flat: &mut [f32]) {
         let mut rest = values;
         for segment in self.segments(fragment).unwrap_or_default() {
@@ -234,14 +235,14 @@ impl Fragments {
     }
 }
 
-/// Segment that is not yet assigned to a fragment.
+/// Segment before its assignment to a fragment, with its expert.
 #[derive(Clone, Copy)]
 struct Piece {
     segment: Segment,
     expert: Option<FragmentExpert>,
 }
 
-/// Returns the tensors of `layout` with their offsets, each with its expert if it belongs to one.
+/// Returns each tensor of `layout` with its offset in the flat vector and its expert, if it belongs to one.
 fn with_experts(layout: &Layout) -> impl Iterator<Item = (u32, &Tensor, Option<FragmentExpert>)> {
     let (mut layers, mut experts) = (BTreeMap::new(), BTreeMap::new());
     layout.offsets().map(move |(start, tensor)| {
@@ -254,8 +255,8 @@ fn with_experts(layout: &Layout) -> impl Iterator<Item = (u32, &Tensor, Option<F
     })
 }
 
-/// Returns the segments of a fragment by ascending start, and their experts.
-fn settle(mut part: Vec<Piece>) -> (Vec<Segment>, Vec<FragmentExpert>) {
+/// Returns the segments of a fragment by ascending start, and their experts by ascending index.
+fn sort_segments(mut part: Vec<Piece>) -> (Vec<Segment>, Vec<FragmentExpert>) {
     part.sort_by_key(|piece| piece.segment.start);
     let mut experts: Vec<FragmentExpert> = part.iter().filter_map(|piece| piece.expert).collect();
     experts.sort_by_key(|expert| expert.index);
@@ -267,7 +268,7 @@ fn settle(mut part: Vec<Piece>) -> (Vec<Segment>, Vec<FragmentExpert>) {
     (part.into_iter().map(segment).collect(), experts)
 }
 
-/// Cuts `tensor` at row borders into pieces of nearly equal size, at most `target` unless one row is larger.
+/// Cuts `tensor` at row borders into segments of nearly equal size, at most `target` values or one row.
 fn split_rows(start: u32, tensor: &Tensor, target: u32) -> impl Iterator<Item = Segment> + use<> {
     let (rows, cols, merge) = (tensor.rows, tensor.cols, tensor.merge);
     let map_cols = if is_table(&tensor.name) { 0 } else { cols };
@@ -281,8 +282,8 @@ fn split_rows(start: u32, tensor: &Tensor, target: u32) -> impl Iterator<Item = 
     })
 }
 
-/// Returns true if the rows of a tensor are separate vectors: an embedding, a head or a router, by its name in
-/// checkpoints of `transformers`.
+/// Returns true if the rows of the tensor with this name are separate vectors: an embedding, a head or a router. The
+/// names are those of `transformers` checkpoints.
 fn is_table(tensor: &str) -> bool {
     const TABLES: [&str; 6] = ["embed_tokens", "wte", "wpe", "lm_head", "gate", "router"];
     tensor.split('.').any(|part| TABLES.contains(&part))
@@ -306,22 +307,22 @@ fn hash(layout: &Layout, parts: &[Vec<Segment>]) -> LayoutHash {
 /// One expert with tensors in a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentExpert {
-    /// Index in the layout, in the order of first tensors, from 0.
+    /// Index among all experts of the layout, in the order of their first tensors, from 0.
     pub index: u32,
-    /// Index of its layer among the layers with experts, from 0.
+    /// Index of the expert's layer among the layers with experts, from 0.
     pub layer: u32,
 }
 
-/// Merge weights of updates for one expert.
+/// Merge weights of the updates of one merge for one expert.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExpertWeights {
-    /// Weight of each update, by learner; 0 if no token was routed.
+    /// Weight of each update, ordered by learner id; 0 if no token was routed to the expert.
     pub weights: Vec<f64>,
-    /// Weight of missing updates, which count as zeros.
+    /// Weight that enters the mean as zeros: that of missing established learners and of updates without routed tokens.
     pub absent: f64,
 }
 
-/// Returns the names of a tensor's layer and expert, if it belongs to an expert.
+/// Returns the name prefixes of a tensor's layer and expert; `None` if the tensor belongs to no expert.
 pub(super) fn expert_of(tensor: &str) -> Option<(&str, &str)> {
     const MARK: &str = ".experts.";
     let start = tensor.find(MARK)?;
@@ -331,13 +332,13 @@ pub(super) fn expert_of(tensor: &str) -> Option<(&str, &str)> {
     is_number.then(|| (&tensor[..start], &tensor[..number + len]))
 }
 
-/// Returns the counted tokens for each expert of a fragment, `[experts]`. The update claims `claimed` tokens, of
-/// which `counted` count, and reports `seen` tokens for its experts, `[experts]` or nothing. `mixture` is `None`
-/// for a model that does not declare its experts.
+/// Returns the credited tokens of an update for each expert of a fragment, `[experts]`. The update claims `claimed`
+/// tokens, of which `counted` are credited, and reports `seen`, the tokens routed to each expert, `[experts]` or
+/// empty. `mixture` is `None` for a model that does not declare its experts.
 ///
-/// A token is routed at most once to an expert, and to `per_token` experts of a layer. So at most `counted` tokens
-/// are believed for an expert, and at most `counted · per_token` for all experts of a layer. An update without a
-/// report counts as evenly routed.
+/// A token is routed at most once to an expert, and to `per_token` experts of a layer. At most `counted` tokens are
+/// therefore credited for an expert, and at most `counted · per_token` for all experts of a layer. If `seen` is empty,
+/// the tokens are assumed to be routed evenly.
 pub(super) fn believed(
     experts: &[FragmentExpert],
     mixture: Option<Mixture>,
@@ -373,7 +374,7 @@ pub(super) fn believed(
 
 #[cfg(test)]
 mod tests {
-    //! Tests of the split: each parameter once, balanced fragments, and whole experts.
+    //! Tests that fragments cover each parameter once, are balanced, and keep experts whole.
 
     use super::*;
     use crate::model::{ExpertSpec, ModelSpec, Preset, layout};
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_layout() {
+    fn invalid_layouts_are_refused() {
         assert_eq!(Layout::new(vec![]), Err(LayoutError::Empty));
         let empty = Layout::new(vec![tensor("a", 0, 3)]);
         assert_eq!(empty, Err(LayoutError::EmptyTensor { name: "a".into() }));
@@ -406,9 +407,8 @@ mod tests {
         assert_eq!(sizes(&fragments).iter().sum::<usize>(), 75);
     }
 
-    /// Goal: an expert that fits a fragment lies in one fragment, and exactly its segments name it.
     #[test]
-    fn linear_maps_are_told_from_tables_and_vectors() {
+    fn matrix_rows_are_known_for_linear_maps_only() {
         let mut tensors = vec![
             tensor("model.embed_tokens.weight", 8, 4),
             tensor("model.layers.0.block_sparse_moe.gate.weight", 3, 4),
@@ -433,6 +433,7 @@ mod tests {
         assert_eq!(rows(7), [None, None, None, Some(3), Some(3), Some(4), None, None, None, None, None]);
     }
 
+    /// Goal: an expert that fits into a fragment lies in one fragment, and exactly its segments name it.
     #[test]
     fn an_expert_stays_together() {
         let experts = Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 0.0 });
@@ -460,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn hash_tells_layouts_and_splits_apart() {
+    fn hash_differs_between_layouts_and_splits() {
         let plan = |rows, count| {
             let layout = Layout::new(vec![tensor("a", rows, 8), tensor("b", 64, 8)]).unwrap();
             Fragments::plan(&layout, NonZeroU16::new(count).unwrap()).hash()
@@ -488,8 +489,7 @@ mod tests {
             }
             prop_assert!(seen.iter().all(|&times| times == 1));
 
-            // Greedy never exceeds the mean by more than one piece, and a piece is at most
-            // the mean or one row.
+            // The greedy split exceeds the mean by at most one piece, and a piece is at most the mean or one row.
             let mean = layout.len().div_ceil(usize::from(count));
             let row = shapes.iter().map(|s| s.1 as usize).max().unwrap();
             prop_assert!(sizes(&fragments).into_iter().max().unwrap() <= mean + mean.max(row));
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_expert_saw_counts_as_far_as_its_update_does() {
+    fn expert_tokens_are_credited_in_proportion_to_the_update() {
         let two = experts(&[0, 1]);
         let check = |seen: &[u64], counted, expected: &[u64]| {
             assert_eq!(believed(&two, Some(MIXTURE), seen, 100, counted), expected, "{seen:?} {counted}");
@@ -540,10 +540,10 @@ mod tests {
     }
 
     proptest! {
-        /// For any claim, an expert counts no more tokens than its update, and a layer no more than these times the
-        /// experts of one token.
+        /// Goal: whatever an update reports, an expert is credited at most the tokens of the update, and a layer at
+        /// most `per_token` times as many.
         #[test]
-        fn a_liar_is_believed_no_more_than_it_could_have_trained(
+        fn expert_tokens_are_bounded_by_the_update(
             seen in prop::collection::vec(prop_oneof![0_u64..1_000, Just(u64::MAX)], 6),
             claimed in prop_oneof![1_u64..500, Just(u64::MAX)],
             counted in 1_u64..500,
@@ -557,7 +557,7 @@ mod tests {
         }
 
         #[test]
-        fn who_is_honest_is_believed(seen in prop::collection::vec(0_u64..=100, 2), tokens in 100_u64..500) {
+        fn honest_reports_are_credited(seen in prop::collection::vec(0_u64..=100, 2), tokens in 100_u64..500) {
             let found = believed(&experts(&[0, 0]), Some(MIXTURE), &seen, tokens, tokens);
             prop_assert_eq!(found, seen);
         }

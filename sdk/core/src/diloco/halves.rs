@@ -1,29 +1,29 @@
-//! Θ̂ in 16 bits. It holds only values of IEEE 754 binary16, so that a whole fragment is sent in two bytes for each
-//! parameter, exact to the bit.
+//! Binary16 values of Θ̂. All values of Θ̂ are IEEE 754 binary16 (fp16) numbers, so a whole fragment can be sent
+//! exactly in two bytes per parameter.
 //!
-//! Each new Θ̂ is rounded with [`nearest`]: by the syncer after a merge, and by a learner after a change. As with the
-//! code, the remainder stays in Θ − Θ̂. The GPU kernels do the same in `parts/halves.wgsl`.
+//! Each new Θ̂ is rounded with [`nearest`]: by the syncer after a merge, and by a learner after a change. The rounding
+//! error stays in Θ − Θ̂, like that of the code of changes. `parts/halves.wgsl` is the same arithmetic for GPU kernels.
 
 use crate::rng::mix_word;
 
-/// Largest size, at which [`nearest`] saturates.
+/// Largest finite binary16, to which [`nearest`] clips larger magnitudes.
 pub const ABS_MAX: f32 = 65_504.0;
 
-/// Bytes of one value, see [`to_bytes`].
+/// Bytes per value in [`to_bytes`].
 pub const BYTES: usize = 2;
 
 /// Bits of [`ABS_MAX`] as a binary16.
 const CODE_MAX: u32 = 0x7bff;
-/// Bits of infinity as a binary16; NaNs are above.
+/// Bits of infinity as a binary16. The bits of NaNs are larger.
 const CODE_INFINITY: u32 = 0x7c00;
 const SIGN: u32 = 1 << 31;
-/// Bits of 2⁻¹⁴, the smallest normal size of a binary16.
+/// Bits of 2⁻¹⁴ as an `f32`, the smallest normal magnitude of a binary16.
 const NORMAL_MIN: u32 = 113 << 23;
-/// Distance of subnormal sizes of a binary16, 2⁻²⁴.
+/// Distance between adjacent subnormal numbers of a binary16, 2⁻²⁴.
 const STEP: f32 = 1.0 / (1 << 24) as f32;
 
-/// Returns the binary16 nearest to `value`, halves to even, as an `f32`. Larger sizes become ±[`ABS_MAX`], NaN
-/// becomes 0, and 0 has no sign.
+/// Returns the binary16 nearest to `value` as an `f32`, with ties to even. Larger magnitudes become ±[`ABS_MAX`], NaN
+/// becomes 0, and −0 becomes 0.
 #[inline(always)]
 #[must_use]
 pub fn nearest(value: f32) -> f32 {
@@ -36,7 +36,7 @@ fn code(value: f32) -> u16 {
     let bits = value.to_bits();
     let size = bits & !SIGN;
     let normal = ((size + 0xfff + (size >> 13 & 1)) >> 13).wrapping_sub(112 << 10).min(CODE_MAX);
-    // From 1/2 to 1 floats are 2⁻²⁴ apart: the sum is rounded to whole steps.
+    // Between 1/2 and 1 adjacent floats differ by 2⁻²⁴, so the sum is rounded to a multiple of it.
     let small = (f32::from_bits(size) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
     let code = if size < NORMAL_MIN { small } else { normal };
     let code = if value.is_nan() { 0 } else { code };
@@ -44,12 +44,12 @@ fn code(value: f32) -> u16 {
     (code | sign) as u16
 }
 
-/// Returns the value of a binary16 from its bits.
+/// Returns the value of the binary16 with the bits `code`.
 #[inline(always)]
 pub(crate) fn decode(code: u16) -> f32 {
     let size = u32::from(code & 0x7fff);
     let normal = (size << 13) + (112 << 23);
-    // Exact: a number of at most 10 bits and a power of two.
+    // The product of a number of at most 10 bits and a power of two is exact.
     let small = (size as f32 * STEP).to_bits();
     let bits = if size < 0x400 { small } else { normal };
     let bits = if size < CODE_INFINITY { bits } else { size << 13 | f32::INFINITY.to_bits() };
@@ -64,7 +64,7 @@ pub fn round(values: &mut [f32]) {
     }
 }
 
-/// Adds `hat` to `values`, of the same length, and rounds each sum with [`nearest`].
+/// Adds `hat` to `values` of the same length, and rounds each sum with [`nearest`].
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 pub(crate) fn add(values: &mut [f32], hat: &[f32]) {
     for (value, hat) in values.iter_mut().zip(hat) {
@@ -72,23 +72,22 @@ pub(crate) fn add(values: &mut [f32], hat: &[f32]) {
     }
 }
 
-/// Returns the bytes of `values`, [`BYTES`] for each, little endian. [`from_bytes`] restores values from [`nearest`]
-/// to the bit, and others rounded.
+/// Returns `values`, each rounded with [`nearest`], as little-endian binary16, [`BYTES`] per value.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 #[must_use]
 pub fn to_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().map(|value| code(*value).to_le_bytes()).collect::<Vec<_>>().into_flattened()
 }
 
-/// Returns the values of `bytes` in the format of [`to_bytes`], ignoring an incomplete last value. Foreign bytes may
-/// hold infinities and NaN.
+/// Returns the values of little-endian binary16 `bytes`, as from [`to_bytes`]. An incomplete last value is ignored.
+/// Bytes from other sources may have infinities and NaN.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 #[must_use]
 pub fn from_bytes(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|word| decode(u16::from_le_bytes(*word))).collect()
 }
 
-/// Does the same as [`from_bytes`], into as many of `values` as there are.
+/// Writes the values of little-endian binary16 `bytes` to `values`, as many as both have.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 pub fn widen(bytes: &[u8], values: &mut [f32]) {
     let (words, _) = bytes.as_chunks();
@@ -97,11 +96,11 @@ pub fn widen(bytes: &[u8], values: &mut [f32]) {
     }
 }
 
-/// Returns a digest of the Θ̂ of one fragment, `[fragment_len]`: two sums, modulo 2³², over each value with its
-/// index. They can be computed in any order. A value that [`nearest`] would change counts as rounded.
+/// Returns a digest of Θ̂ of one fragment, `[fragment_len]`: two sums modulo 2³² of hashes of each rounded value and
+/// its index. The sums can be computed in any order.
 ///
-/// It detects accidental damage of a Θ̂: a flipped bit always, and anything else except once in about 2⁶⁴. It does
-/// not resist deliberate collisions.
+/// The digest detects accidental damage: a single flipped bit always, other damage except with a probability of about
+/// 2⁻⁶⁴. It does not resist deliberate collisions.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 #[must_use]
 pub fn digest(values: &[f32]) -> u64 {
@@ -131,8 +130,8 @@ mod tests {
         values.iter().map(|value| value.to_bits()).collect()
     }
 
-    /// Computes [`nearest`] in an independent way.
-    fn twin(value: f32) -> f32 {
+    /// Computes [`nearest`] with the crate `half`.
+    fn reference(value: f32) -> f32 {
         let half = f16::from_f32(value).to_f32();
         match half {
             _ if half.is_nan() || half == 0.0 => 0.0,
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_stays_and_comes_back_to_the_bit() {
+    fn binary16_values_survive_rounding_and_bytes() {
         let values: Vec<f32> = all().collect();
         assert_eq!(values.len(), 2 * 0x7c00 - 1);
         assert!(values.iter().all(|&value| nearest(value).to_bits() == value.to_bits()));
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_bytes_are_what_ieee_says() {
+    fn bytes_are_decoded_by_ieee_754() {
         for code in 0..=u16::MAX {
             let [found, expected] = [from_bytes(&code.to_le_bytes())[0], f16::from_bits(code).to_f32()];
             assert!(
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_halves_to_even_and_saturates() {
+    fn rounds_ties_to_even_and_saturates() {
         let mut sizes: Vec<f32> = all().filter(|value| *value >= 0.0).collect();
         sizes.sort_by(f32::total_cmp);
         for pair in sizes.windows(2) {
@@ -173,7 +172,7 @@ mod tests {
             for near in [middle.next_down(), middle, middle.next_up(), pair[0].next_up(), pair[1].next_down()]
             {
                 for value in [near, -near] {
-                    assert_eq!(nearest(value).to_bits(), twin(value).to_bits(), "{value:e}");
+                    assert_eq!(nearest(value).to_bits(), reference(value).to_bits(), "{value:e}");
                 }
             }
         }
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_of_values_in_their_places() {
+    fn digest_depends_on_values_and_indices() {
         assert_eq!(digest(&[]), 0);
         assert_eq!(digest(&[1.0, -0.5, 0.0, 65_504.0]), 0xd9ee_65ac_4894_5110);
         let values: Vec<f32> = (0..1_000_u16).map(|i| f32::from(i % 7) * 0.25).collect();
@@ -204,8 +203,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rounds_as_ieee_says(values in prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 1..300)) {
-            let expected: Vec<f32> = values.iter().map(|value| twin(*value)).collect();
+        fn rounds_by_ieee_754(values in prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 1..300)) {
+            let expected: Vec<f32> = values.iter().map(|value| reference(*value)).collect();
             let mut rounded = values.clone();
             round(&mut rounded);
             prop_assert_eq!(bits(&rounded), bits(&expected));

@@ -1,4 +1,4 @@
-//! Decoupled DiLoCo as pure state machines. No I/O, clock, randomness, async, threads or hash maps.
+//! Decoupled DiLoCo as pure state machines, without I/O, clock, randomness, async, threads or hash maps.
 
 pub use crate::wire::{
     ConnId, FragmentId, LearnerId, LeaseId, MergeClass, Millis, Round, RunId, Serial, Tensor, Version,
@@ -52,7 +52,7 @@ pub use rounds::{RoundTerms, Verified, Verifier};
 pub use sessions::Reins;
 pub use trust::{Influence, SenderTrust, TrustLevel, TrustRecord};
 
-// The state machines that `Syncer` composes, and the values that they pass to each other. No other code drives them.
+// State machines that only `Syncer` drives, and the values that they pass to each other.
 pub(crate) use accounting::{BookTerms, Books, Returned, Speed};
 pub(crate) use claim_reference::{ClaimReference, USUAL_RATIO};
 pub(crate) use correction::{Correction, unkept};

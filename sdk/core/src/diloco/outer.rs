@@ -1,4 +1,4 @@
-//! The outer optimiser: SGD with Nesterov momentum on one fragment.
+//! Outer optimiser: SGD with Nesterov momentum on one fragment.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,33 +13,32 @@ pub struct OuterSpec {
 }
 
 impl Default for OuterSpec {
-    /// Best values in `tests/evidence/DECISIONS.md` for a rising momentum. The paper does not publish its values.
+    /// Returns the best measured values for a momentum with warm-up (`tests/evidence/DECISIONS.md`). The paper does not
+    /// publish its values.
     fn default() -> Self {
         Self { lr: 0.5, momentum: 0.8 }
     }
 }
 
 impl OuterSpec {
-    /// Returns the spec with `share` of the momentum, clamped to 0…1.
+    /// Returns the spec with the momentum multiplied by `share`, which is clamped to 0…1.
     ///
-    /// Early updates are long and agree, and a momentum that adds up several of them overshoots. Rising momentum is a
-    /// choice of ours, see `tests/evidence/DECISIONS.md`.
+    /// Early updates are long and have similar directions, so a full momentum, which adds up several of them,
+    /// overshoots. The warm-up of the momentum is our own choice, see `tests/evidence/DECISIONS.md`.
     #[must_use]
     pub fn with_momentum_share(self, share: f64) -> Self {
         Self { momentum: (f64::from(self.momentum) * share.clamp(0.0, 1.0)) as f32, ..self }
     }
 
-    /// Returns the spec with `share` of the learning rate, above 0 to 1. The momentum is unchanged.
+    /// Returns the spec with the learning rate multiplied by `share`, above 0 and at most 1.
     #[must_use]
     pub(crate) fn with_step_share(self, share: f64) -> Self {
         Self { lr: (f64::from(self.lr) * share) as f32, ..self }
     }
 }
 
-/// Updates one parameter in `f32`: `v = μ v + Δ`, then `Θ = Θ − lr (Δ + μ v)`. `v` is its momentum, and `delta` (Δ)
-/// is the merged `Θ̂ − θ`.
-///
-/// This is the form of optax and PyTorch with `nesterov`; momentum starts at zero.
+/// Updates one parameter: `v = μ v + Δ`, then `Θ = Θ − lr (Δ + μ v)`. `v` is its momentum, 0 at first, and `delta` (Δ)
+/// is the merged `Θ̂ − θ`. This equals SGD with `nesterov` in optax and PyTorch.
 #[inline(always)]
 pub(super) fn step(spec: &OuterSpec, theta: &mut f32, v: &mut f32, delta: f32) {
     let OuterSpec { lr, momentum: mu } = *spec;
@@ -71,14 +70,14 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_step_leaves_momentum_alone() {
+    fn step_share_leaves_momentum_unchanged() {
         let spec = OuterSpec { lr: 0.5, momentum: 0.8 };
         assert_eq!(spec.with_step_share(0.25), OuterSpec { lr: 0.125, momentum: 0.8 });
         assert_eq!(spec.with_step_share(1.0), spec);
     }
 
     #[test]
-    fn without_momentum_a_full_step_lands_on_the_learner() {
+    fn full_step_without_momentum_reaches_the_learner() {
         let spec = OuterSpec { lr: 1.0, momentum: 0.0 };
         let (mut theta, mut v) = (3.0, 0.0);
         step(&spec, &mut theta, &mut v, 2.0);

@@ -1,4 +1,4 @@
-//! End of a round: minimum quorum, then an adaptive grace window (Decoupled DiLoCo, Eq. 3).
+//! Rule for the end of a round: a minimum quorum, then an adaptive grace window (Decoupled DiLoCo, Eq. 3).
 
 use std::num::NonZeroU32;
 
@@ -6,26 +6,27 @@ use serde::{Deserialize, Serialize};
 
 use super::Millis;
 
-/// Parameters of `QuorumPolicy::decide`.
+/// Parameters of the rule that ends rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuorumPolicy {
-    /// K, the updates that a merge needs; fewer if fewer learners are alive or answer.
+    /// K, the number of updates that a merge needs. If fewer learners are alive or answer, their number replaces it.
     pub updates_min: NonZeroU32,
-    /// γ, the part of the slack that is spent on waiting, 0 to 1. The paper does not publish its value.
+    /// γ, the fraction of the slack that the grace window uses, 0 to 1. The paper does not publish its value.
     pub grace_ratio: f64,
-    /// τ, the largest number of rounds in flight; also the number of launches that a round may last.
+    /// τ, the largest number of rounds in flight. It also bounds the duration of a round, in launch intervals.
     pub rounds_in_flight: u32,
-    /// Patience in step times. A round without quorum is then abandoned, or merged with the updates that it has…
+    /// Patience, in step times of the median learner. After it, a round without quorum merges the updates that it has,
+    /// or is abandoned if it has none.
     pub patience_steps: f64,
-    /// …but not before this time, in milliseconds. Slow answers, as over thin links, extend it: `patience_ms`.
+    /// Lower bound on the patience, in milliseconds. Slow answers extend the patience further.
     pub patience_ms_min: u64,
 }
 
-/// Patience as a multiple of the recent answer time. Constant of ours.
+/// Patience as a multiple of the average answer time. Our own constant.
 const PATIENCE_ANSWERS: f64 = 2.0;
-/// Longest patience for slow answers, in milliseconds: a learner that is present and never answers must not block a
-/// fragment for ever. Constant of ours.
+/// Upper bound on the patience due to slow answers, in milliseconds, so that a connected learner that never answers
+/// does not block a fragment. Our own constant.
 const PATIENCE_ANSWERS_MS_MAX: f64 = 120_000.0;
 
 impl Default for QuorumPolicy {
@@ -43,15 +44,15 @@ impl Default for QuorumPolicy {
 /// Moving averages of measured times, in milliseconds; 0 until measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timing {
-    /// ξ_step: one inner step of the median live learner.
+    /// ξ_step: time of one inner step of the median live learner.
     pub step_ms: f64,
-    /// ξ_launch: from one launch to the next, H/P steps, and at least 1 step.
+    /// ξ_launch: time between two launches, H/P steps and at least 1 step.
     pub launch_ms: f64,
-    /// ξ_quorum: from the start of a round to its K-th update.
+    /// ξ_quorum: time from the start of a round to its quorum.
     pub quorum_ms: f64,
-    /// ξ_sync: from the end of collecting to the merged fragment being sent.
+    /// ξ_sync: time from the end of collection to the end of the merge.
     pub sync_ms: f64,
-    /// From the question to the update that answers it, in time or late.
+    /// Time from a request (`Collect`) to the learner's update, in time or late.
     pub answer_ms: f64,
 }
 
@@ -60,45 +61,44 @@ pub struct Timing {
 pub struct RoundView {
     /// Time of the launch.
     pub launched: Millis,
-    /// Accepted updates.
+    /// Number of accepted updates.
     pub updates: u32,
-    /// Invited live learners without an answer.
+    /// Number of invited live learners without an answer.
     pub pending: u32,
-    /// Part of these that was asked for an earlier round already. Their patience is over, and the quorum does not
-    /// count them.
+    /// Number of pending learners that have not answered since an earlier round. The quorum does not wait for them.
     pub overdue: u32,
-    /// Time at which the quorum was reached.
+    /// Time at which the quorum was reached; `None` before.
     pub quorum_at: Option<Millis>,
-    /// Rounds launched at once with this one, including it. Their updates share the learners' links.
+    /// Number of rounds launched together, including this one. Their updates share the learners' links.
     pub at_once: u32,
 }
 
-/// Decision about one round, with its reason.
+/// Decision about one round at one moment, with its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "decision")]
 pub enum Decision {
-    /// Too few updates; a new one changes that, or patience ends at `until`.
+    /// Wait for more updates until patience ends.
     AwaitQuorum {
-        /// Updates still needed.
+        /// Number of updates that the quorum still needs.
         missing: u32,
         /// End of patience.
         until: Millis,
     },
-    /// Quorum is reached; the window of `grace_ms` closes at `until`.
+    /// Wait for stragglers until the grace window ends; the quorum is reached.
     AwaitGrace {
-        /// Length of the window.
+        /// Length of the grace window, in milliseconds.
         grace_ms: u64,
-        /// End of the window.
+        /// End of the grace window.
         until: Millis,
     },
-    /// Merge the present updates.
+    /// Merge the accepted updates.
     Merge {
-        /// Reason for the end of the wait.
+        /// Reason to wait no longer.
         why: MergeCause,
     },
-    /// End the round, since there is nothing to merge.
+    /// End the round without a merge, since it has no updates.
     Abandon {
-        /// Reason for the end of the wait.
+        /// Reason to wait no longer.
         why: AbandonCause,
     },
 }
@@ -119,18 +119,17 @@ pub enum MergeCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AbandonCause {
-    /// Every live invited learner has answered, none with an update.
+    /// Every live invited learner has answered, and none of them has an update.
     NothingNew,
     /// Patience ended without an update.
     PatienceOver,
 }
 
 impl QuorumPolicy {
-    /// Returns the longest wait after the quorum, in milliseconds: `γ · (τ · ξ_launch − (ξ_quorum + ξ_sync))`, at
-    /// least 0.
+    /// Returns the length of the grace window in milliseconds: `γ · (τ · ξ_launch − (ξ_quorum + ξ_sync))`, at least 0.
     ///
-    /// In the paper H = P, so that a round is launched at each step, and the formula has ξ_step here. The window must
-    /// not delay a launch, and τ rounds in flight allow τ launch intervals.
+    /// The paper has ξ_step in place of ξ_launch: with its H = P, a round is launched at each step. The window must not
+    /// delay a launch, and τ rounds in flight leave τ launch intervals for a round.
     #[must_use]
     pub(crate) fn grace_ms(&self, timing: &Timing) -> u64 {
         let slack = f64::from(self.rounds_in_flight) * timing.launch_ms - (timing.quorum_ms + timing.sync_ms);
@@ -138,18 +137,18 @@ impl QuorumPolicy {
         (self.grace_ratio * slack).max(0.0) as u64
     }
 
-    /// Returns how long a round may stay below its quorum, in milliseconds. It is `patience_steps`, or twice the
-    /// answer time if that is longer. The answer time is multiplied by `at_once`, the number of rounds launched
-    /// together.
+    /// Returns the longest time that a round may stay below its quorum, in milliseconds. It is the longest of
+    /// `patience_steps` step times, `patience_ms_min`, and twice the answer time times `at_once`, the number of rounds
+    /// launched together, up to [`PATIENCE_ANSWERS_MS_MAX`].
     #[must_use]
     pub(crate) fn patience_ms(&self, timing: &Timing, at_once: u32) -> u64 {
-        // Never NaN: `max` ignores it.
+        // `max` returns the other operand if one is NaN.
         let answers_ms = (PATIENCE_ANSWERS * timing.answer_ms * f64::from(at_once)).max(0.0);
         let ms = (self.patience_steps * timing.step_ms).max(answers_ms.min(PATIENCE_ANSWERS_MS_MAX));
         (ms.max(0.0) as u64).max(self.patience_ms_min)
     }
 
-    /// Decides about `round` at `now`.
+    /// Decides whether `round` waits, merges or ends at `now`.
     #[must_use]
     pub(crate) fn decide(&self, timing: &Timing, now: Millis, round: &RoundView) -> Decision {
         if round.pending == 0 {
@@ -176,7 +175,7 @@ impl QuorumPolicy {
         }
     }
 
-    /// Returns true if `round` has its quorum: K, or the number of expected answers if that is smaller.
+    /// Returns true if `round` has its quorum: K updates, or the number of expected answers if that is smaller.
     #[must_use]
     pub(crate) fn is_quorate(&self, round: &RoundView) -> bool {
         round.updates > 0 && round.updates >= self.needed(round)
@@ -192,7 +191,7 @@ impl QuorumPolicy {
 mod tests {
     use super::*;
 
-    /// K = 2, τ·ξ_launch = 100 ms, of which 37.5 ms are used: the grace window is 50 ms.
+    /// Times with a grace window of 50 ms: `0.8 · (2 · 50 − 37.5)`.
     const TIMING: Timing =
         Timing { step_ms: 25.0, launch_ms: 50.0, quorum_ms: 30.0, sync_ms: 7.5, answer_ms: 30.0 };
 
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn quorum_shrinks_with_the_living() {
+    fn quorum_shrinks_with_live_learners() {
         check(5, &[5], 1, Decision::Merge { why: MergeCause::AllAnswered });
         check(5, &[], 0, Decision::Abandon { why: AbandonCause::NothingNew });
         check(5, &[], 1, Decision::AwaitQuorum { missing: 1, until: Millis(2_000) });
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_outlasts_answers_over_thin_links() {
+    fn patience_grows_with_answer_times() {
         let patience_ms = |answer_ms, at_once| policy().patience_ms(&Timing { answer_ms, ..TIMING }, at_once);
         assert_eq!([0.0, 900.0, f64::NAN].map(|answer_ms| patience_ms(answer_ms, 1)), [2_000; 3]);
         assert_eq!((patience_ms(3_500.0, 1), patience_ms(900.0, 8)), (7_000, 14_400));

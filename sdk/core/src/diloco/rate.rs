@@ -1,16 +1,17 @@
-//! Inner learning rate as a function of the run's clock, not of a learner's own steps.
+//! Inner learning rate as a function of the run's merged tokens, not of a learner's own steps.
 
 use std::f64::consts::PI;
 
 use crate::wire::InnerSpec;
 
-/// Share of `lr_max` at the start of the warm-up, so that the first steps have an effect.
+/// Learning rate at the start of the warm-up, as a fraction of `lr_max`. It is above 0 so that the first steps have an
+/// effect.
 const WARMUP_START: f64 = 0.01;
 
 /// Returns the learning rate after `clock_tokens` merged tokens.
 ///
-/// It rises linearly from 1 % of `lr_max` over `warmup_tokens`, follows half a cosine down to `lr_min_ratio · lr_max`
-/// at `total_tokens`, and stays there.
+/// The rate rises linearly from 1 % of `lr_max` to `lr_max` at `warmup_tokens`, then falls along half a cosine to
+/// `lr_min_ratio · lr_max` at `total_tokens`, and stays there.
 #[must_use]
 pub fn learning_rate(inner: &InnerSpec, clock_tokens: u64) -> f32 {
     let (max, min_ratio) = (f64::from(inner.lr_max), f64::from(inner.lr_min_ratio));

@@ -1,33 +1,34 @@
-//! A learner's copy of Θ̂ in host memory.
+//! Copy of Θ̂ of a learner in host memory, and the exchange of θ with it.
 
 use std::sync::Arc;
 
 use super::{Codec, FragmentId, Fragments, QuantError, Segment, halves};
 use crate::wire::ApplyPolicy;
 
-/// Θ̂ of one learner, with the last report on each fragment.
+/// Θ̂ of one learner, with the last coded update of each fragment.
 ///
-/// Parameters θ stay with the engine and are passed as a flat vector, `[layout.len()]`.
+/// The engine keeps the parameters θ and passes them as a flat vector, `[layout.len()]`.
 #[derive(Clone, Debug)]
 pub struct Replica {
     fragments: Arc<Fragments>,
     codec: Codec,
     policy: ApplyPolicy,
+    /// Θ̂, `[layout.len()]`.
     hat: Vec<f32>,
-    /// Report of the last coded update of each fragment, while it is of use.
+    /// Last coded update of each fragment, `[P]`; `None` once it is not needed.
     reported: Vec<Option<Reported>>,
 }
 
-/// Report of an update.
+/// Coded update, in the form in which [`Replica::include`] needs it.
 #[derive(Clone, Debug)]
 enum Reported {
-    /// Coded progress. It is the same progress from any later Θ̂, so it waits until a change includes it.
+    /// Coded progress. It does not depend on later versions of Θ̂, so it is valid until a change includes it.
     Progress(Vec<u8>),
-    /// The position θ at coding, until the next change.
+    /// θ at the time of coding, `[fragment_len]`. It is valid until the next change.
     Position(Vec<f32>),
 }
 
-/// Reasons for which a replica did nothing. The replica and θ are then unchanged.
+/// Error of a replica. The replica and θ are then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ReplicaError {
     /// There is no such fragment.
@@ -38,7 +39,7 @@ pub enum ReplicaError {
         /// Number of fragments.
         count: u16,
     },
-    /// The number of parameters or values differs from that of the layout or the fragment.
+    /// The number of parameters is not that of the layout, or the number of values is not that of the fragment.
     #[error("{actual} values where there should be {expected}")]
     Length {
         /// Expected number of values.
@@ -46,12 +47,12 @@ pub enum ReplicaError {
         /// Actual number of values.
         actual: usize,
     },
-    /// A parameter is infinite or not a number: training diverged, load the fragment again.
+    /// A parameter is infinite or NaN, because training diverged. The fragment must be loaded again.
     #[error("parameter {index} of fragment {fragment} is not finite: load the fragment again")]
     NotFinite {
         /// The fragment.
         fragment: FragmentId,
-        /// Index in the fragment.
+        /// Index of the value in the fragment.
         index: usize,
     },
     /// There is no coded update to include.
@@ -66,7 +67,7 @@ pub enum ReplicaError {
 }
 
 impl Replica {
-    /// Creates a replica with Θ̂ = 0. Call [`Self::load`] for each fragment before coding.
+    /// Creates a replica with Θ̂ = 0. Call [`Self::load`] for each fragment before [`Self::encode`].
     #[must_use]
     pub fn new(fragments: Arc<Fragments>, codec: Codec, policy: ApplyPolicy) -> Self {
         let len = fragments.ids().map(|p| fragments.len(p)).sum();
@@ -80,19 +81,20 @@ impl Replica {
         &self.hat
     }
 
-    /// Returns the digest of Θ̂ of `fragment`, see [`halves::digest`]; that of no values if there is no such
+    /// Returns the digest of Θ̂ of `fragment`, see [`halves::digest`]; the digest of no values if there is no such
     /// fragment.
     #[must_use]
     pub fn digest(&self, fragment: FragmentId) -> u64 {
         halves::digest(&self.fragments.gather(fragment, &self.hat))
     }
 
-    /// Codes `Θ̂ − θ` of `fragment`, and stores what this reports. That is the position θ until the next change, or
-    /// with `residue` kept, the coded progress until a change includes it. A further call replaces it.
+    /// Codes `Θ̂ − θ` of `fragment`, and remembers the update for [`Self::include`] in place of an earlier one. With
+    /// [`ApplyPolicy::Keep`] and `residue`, the coded progress is remembered until `include`; with other policies that
+    /// keep progress, θ is remembered until the next change.
     ///
     /// # Errors
-    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], and [`ReplicaError::NotFinite`] if θ or
-    /// `Θ̂ − θ` is not finite somewhere in the fragment.
+    /// [`ReplicaError::Fragment`] or [`ReplicaError::Length`]; [`ReplicaError::NotFinite`] if a value of `Θ̂ − θ` is
+    /// not finite.
     pub fn encode(&mut self, fragment: FragmentId, theta: &[f32]) -> Result<Vec<u8>, ReplicaError> {
         let segments = self.checked(fragment, theta)?;
         let position = self.fragments.gather(fragment, theta);
@@ -112,13 +114,14 @@ impl Replica {
         Ok(body)
     }
 
-    /// Removes the last coded update from this learner's progress, since it is part of Θ̂ or of the next Θ̂:
-    /// `θ += Θ̂ − reported position`. With `residue` kept, this may be called before or after the change that holds
-    /// the update; otherwise before it. If the policy keeps no progress, it has no effect.
+    /// Removes the last coded update from the learner's progress, because Θ̂ or the next Θ̂ includes it: θ moves back
+    /// by the coded progress, or by the remembered `θ − Θ̂`. With [`ApplyPolicy::Keep`] and `residue`, call this before
+    /// or after the change that includes the update; with other policies, before it. If the policy keeps no progress,
+    /// this has no effect.
     ///
     /// # Errors
-    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], and with `residue` kept
-    /// [`ReplicaError::NothingReported`] if there is no such update.
+    /// [`ReplicaError::Fragment`] or [`ReplicaError::Length`]; with [`ApplyPolicy::Keep`] and `residue`
+    /// [`ReplicaError::NothingReported`] if no update is remembered.
     pub fn include(&mut self, fragment: FragmentId, theta: &mut [f32]) -> Result<(), ReplicaError> {
         let segments = self.checked(fragment, theta)?;
         let values = match &self.reported[usize::from(fragment.0)] {
@@ -129,7 +132,7 @@ impl Replica {
                 values
             }
             Some(Reported::Position(position)) => {
-                // From the new end, so that a position that was just reported becomes Θ̂ to the bit.
+                // In this order of operations, a θ that has not moved since coding becomes exactly Θ̂.
                 let mut values = self.fragments.gather(fragment, theta);
                 let hat = self.fragments.gather(fragment, &self.hat);
                 let ends = position.iter().zip(hat);
@@ -147,16 +150,17 @@ impl Replica {
         Ok(())
     }
 
-    /// Sets `Θ̂ = nearest(Θ̂ + decode(body))` on `fragment`, see [`halves::nearest`], then θ by the policy:
+    /// Applies a change: sets `Θ̂ = nearest(Θ̂ + decode(body))` on `fragment`, see [`halves::nearest`], then θ by the
+    /// policy:
     /// - [`ApplyPolicy::Keep`]: `θ = Θ̂_new + (θ − Θ̂_old)`;
     /// - [`ApplyPolicy::Overwrite`]: `θ = Θ̂_new`;
     /// - [`ApplyPolicy::Blend`]: `θ = Θ̂_new + α (θ − Θ̂_old)`.
     ///
-    /// If the update coded last is part of this change, call [`Self::include`] first. With `residue` kept, a report
-    /// stays until then; otherwise this call drops it.
+    /// If this change includes the last coded update, call [`Self::include`] first. A remembered θ is dropped;
+    /// remembered progress stays.
     ///
     /// # Errors
-    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], [`ReplicaError::Body`].
+    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`] or [`ReplicaError::Body`].
     pub fn apply(
         &mut self,
         fragment: FragmentId,
@@ -175,13 +179,12 @@ impl Replica {
         Ok(())
     }
 
-    /// Replaces Θ̂ of `fragment` by `values`, `[fragment_len]`, in a new learner or in one that missed a version.
-    /// With `keep`, unmerged progress stays as in [`Self::apply`]. Otherwise `θ = Θ̂`, and the report is dropped.
-    /// Values are rounded as [`halves::nearest`] does; those of a syncer already are.
+    /// Replaces Θ̂ of `fragment` by `values`, `[fragment_len]`, rounded with [`halves::nearest`]. A learner needs this
+    /// when it joins and when it has missed a version. With `keep`, θ follows the policy as in [`Self::apply`].
+    /// Otherwise `θ = Θ̂`, and the last coded update is dropped.
     ///
     /// # Errors
-    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], and [`ReplicaError::NotFinite`] if a value is not
-    /// finite.
+    /// [`ReplicaError::Fragment`] or [`ReplicaError::Length`]; [`ReplicaError::NotFinite`] if a value is not finite.
     pub fn load(
         &mut self,
         fragment: FragmentId,
@@ -199,7 +202,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Sets Θ̂ of `fragment` to `values`, and adds `share` of the unmerged progress in θ.
+    /// Sets Θ̂ of `fragment` to `values`, and θ to Θ̂ plus `share` of the unmerged progress. `None` drops the progress
+    /// and the last coded update.
     fn take(&mut self, fragment: FragmentId, values: &[f32], share: Option<f32>, theta: &mut [f32]) {
         let mut start = 0;
         for segment in self.fragments.segments(fragment).unwrap_or_default() {
@@ -217,7 +221,7 @@ impl Replica {
             }
             hat.copy_from_slice(new);
         }
-        // A position is only valid with its Θ̂, while progress stays valid.
+        // A remembered θ is valid only with its Θ̂, while coded progress stays valid.
         self.reported[usize::from(fragment.0)]
             .take_if(|report| share.is_none() || matches!(report, Reported::Position(_)));
     }
@@ -229,7 +233,7 @@ impl Replica {
     }
 }
 
-/// Returns the share of unmerged progress that `policy` keeps, or `None` if it drops all.
+/// Returns the fraction of unmerged progress that `policy` keeps; `None` if it drops all progress.
 pub fn kept_share(policy: ApplyPolicy) -> Option<f32> {
     match policy {
         ApplyPolicy::Keep { .. } => Some(1.0),
@@ -238,10 +242,10 @@ pub fn kept_share(policy: ApplyPolicy) -> Option<f32> {
     }
 }
 
-/// Checks the number of values.
+/// Checks that two numbers of values are equal.
 ///
 /// # Errors
-/// [`ReplicaError::Length`].
+/// [`ReplicaError::Length`] if they differ.
 pub fn same_length(expected: usize, actual: usize) -> Result<(), ReplicaError> {
     if expected == actual { Ok(()) } else { Err(ReplicaError::Length { expected, actual }) }
 }
@@ -249,7 +253,7 @@ pub fn same_length(expected: usize, actual: usize) -> Result<(), ReplicaError> {
 /// Checks that all `values` of `fragment` are finite.
 ///
 /// # Errors
-/// [`ReplicaError::NotFinite`] with the first value that is not.
+/// [`ReplicaError::NotFinite`] with the index of the first value that is not finite.
 pub fn all_finite(fragment: FragmentId, values: &[f32]) -> Result<(), ReplicaError> {
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(()),
@@ -259,7 +263,7 @@ pub fn all_finite(fragment: FragmentId, values: &[f32]) -> Result<(), ReplicaErr
 
 #[cfg(test)]
 mod tests {
-    //! Tests of a learner's Θ̂: the updates that it codes, and the progress that it keeps.
+    //! Tests of the coded updates, and of θ after changes.
 
     use std::num::NonZeroU16;
 
@@ -286,7 +290,7 @@ mod tests {
         Arc::new(Fragments::plan(&Layout::new(tensors).unwrap(), NonZeroU16::new(count).unwrap()))
     }
 
-    /// Applies a change that does or does not include the last coded update.
+    /// Applies a change. `included` is true if it includes the last coded update.
     fn apply(
         replica: &mut Replica,
         p: FragmentId,
@@ -300,7 +304,7 @@ mod tests {
         replica.apply(p, body, theta)
     }
 
-    /// Loads a whole Θ̂ that does or does not include it.
+    /// Loads a whole Θ̂. `included` is true if it includes the last coded update.
     fn load(
         replica: &mut Replica,
         p: FragmentId,
@@ -315,7 +319,7 @@ mod tests {
         replica.load(p, values, keep, theta)
     }
 
-    /// Creates a replica of one value, with Θ̂ = 10.
+    /// Creates a replica with one parameter and Θ̂ = 10, and its θ.
     fn single(policy: ApplyPolicy, code: Code) -> (Replica, Vec<f32>) {
         let tensor = Tensor { name: "w".into(), rows: 1, cols: 1, merge: MergeClass::Mean };
         let layout = Layout::new(vec![tensor]).unwrap();
@@ -327,7 +331,7 @@ mod tests {
         (replica, theta)
     }
 
-    /// The learner reports θ = 8, trains on to 7, and gets Θ̂ = 9; `expected` is θ after that.
+    /// Checks θ of a learner that codes an update at θ = 8, trains to θ = 7, and gets Θ̂ = 9.
     fn check(policy: ApplyPolicy, included: bool, expected: f32) {
         let (mut replica, mut theta) = single(policy, Code::F32);
         theta[0] = 8.0;
@@ -354,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_what_rounding_took_if_asked() {
+    fn residue_is_kept_if_the_policy_says_so() {
         // Two values share a scale, so that the smaller is rounded to 0.
         let theta_after = |policy| {
             let tensor = Tensor { name: "w".into(), rows: 1, cols: 2, merge: MergeClass::Mean };
@@ -376,10 +380,10 @@ mod tests {
         assert_eq!(theta_after(RESIDUE), [-7.0, -0.25]);
     }
 
-    /// Progress of 2 is reported at Θ̂ = 10 with θ = 8. While it is on its way, the learner trains on and receives
-    /// other changes.
+    /// Goal: coded progress stays valid through other changes. It is coded at Θ̂ = 10 and θ = 8; then the learner
+    /// trains further and applies changes that do not include it.
     #[test]
-    fn an_update_outlasts_other_changes() {
+    fn coded_progress_stays_valid_through_other_changes() {
         let (mut replica, mut theta) = single(RESIDUE, Code::F32);
         let change = |by: f32| by.to_le_bytes();
         theta[0] = 8.0;
@@ -403,7 +407,7 @@ mod tests {
         assert_eq!(again, Err(ReplicaError::NothingReported { fragment: P0 }));
     }
 
-    /// Goal: a learner that fetches Θ̂ may learn only afterwards that its update is part of it.
+    /// Goal: a learner may load a Θ̂ before it knows that this Θ̂ includes its update.
     #[test]
     fn an_update_may_be_included_after_its_change() {
         let (mut replica, mut theta) = single(RESIDUE, Code::F32);
@@ -416,9 +420,9 @@ mod tests {
         assert_eq!(replica.include(P0, &mut theta), Err(ReplicaError::NothingReported { fragment: P0 }));
     }
 
-    /// A position is valid for the next change only, and so is progress that is dropped.
+    /// Goal: a remembered θ is dropped with the next change, and a remembered update with dropped progress.
     #[test]
-    fn a_report_that_no_longer_fits_is_forgotten() {
+    fn invalid_updates_are_dropped() {
         for policy in [KEEP, ApplyPolicy::Blend { alpha: 0.5 }] {
             let (mut replica, mut theta) = single(policy, Code::F32);
             theta[0] = 8.0;
@@ -436,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_fits_in_16_bits() {
+    fn theta_hat_fits_in_16_bits() {
         let (mut replica, mut theta) = single(RESIDUE, Code::F32);
         load(&mut replica, P0, &[10.001], false, false, &mut theta).unwrap();
         assert_eq!((replica.hat()[0], theta[0]), (10.0, 10.0));
@@ -446,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joiner_takes_all() {
+    fn load_without_keep_replaces_theta() {
         let (mut replica, mut theta) = single(KEEP, Code::F32);
         theta[0] = 8.0;
         load(&mut replica, P0, &[5.0], false, false, &mut theta).unwrap();
@@ -454,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_and_changes_nothing() {
+    fn errors_leave_the_replica_unchanged() {
         let (replica, theta) = single(RESIDUE, Code::F32);
         type Act<'a> = &'a dyn Fn(&mut Replica, &mut Vec<f32>) -> Result<(), ReplicaError>;
         let check = |expected: ReplicaError, act: Act| {
@@ -482,7 +486,7 @@ mod tests {
         }
     }
 
-    /// A syncer with two learners, some of which are merged in each round.
+    /// Merge state of each fragment, and learners of which some are merged in each round.
     struct World {
         fragments: Arc<Fragments>,
         codec: Codec,
@@ -508,7 +512,7 @@ mod tests {
             Self { fragments, codec, outer, states, learners, seed }
         }
 
-        /// Returns a multiple of 2⁻⁸ of at most 1/16 in size.
+        /// Returns a pseudo-random multiple of 2⁻⁸ with a magnitude of at most 1/16.
         fn noise(&mut self) -> f32 {
             self.seed =
                 self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -523,7 +527,8 @@ mod tests {
             }
         }
 
-        /// Trains, reports, trains on, merges the updates of the learners in `included`, and applies the change.
+        /// Trains all learners, codes their updates, trains further if `train_on`, merges the updates of learners that
+        /// are true in `included`, and applies the change.
         fn round(&mut self, fragment: FragmentId, included: &[bool], train_on: bool) {
             self.train();
             let (codec, segments) = (self.codec, self.fragments.segments(fragment).unwrap().to_vec());
@@ -567,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn alone_with_full_steps_a_learner_is_the_master() {
+    fn single_learner_with_full_outer_steps_equals_theta() {
         for policy in [KEEP, RESIDUE, ApplyPolicy::Overwrite, ApplyPolicy::Blend { alpha: 0.5 }] {
             // All values are multiples of 2⁻⁸ below 2³, so no sum is rounded, not even to 16 bits.
             let mut world = World::new(1, policy, Code::F32, OuterSpec { lr: 1.0, momentum: 0.0 }, 1);

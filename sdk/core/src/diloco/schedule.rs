@@ -1,7 +1,7 @@
-//! Order and time of rounds, and the learners that each one asks.
+//! Schedule of rounds: their order, their launch times, and the learners that they invite.
 //!
-//! [`Schedule`] owns the order and the numbers of the rounds of all fragments, the measured times that pace them, and
-//! the owner's orders to pause or finish. It does not depend on connections, parameters or leases.
+//! [`Schedule`] owns the order and the numbers of the rounds of all fragments, the measured times on which launch times
+//! depend, and the owner's orders to pause or finish. It does not depend on connections, parameters or leases.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::speed::average;
 use super::{Launch, Timing};
 use crate::wire::{FragmentId, LearnerId, Millis, Round};
 
-/// The number of a run's first round.
+/// Number of a run's first round.
 const FIRST_ROUND: u64 = 1;
 
 /// Settings of the schedule of a run.
@@ -21,69 +21,70 @@ pub struct ScheduleTerms {
     pub sync_every: u32,
     /// τ, the largest number of rounds in flight.
     pub rounds_in_flight: u32,
-    /// Live learners that the first round of a run needs.
+    /// Number of live learners that the first round of a run needs.
     pub learners_start: u32,
-    /// Learners invited to one round; of more learners, a rotating sample is invited.
+    /// Maximum number of learners invited to one round. If more are live, a rotating sample is invited.
     pub cohort_max: u32,
 }
 
-/// Present facts on which the schedule depends.
+/// Current facts on which the next launch depends.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic {
-    /// Fragments with a round in flight.
+    /// Number of fragments with a round in flight.
     pub in_flight: usize,
-    /// Whether [`Schedule::next_fragment`] is one of them.
+    /// Whether [`Schedule::next_fragment`] has a round in flight.
     pub is_next_busy: bool,
-    /// Learners that take part in rounds.
+    /// Number of learners that take part in rounds.
     pub live: usize,
-    /// Whether any of them reported its step time.
+    /// Whether the step time of any live learner is known.
     pub is_measured: bool,
-    /// Whether answers wait for a round on any fragment.
+    /// Whether updates wait for a round on any fragment.
     pub is_answered: bool,
 }
 
 /// State of a schedule that outlives the process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Turn {
-    /// Measured times.
+    /// Moving averages of measured times.
     pub timing: Timing,
     /// Number of the next round, and of the version that it produces.
     pub next_round: u64,
     /// Fragment of the next round.
     pub next_fragment: FragmentId,
-    /// Rounds that produced a version.
+    /// Number of merged rounds.
     pub rounds_merged: u64,
-    /// Rounds that ended without a version.
+    /// Number of rounds that ended without a version.
     pub rounds_abandoned: u64,
-    /// Whether the owner has paused the run. If so, no round is launched and no window leased.
+    /// Whether the owner has paused the run. If so, no round is launched and no text is leased.
     pub is_held: bool,
-    /// Whether the final collection has begun. If so, no learner is admitted.
+    /// Whether the last rounds of the run have begun. If so, no learner is admitted.
     pub is_ending: bool,
-    /// Whether the run has ended for good. All learners were sent home, and none is admitted.
+    /// Whether the run is over: all connections are closed, and no learner is admitted.
     pub is_over: bool,
 }
 
-/// Order of the rounds of a run.
+/// State machine of the order and the times of rounds.
 #[derive(Debug)]
 pub struct Schedule {
     terms: ScheduleTerms,
     turn: Turn,
     /// Time of the last launch.
     launched: Option<Millis>,
+    /// State of the last rounds; `None` before [`Self::finish`].
     ending: Option<Ending>,
-    /// Whether decisions cannot be stored at present.
+    /// Whether decisions cannot be stored now.
     is_stalled: bool,
 }
 
-/// Final collection, before all learners are sent home.
+/// Last rounds of a run.
 #[derive(Debug)]
 struct Ending {
-    /// Fragments without a last round so far.
+    /// Fragments whose last round was not launched yet.
     todo: Vec<FragmentId>,
 }
 
 impl Default for Turn {
-    /// State at the start of a run.
+    /// Returns the state at the start of a run.
     fn default() -> Self {
         Self {
             timing: Timing::default(),
@@ -99,12 +100,12 @@ impl Default for Turn {
 }
 
 impl Turn {
-    /// Returns the state with round numbers from a fresh range, so that no version names two contents: merges after
-    /// the snapshot are lost.
+    /// Returns the state with round numbers from a fresh range. Merges after a snapshot may be lost, and their version
+    /// numbers must not be used for other parameters.
     ///
     /// The upper 32 bits of a round number are the run's incarnation, 0 at first. After a restart it is
-    /// `max(previous + 1, started_s)`, where `started_s` is the start time of the process in seconds since 1970. So
-    /// two restarts from one old snapshot get different incarnations.
+    /// `max(previous + 1, started_s)`, where `started_s` is the Unix time at which the process started, in seconds. Two
+    /// restarts from the same snapshot therefore get different incarnations.
     #[must_use]
     pub(crate) fn after_restart(self, started_s: u32) -> Self {
         let previous = u32::try_from(self.next_round >> 32).expect("32 bits are left");
@@ -113,7 +114,7 @@ impl Turn {
 }
 
 impl Schedule {
-    /// Creates the schedule of a run from its state. A final collection that had begun goes on.
+    /// Creates the schedule of a run from its state. If last rounds had begun, they begin again.
     #[must_use]
     pub(crate) fn new(terms: ScheduleTerms, turn: Turn) -> Self {
         let mut schedule = Self { terms, turn, launched: None, ending: None, is_stalled: false };
@@ -123,12 +124,12 @@ impl Schedule {
         schedule
     }
 
-    /// Sets the largest number of rounds in flight.
+    /// Sets τ, the largest number of rounds in flight.
     pub(crate) fn retune(&mut self, rounds_in_flight: u32) {
         self.terms.rounds_in_flight = rounds_in_flight;
     }
 
-    /// Sets the largest number of learners in one round.
+    /// Sets the maximum number of learners invited to one round.
     pub(crate) fn limit(&mut self, cohort_max: u32) {
         self.terms.cohort_max = cohort_max;
     }
@@ -139,13 +140,13 @@ impl Schedule {
         &self.turn
     }
 
-    /// Reserves the number of a round outside the schedule.
+    /// Takes the next round number for a round outside the schedule, such as a rollback.
     pub fn take_round(&mut self) -> Round {
         self.turn.next_round += 1;
         Round(self.turn.next_round - 1)
     }
 
-    /// Returns the measured times.
+    /// Returns the moving averages of measured times.
     #[must_use]
     pub(crate) fn timing(&self) -> &Timing {
         &self.turn.timing
@@ -163,32 +164,32 @@ impl Schedule {
         self.turn.is_held
     }
 
-    /// Returns true if no round is launched and no window leased: the owner has paused the run, or decisions cannot
-    /// be stored.
+    /// Returns true if no text is leased and no round is launched, because the owner has paused the run or decisions
+    /// cannot be stored.
     #[must_use]
     pub(crate) fn is_still(&self) -> bool {
         self.is_held() || self.is_stalled
     }
 
-    /// Sets whether decisions cannot be stored. If so, no round is launched, not even a last one.
+    /// Sets whether decisions cannot be stored. If so, no round is launched, not even a last round.
     pub(crate) fn stall(&mut self, is_stalled: bool) {
         self.is_stalled = is_stalled;
     }
 
-    /// Returns true if the final collection has begun or is over.
+    /// Returns true if the last rounds have begun or the run is over.
     #[must_use]
     pub(crate) fn is_ending(&self) -> bool {
         self.turn.is_ending || self.is_over()
     }
 
-    /// Returns true if [`Self::last`] and [`Self::end`] may send all learners home at once: the final collection has
-    /// begun, and no round is in flight. A process that resumes one finds no learner to collect from.
+    /// Returns true if [`Self::last`] and [`Self::end`] may end the run at once: the last rounds have begun, and
+    /// `is_idle`, so that no round is in flight. A process that resumes such a run has no learner to wait for.
     #[must_use]
     pub(crate) fn may_end(&self, is_idle: bool) -> bool {
         self.ending.is_some() && is_idle && !self.is_stalled && !self.is_over()
     }
 
-    /// Returns true if all learners were sent home.
+    /// Returns true if the run is over.
     #[must_use]
     pub(crate) fn is_over(&self) -> bool {
         self.turn.is_over
@@ -199,7 +200,7 @@ impl Schedule {
         std::mem::replace(&mut self.turn.is_held, is_held) != is_held
     }
 
-    /// Begins the final collection: from now on only the last round of each fragment is launched.
+    /// Begins the end of the run: from now on only the last round of each fragment is launched.
     pub(crate) fn finish(&mut self) {
         self.turn.is_ending = true;
         if !self.is_over() {
@@ -208,23 +209,23 @@ impl Schedule {
         }
     }
 
-    /// Records that another process has finished the last round of `fragment`, in a run that ends.
+    /// Records that another process has ended the last round of `fragment`.
     pub(crate) fn close(&mut self, fragment: FragmentId) {
         if let Some(ending) = &mut self.ending {
             ending.todo.retain(|todo| *todo != fragment);
         }
     }
 
-    /// Returns the time at which the next round may be launched; `None` if only a new input can allow it.
+    /// Returns the time at which the next round may be launched; `None` if the launch must first wait for an input.
     ///
-    /// At most τ rounds are in flight, at least `H · ξ_step / P` apart.
+    /// At most τ rounds are in flight, and launches are at least `H · ξ_step / P` apart.
     #[must_use]
     pub(crate) fn launch_at(&self, traffic: &Traffic) -> Option<Millis> {
-        // Once a run has begun, a single learner carries it on, also after a restart.
+        // Once a run has begun, a single learner is enough, also after a restart.
         let has_begun = self.turn.next_round != FIRST_ROUND;
         let needed = if has_begun { 1 } else { self.terms.learners_start.max(1) as usize };
         let is_full = traffic.in_flight >= self.terms.rounds_in_flight.max(1) as usize;
-        // Pending updates of learners that left are merged, too, even if no learner is connected.
+        // Waiting updates are merged even if all learners have left.
         let is_left = traffic.live == 0 && traffic.is_answered && self.timing().step_ms > 0.0;
         let too_few = !is_left && (traffic.live < needed || !traffic.is_measured);
         if self.is_ending() || self.is_still() || is_full || traffic.is_next_busy || too_few {
@@ -234,8 +235,8 @@ impl Schedule {
         Some(launched.after(self.floor_ms().ceil() as u64))
     }
 
-    /// Returns the expected time of the next round on `fragment`, if nothing delays a launch; `None` before the first
-    /// launch.
+    /// Returns the time of the next round on `fragment` if no launch is delayed; `None` before the first launch, while
+    /// the run is paused or stalled, and at its end.
     #[must_use]
     pub(crate) fn expected(&self, fragment: FragmentId) -> Option<Millis> {
         let launched = self.launched.filter(|_| !self.is_ending() && !self.is_still())?;
@@ -243,21 +244,21 @@ impl Schedule {
         Some(launched.after((self.floor_ms() * f64::from(ahead + 1)) as u64))
     }
 
-    /// Returns the answer time in milliseconds above which a learner is asked ahead of the round. A round may last
-    /// this long without delaying a launch.
+    /// Returns the answer time above which a learner is asked ahead of the round, in milliseconds. It is the time that
+    /// a round may last without delaying a launch.
     #[must_use]
     pub(crate) fn in_time_ms(&self) -> f64 {
         f64::from(self.terms.rounds_in_flight) * self.timing().launch_ms
     }
 
-    /// Returns `H · ξ_step / P`, in milliseconds.
+    /// Returns the minimum time between launches, `H · ξ_step / P`, in milliseconds.
     fn floor_ms(&self) -> f64 {
         let ScheduleTerms { sync_every, fragments, .. } = self.terms;
         f64::from(sync_every) * self.timing().step_ms / f64::from(fragments)
     }
 
-    /// Launches the next round; to be called at [`Self::launch_at`]. `live` are the learners that take part in
-    /// rounds, and `answers` returns true for those that answer when they are asked.
+    /// Launches the next round. Call it at [`Self::launch_at`]. `live` are the learners that take part in rounds, and
+    /// `answers` returns true for those that answer requests.
     pub(crate) fn next(
         &mut self,
         now: Millis,
@@ -271,7 +272,8 @@ impl Schedule {
         self.launch(now, fragment, invited, None)
     }
 
-    /// Launches the last round of each fragment without a round in flight, once a run ends.
+    /// Launches the last round of each idle fragment, if the end of the run has begun. `is_busy` returns true for
+    /// fragments with a round in flight, `is_answered` for those with waiting updates.
     pub(crate) fn last(
         &mut self,
         now: Millis,
@@ -284,7 +286,7 @@ impl Schedule {
             return Vec::new();
         };
         if live.is_empty() {
-            // No learner can send an update any more.
+            // Without learners, only waiting updates can still be merged.
             ending.todo.retain(|fragment| is_busy(fragment) || is_answered(fragment));
         }
         let (todo, free): (Vec<_>, Vec<_>) = std::mem::take(&mut ending.todo).into_iter().partition(is_busy);
@@ -294,8 +296,8 @@ impl Schedule {
         free.into_iter().map(last).collect()
     }
 
-    /// Returns true if all learners may be sent home now, once in the life of a run. `is_idle`: no round is in
-    /// flight.
+    /// Ends the run if its last rounds are over. Returns true once in the life of a run. `is_idle` is true if no round
+    /// is in flight.
     pub(crate) fn end(&mut self, is_idle: bool) -> bool {
         let is_done = self.ending.as_ref().is_some_and(|ending| is_idle && ending.todo.is_empty());
         is_done && !std::mem::replace(&mut self.turn.is_over, true)
@@ -308,7 +310,7 @@ impl Schedule {
         self.turn.timing.launch_ms = step_ms * steps.max(1.0);
     }
 
-    /// Records that an update came `after_ms` after the question.
+    /// Records that an update arrived `after_ms` after the request.
     pub(crate) fn note_answer(&mut self, after_ms: u64) {
         let timing = &mut self.turn.timing;
         timing.answer_ms = average(timing.answer_ms, after_ms as f64);
@@ -346,10 +348,12 @@ impl Schedule {
     }
 }
 
-/// Returns the live learners, or a sample of `cohort_max`. The sample moves on with each `turn` of all fragments: if
-/// it moved with each round, it could ask the same learners for the same fragment every time. Learners that have not
-/// answered get a quarter of the seats and all unused ones. So learners that train are asked, however many do not
-/// answer.
+/// Returns the learners to invite to a round: all in `live`, or a sample of `cohort_max`. `turn` is the number of
+/// passes over all fragments so far.
+///
+/// The sample rotates with each turn. If it rotated with each round, it could invite the same learners to the same
+/// fragment in every turn. A quarter of the sample, and more if others are too few, is for learners that do not answer
+/// requests. Any number of these therefore cannot exclude learners that train.
 pub(crate) fn cohort(
     live: &BTreeSet<LearnerId>,
     cohort_max: u32,
@@ -358,17 +362,17 @@ pub(crate) fn cohort(
 ) -> BTreeSet<LearnerId> {
     let size = (cohort_max.max(1) as usize).min(live.len());
     let (known, mute): (Vec<_>, Vec<_>) = live.iter().copied().partition(|&learner| answers(learner));
-    // With fewer than four seats, a quarter is one seat in some turns.
+    // If `size` is below four, a quarter is one learner in some turns and none in others.
     let quarter = (size + (turn % 4) as usize) / 4;
     let mute_seats = mute.len().min(quarter.max(size.saturating_sub(known.len())));
     let seats = size - mute_seats;
-    // The quarter has a period of its own, which must differ from that of the sample.
+    // The quarter repeats with a period of four turns, so this sample must not depend on `turn` modulo four.
     let known = known.iter().cycle().skip((turn as usize).wrapping_mul(seats) % known.len().max(1));
     let mute = mute.iter().cycle().skip((scatter(turn) % mute.len().max(1) as u64) as usize);
     known.take(seats).chain(mute.take(mute_seats)).copied().collect()
 }
 
-/// Returns a pseudo-random number for `turn`: the upper bits of Knuth's multiplicative hash.
+/// Returns a pseudo-random number for `turn`: the upper 32 bits of Knuth's multiplicative hash.
 fn scatter(turn: u64) -> u64 {
     turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
@@ -395,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_round_waits_for_enough_who_are_measured() {
+    fn first_round_waits_for_measured_learners() {
         let schedule = schedule();
         assert_eq!(schedule.launch_at(&QUIET), Some(Millis(0)));
         assert_eq!(schedule.launch_at(&Traffic { live: 1, ..QUIET }), None);
@@ -403,12 +407,12 @@ mod tests {
     }
 
     #[test]
-    fn launches_are_a_floor_apart_and_few_are_in_flight() {
+    fn launches_keep_their_distance_and_rounds_in_flight_are_limited() {
         let mut schedule = schedule();
         schedule.note_step(10.0);
         let first = schedule.next(Millis(100), &learners([1, 2]), |_| true);
         assert_eq!((first.round, first.fragment, first.last_of), (Round(1), FragmentId(0), None));
-        // H · ξ_step / P = 6 · 10 / 3; a run that has begun goes on with one learner.
+        // H · ξ_step / P = 6 · 10 / 3 ms, and a run that has begun needs only one learner.
         let one = Traffic { in_flight: 1, live: 1, ..QUIET };
         assert_eq!(schedule.launch_at(&one), Some(Millis(120)));
         assert_eq!(schedule.launch_at(&Traffic { in_flight: 2, ..one }), None);
@@ -419,21 +423,21 @@ mod tests {
     }
 
     #[test]
-    fn a_cohort_is_a_sample_that_moves_on_each_turn() {
+    fn cohort_rotates_with_each_turn() {
         let mut schedule = schedule();
         let everyone = learners(1..=4);
         let asked = |schedule: &mut Schedule| schedule.next(Millis(0), &everyone, |_| true).invited;
         let first: Vec<_> = (0..3).map(|_| asked(&mut schedule)).collect();
         let second: Vec<_> = (0..3).map(|_| asked(&mut schedule)).collect();
         assert!(first.iter().chain(&second).all(|invited| invited.len() == 2));
-        // Round 1 and 2 belong to turn 0, 3 to 5 to turn 1: each turn moves on by two.
+        // Rounds 1 and 2 belong to turn 0, rounds 3 to 5 to turn 1. The sample moves by two learners per turn.
         assert_eq!(first[1], learners([1, 2]));
         assert_eq!(second[0], learners([3, 4]));
     }
 
-    /// Goal: many ready learners that never answer keep no training learner out of a round, and still get their chance.
+    /// Goal: live learners that never answer exclude no training learner from a round, and are still invited at times.
     #[test]
-    fn who_answers_is_asked_however_many_do_not() {
+    fn answering_learners_are_invited_despite_many_that_do_not_answer() {
         let mut schedule = Schedule::new(ScheduleTerms { cohort_max: 8, ..TERMS }, Turn::default());
         let everyone = learners(1..=1_004);
         let honest = learners([7, 501, 502, 1_004]);
@@ -449,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_run_launches_nothing() {
+    fn paused_run_launches_no_round() {
         let mut schedule = schedule();
         assert!(schedule.hold(true));
         assert!(!schedule.hold(true), "that is no news");
@@ -459,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ending_run_asks_everyone_once_on_each_fragment() {
+    fn ending_run_launches_one_last_round_per_fragment() {
         let mut schedule = schedule();
         schedule.finish();
         assert_eq!(schedule.launch_at(&QUIET), None);
@@ -475,7 +479,7 @@ mod tests {
         assert!(schedule.end(true));
         assert!(!schedule.end(true), "it says so once");
 
-        // A later process that continues from here does not repeat it or begin another last round.
+        // A later process that resumes from here neither ends the run again nor launches another last round.
         let mut later = Schedule::new(schedule.terms, *schedule.turn());
         later.finish();
         assert!(later.is_over() && later.is_ending() && !later.end(true));
@@ -483,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ending_run_without_learners_waits_only_for_what_is_under_way() {
+    fn ending_run_without_learners_waits_only_for_rounds_in_flight() {
         let mut schedule = schedule();
         schedule.finish();
         assert_eq!(schedule.last(Millis(0), |fragment| fragment.0 == 1, none, &learners([])), []);
@@ -492,9 +496,9 @@ mod tests {
         assert!(schedule.end(true));
     }
 
-    /// Goal: pending updates of learners that left are merged without any connected learner.
+    /// Goal: waiting updates of learners that left are merged without any connected learner.
     #[test]
-    fn what_was_handed_in_is_merged_without_learners() {
+    fn waiting_updates_are_merged_without_learners() {
         let mut schedule = schedule();
         let left = Traffic { live: 0, is_measured: false, is_answered: true, ..QUIET };
         assert_eq!(schedule.launch_at(&left), None, "nobody ever said how long a step takes");
@@ -508,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_round_on_each_fragment_is_foreseen() {
+    fn expected_time_of_the_next_round_on_each_fragment() {
         let mut schedule = schedule();
         schedule.note_step(10.0);
         assert_eq!(schedule.expected(FragmentId(0)), None);
@@ -536,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_after_a_restart_are_new() {
+    fn round_numbers_after_a_restart_are_new() {
         let mut schedule = schedule();
         (0..5).for_each(|_| drop(schedule.next(Millis(0), &learners([1]), |_| true)));
         let mut again = Schedule::new(TERMS, schedule.turn().after_restart(0));
@@ -545,14 +549,14 @@ mod tests {
         assert_eq!(again.turn().after_restart(1).next_round, 2 << 32);
     }
 
-    /// Goal: two restarts from one old snapshot, after a newer one was damaged, give no name twice.
+    /// Goal: two restarts from the same snapshot use different round numbers.
     #[test]
-    fn two_restarts_from_one_snapshot_have_numbers_of_their_own() {
+    fn restarts_from_one_snapshot_use_different_numbers() {
         let snapshot = Turn { next_round: (1_795_000_000 << 32) + 77, ..Turn::default() };
         let restarts =
             [1_795_354_000, 1_795_354_001].map(|started_s| snapshot.after_restart(started_s).next_round);
         assert_eq!(restarts, [1_795_354_000 << 32, 1_795_354_001 << 32]);
-        // A clock that was set back.
+        // The clock was set back.
         assert_eq!(snapshot.after_restart(0).next_round, 1_795_000_001 << 32);
     }
 }

@@ -1,12 +1,12 @@
-//! Storage of a run's tape, independent of the medium: a server's disk or a simulated one.
+//! Storage of a run's tape, independent of the medium: a server's disk or a simulated disk.
 //!
 //! | type | concept |
 //! |---|---|
-//! | [`Gate`] | output that waits until earlier decisions are stored |
-//! | [`Held`] | write order of bodies and rows, several decisions at once |
-//! | [`Tape`], [`Blobs`] | interface of the medium: rows in one place, bodies in another |
-//! | [`Links`] | checksum of a row and of all before it |
-//! | [`Taking`] | snapshot that is taken while merges go on |
+//! | [`Gate`] | queue of output that waits until earlier decisions are stored |
+//! | [`Held`] | writer of batches, which stores bodies before the rows that refer to them |
+//! | [`Tape`], [`Blobs`] | interfaces of the medium: one for rows, one for bodies |
+//! | [`Links`] | check of the chained checksums of rows |
+//! | [`Taking`] | snapshot in progress while merges continue |
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,30 +20,30 @@ use sha2::{Digest, Sha256};
 /// One decision on the tape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Number: 1, 2, 3 …, without gaps.
+    /// Sequence number of the row, from 1 without gaps.
     pub seq: u64,
-    /// Time of the decision by the machine's clock, in milliseconds since 1970.
+    /// Unix time of the decision by the machine's clock, in milliseconds.
     pub at_ms: u64,
     /// The decision.
     pub entry: Entry,
-    /// Location of the bodies of a merge.
+    /// Location of the bodies of a merge or a rollback; `None` for other entries.
     pub place: Option<Place>,
 }
 
-/// Start of the bodies of a merge, which are stored one after another in the order of its parts.
+/// Location of the first body of a merge or a rollback. The other bodies follow it, in the order of the merge's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Number of the file.
+    /// Number of the file of bodies.
     pub segment: u32,
-    /// Offset of the first byte, which belongs to the length of the first body.
+    /// Offset in that file, in bytes. The length of the first body is stored there, before the body.
     pub offset: u64,
 }
 
-/// Checksum of a row and of all before it: the first half of a SHA-256.
+/// Checksum of a row and of all rows before it: the first 16 bytes of a SHA-256.
 pub type Chain = [u8; 16];
 
-/// Returns the checksum of a row that follows a row with checksum `before` (zeros for the first). `data` is its entry
-/// in stored form.
+/// Returns the checksum of a row. `before` is the checksum of the previous row, zeros if there is none; `data` is the
+/// row's entry in stored form.
 #[must_use]
 pub fn link(before: &Chain, seq: u64, at_ms: u64, data: &[u8], place: Option<Place>) -> Chain {
     let mut sha = Sha256::new();
@@ -61,7 +61,7 @@ pub fn link(before: &Chain, seq: u64, at_ms: u64, data: &[u8], place: Option<Pla
     chain
 }
 
-/// A row that differs from what was written.
+/// Error for a row that is missing or differs from the written one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("row {seq} is damaged: {why}")]
 pub struct RowDamage {
@@ -71,27 +71,27 @@ pub struct RowDamage {
     pub why: String,
 }
 
-/// Reads rows in order, and detects changed, lost or misplaced ones.
+/// Check of rows in reading order that detects changed, lost or misplaced rows.
 #[derive(Clone, Debug)]
 pub struct Links {
-    /// Row after which reading begins.
+    /// Sequence number after which the replay begins.
     after: u64,
-    /// Number and checksum of the previous row.
+    /// Sequence number and checksum of the previous row; `None` before the first row of an incomplete tape.
     before: Option<(u64, Chain)>,
 }
 
 impl Links {
-    /// Creates a reader of the rows after `seq`. Unless that is 0, row `seq` must be read first, as the start of the
-    /// chain.
+    /// Creates a check for a replay of the rows after `seq`. Reading may begin with any stored row up to `seq`, or with
+    /// row 1 if `seq` is 0.
     #[must_use]
     pub fn after(seq: u64) -> Self {
         Self { after: seq, before: (seq == 0).then(|| (0, Chain::default())) }
     }
 
-    /// Takes in the next row, which is stored with the checksum `chain`. Returns true if it comes after the start.
+    /// Checks the next row, whose stored checksum is `chain`. Returns true if the replay needs the row.
     ///
     /// # Errors
-    /// [`RowDamage`]: the row was changed, or rows before it are missing.
+    /// [`RowDamage`] if the row was changed, or if rows before it are missing.
     pub fn next(
         &mut self,
         seq: u64,
@@ -109,7 +109,7 @@ impl Links {
                 return damaged("it does not match its checksum".to_owned());
             }
             Some(_) => seq > self.after,
-            // The oldest remaining row has no predecessor to check against, and was replayed already.
+            // The oldest stored row has no predecessor to check against, and the snapshot includes it.
             None if seq > self.after => {
                 return damaged(format!("those between it and row {} are missing", self.after));
             }
@@ -119,10 +119,10 @@ impl Links {
         Ok(is_wanted)
     }
 
-    /// Checks that the tape did not end too early, once all rows were read.
+    /// Checks, after the last row, that the tape reaches the start of the replay.
     ///
     /// # Errors
-    /// [`RowDamage`]: the tape ends before the row at which reading was to begin.
+    /// [`RowDamage`] if the tape ends before that row.
     pub fn end(&self) -> Result<(), RowDamage> {
         if self.before.is_some_and(|(last, _)| last >= self.after) {
             return Ok(());
@@ -131,37 +131,38 @@ impl Links {
     }
 }
 
-/// Queue that delays output until all earlier decisions are stored. Output leaves in the order in which it came,
-/// except messages that reveal no decision.
+/// Queue that delays output until all earlier decisions are stored. Output leaves in order of arrival, except for
+/// messages that reveal no decision.
 #[derive(Debug)]
 pub struct Gate<T> {
-    /// Newest decision.
+    /// Sequence number of the newest decision.
     decided: u64,
-    /// Newest stored decision.
+    /// Sequence number of the newest stored decision.
     safe: u64,
+    /// Delayed outputs, each with the decision that must be stored first.
     waiting: VecDeque<(u64, T)>,
-    /// Number of delayed outputs that were released.
+    /// Number of delayed outputs that were released, which is also the index of the first one in `waiting`.
     out: u64,
-    /// Position of the newest delayed `Welcome` to each connection, in the same count…
+    /// Index of the newest delayed `Welcome` to each connection.
     welcomes: BTreeMap<ConnId, u64>,
-    /// …and of every delayed `Welcome`, in order.
+    /// Index and connection of every delayed `Welcome`, in ascending order.
     welcomed: VecDeque<(u64, ConnId)>,
-    /// Decision that made the version of each fragment, `[P]`.
+    /// Sequence number of the decision that made the version of each fragment, `[P]`.
     versions: Vec<u64>,
-    /// The owner's last decision to pause or resume the run.
-    word: u64,
+    /// Sequence number of the owner's last decision to pause or resume the run.
+    last_pause: u64,
 }
 
 impl<T> Gate<T> {
-    /// Creates a gate for a run of `fragments` fragments. Row `seq` is the newest decision, and stored.
+    /// Creates a gate for a run with `fragments` fragments, whose newest decision `seq` is stored.
     #[must_use]
     pub fn new(seq: u64, fragments: u16) -> Self {
         let versions = vec![seq; fragments.into()];
         let (waiting, welcomes, welcomed) = (VecDeque::new(), BTreeMap::new(), VecDeque::new());
-        Self { decided: seq, safe: seq, waiting, out: 0, welcomes, welcomed, versions, word: seq }
+        Self { decided: seq, safe: seq, waiting, out: 0, welcomes, welcomed, versions, last_pause: seq }
     }
 
-    /// Numbers `entry`, the next decision.
+    /// Registers `entry` as the next decision and returns its sequence number.
     pub fn decide(&mut self, entry: &Entry) -> u64 {
         self.decided += 1;
         match entry {
@@ -170,19 +171,19 @@ impl<T> Gate<T> {
                     *version = self.decided;
                 }
             }
-            Entry::Held { .. } => self.word = self.decided,
+            Entry::Held { .. } => self.last_pause = self.decided,
             _ => {}
         }
         self.decided
     }
 
-    /// Returns the newest decision.
+    /// Returns the sequence number of the newest decision.
     #[must_use]
     pub fn decided(&self) -> u64 {
         self.decided
     }
 
-    /// Returns true if the decision `seq` is stored.
+    /// Returns true if decision `seq` is stored.
     #[must_use]
     pub fn is_safe(&self, seq: u64) -> bool {
         seq <= self.safe
@@ -200,7 +201,7 @@ impl<T> Gate<T> {
         self.decided.saturating_sub(self.safe)
     }
 
-    /// Returns true if the version of `fragment` is stored, so that it may be served.
+    /// Returns true if the decision that made the current version of `fragment` is stored, so that it may be served.
     #[must_use]
     pub fn is_version_safe(&self, fragment: FragmentId) -> bool {
         self.versions.get(usize::from(fragment.0)).is_none_or(|&seq| self.is_safe(seq))
@@ -211,26 +212,28 @@ impl<T> Gate<T> {
         self.safe = self.safe.max(seq);
     }
 
-    /// Returns `said` if it may be sent at once. Otherwise queues it.
-    pub fn pass(&mut self, said: T) -> Option<T> {
+    /// Returns `output` if it may leave at once, otherwise queues it.
+    pub fn pass(&mut self, output: T) -> Option<T> {
         if self.waiting.is_empty() && self.is_all_safe() {
-            return Some(said);
+            return Some(output);
         }
-        self.waiting.push_back((self.decided, said));
+        self.waiting.push_back((self.decided, output));
         None
     }
 
-    /// Does the same for `said`, which is `message` to `conns`. A question, or the confirmation that an update
-    /// arrived, reveals no decision except that the owner lets the run go on, and waits for that one only. It does
-    /// not overtake a `Welcome`, whose state of the learner's updates is older than the question.
-    pub fn pass_message(&mut self, conns: &[ConnId], message: &Message, said: T) -> Option<T> {
-        let tells_little = matches!(message, Message::Collect { .. } | Message::UpdateReceived { .. });
+    /// Returns `output` if it may leave at once, otherwise queues it. `output` is `message` to `conns`.
+    ///
+    /// `Collect` and `UpdateReceived` reveal only that the run is not paused. They therefore wait for the last decision
+    /// to pause or resume alone. They do not overtake a `Welcome` on the same connection: it reports the fates of
+    /// updates from before the request.
+    pub fn pass_message(&mut self, conns: &[ConnId], message: &Message, output: T) -> Option<T> {
+        let reveals_only_pauses = matches!(message, Message::Collect { .. } | Message::UpdateReceived { .. });
         let is_welcomed = |conn: &ConnId| !self.welcomes.contains_key(conn);
-        if tells_little && self.is_safe(self.word) && conns.iter().all(is_welcomed) {
-            return Some(said);
+        if reveals_only_pauses && self.is_safe(self.last_pause) && conns.iter().all(is_welcomed) {
+            return Some(output);
         }
         let before = self.out + self.waiting.len() as u64;
-        let passed = self.pass(said);
+        let passed = self.pass(output);
         if passed.is_none() && matches!(message, Message::Welcome(_)) {
             self.welcomes.extend(conns.iter().map(|&conn| (conn, before)));
             self.welcomed.extend(conns.iter().map(|&conn| (before, conn)));
@@ -238,9 +241,9 @@ impl<T> Gate<T> {
         passed
     }
 
-    /// Returns the next output whose decisions are stored.
+    /// Removes and returns the next delayed output; `None` if it still waits for a decision.
     pub fn release(&mut self) -> Option<T> {
-        let (_, said) = self.waiting.pop_front_if(|(after, _)| *after <= self.safe)?;
+        let (_, output) = self.waiting.pop_front_if(|(after, _)| *after <= self.safe)?;
         self.out += 1;
         let out = self.out;
         while let Some((before, conn)) = self.welcomed.pop_front_if(|(before, _)| *before < out) {
@@ -248,31 +251,31 @@ impl<T> Gate<T> {
                 self.welcomes.remove(&conn);
             }
         }
-        Some(said)
+        Some(output)
     }
 }
 
 /// Jobs for the writer of a tape.
 #[derive(Clone, Debug)]
 pub enum TapeJob {
-    /// Bodies that are merged in this round, in order.
+    /// Store the bodies that this round merges, in the order of its parts.
     Bodies(Round, Vec<Arc<Vec<u8>>>),
-    /// A decision.
+    /// Store a decision.
     Row(Row),
-    /// No row before this one is needed for recovery.
+    /// Delete rows before this sequence number, which recovery no longer needs.
     Forget(u64),
 }
 
 /// Bodies of a round, and their location once they are written.
 type Merging = (Vec<Arc<Vec<u8>>>, Option<Place>);
 
-/// Bodies to which no stored row refers yet, and their locations once they are written.
+/// Bodies to which no stored row refers yet, by round.
 #[derive(Debug, Default)]
 pub struct Held(BTreeMap<Round, Merging>);
 
 impl Held {
-    /// Writes the bodies and rows of `batch`. No row is written before its bodies are stored. After an error the same
-    /// batch can be tried again.
+    /// Writes the bodies and rows of `batch`, each row after its bodies are stored. After an error, the same batch can
+    /// be written again.
     ///
     /// # Errors
     /// Errors of `store`.
@@ -322,54 +325,56 @@ impl Held {
     }
 }
 
-/// Stores the rows of a run, in order. Only one process may append at a time. A process that finds rows of another
-/// one returns an error and no longer leads the run. No clock decides that.
+/// Storage of a run's rows, in order. Only one process may append at a time: if another process has appended, an append
+/// fails and the caller no longer leads the run. This depends on no clock.
 pub trait Tape {
-    /// Reason for which a row cannot be stored.
+    /// Error of the medium.
     type Error;
 
-    /// Returns the newest stored row.
+    /// Returns the sequence number of the newest stored row.
     fn last(&self) -> u64;
 
-    /// Appends `rows`, which follow [`Self::last`], all or none. They are stored when this returns.
+    /// Appends all of `rows`, which follow [`Self::last`], or none. They are on disk when this returns.
     ///
     /// # Errors
-    /// Errors of the store.
+    /// Errors of the medium.
     fn append_rows(&mut self, rows: &[Row]) -> Result<(), Self::Error>;
 }
 
-/// Stores the bodies to which rows refer: the updates of learners. Bodies without a row do no harm.
+/// Storage of the bodies to which rows refer: updates of merges and results of rollbacks. Bodies without a row are
+/// ignored.
 pub trait Blobs {
-    /// Reason for which a body cannot be stored.
+    /// Error of the medium.
     type Error;
 
-    /// Appends `bodies` one after another. They are stored after [`Self::sync_bodies`]. After an error none of them
-    /// counts, and they can be appended again.
+    /// Appends `bodies` one after another and returns the location of the first. They are on disk only after
+    /// [`Self::sync_bodies`]. After an error, append all of them again.
     ///
     /// # Errors
-    /// Errors of the store.
+    /// Errors of the medium.
     fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Result<Place, Self::Error>;
 
-    /// Waits until all appended bodies are stored. After an error it is unknown which ones are, so none counts.
+    /// Waits until all appended bodies are on disk. After an error, append every body to which no row refers again.
     ///
     /// # Errors
-    /// Errors of the store.
+    /// Errors of the medium.
     fn sync_bodies(&mut self) -> Result<(), Self::Error>;
 }
 
-/// The books at one decision, and each fragment at its first rest after it.
+/// Snapshot in progress: the syncer's record at one decision, and the state of each fragment at the first moment after
+/// it at which the fragment was not being merged.
 #[derive(Debug)]
 pub struct Taking {
     seq: u64,
     record: SyncerRecord,
-    /// `[P]`
+    /// State of each fragment, `[P]`; `None` until it is known.
     states: Vec<Option<FragmentState>>,
-    /// Newest row in any of the fragments: everything in a snapshot must be on the tape, too.
+    /// Newest row that any of the states includes. The tape must have it before the snapshot is written.
     newest: u64,
 }
 
 impl Taking {
-    /// Begins a snapshot after row `decided`, the newest one.
+    /// Begins a snapshot after row `decided`, the newest row.
     #[must_use]
     pub fn begin(syncer: &Syncer, decided: u64) -> Self {
         let states = vec![None; syncer.fragments().count().into()];
@@ -378,7 +383,7 @@ impl Taking {
         taking
     }
 
-    /// Adds the fragments that are at rest now; `decided` is the newest row.
+    /// Adds the state of each missing fragment that is not being merged now; `decided` is the newest row.
     pub fn step(&mut self, syncer: &Syncer, decided: u64) {
         for (state, kept) in syncer.rests().zip(&mut self.states) {
             if let Some(state) = state.filter(|_| kept.is_none()) {
@@ -388,13 +393,13 @@ impl Taking {
         }
     }
 
-    /// Returns true if the snapshot may be written: it has every fragment, and all its decisions are on the tape.
+    /// Returns true if the snapshot may be written: it has every fragment, and the tape has all its decisions.
     #[must_use]
     pub fn is_ready<T>(&self, gate: &Gate<T>) -> bool {
         self.states.iter().all(Option::is_some) && gate.is_safe(self.newest)
     }
 
-    /// Returns the last row in the books, the books, and the fragments, `[P]` once it is ready.
+    /// Returns the newest row that the record includes, the record, and the fragment states, `[P]` once it is ready.
     #[must_use]
     pub fn into_parts(self) -> (u64, SyncerRecord, Vec<FragmentState>) {
         (self.seq, self.record, self.states.into_iter().flatten().collect())
@@ -409,7 +414,7 @@ mod tests {
     const SOME: Entry = Entry::Finishing;
 
     #[test]
-    fn nothing_overtakes_a_decision_that_is_not_safe() {
+    fn output_waits_until_earlier_decisions_are_stored() {
         let mut gate = Gate::new(7, 1);
         assert_eq!(gate.pass("a"), Some("a"), "nothing was decided");
         assert_eq!(gate.decide(&SOME), 8);
@@ -427,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_waits_for_the_owners_word_alone() {
+    fn collect_waits_only_for_the_last_pause() {
         let mut gate = Gate::new(0, 1);
         let (run, fragment, base) = (RunId(1), FragmentId(0), Version(0));
         let question = Message::Collect { run, fragment, base };
@@ -442,9 +447,9 @@ mod tests {
         assert_eq!((gate.release(), gate.release()), (Some("told"), Some("asked again")));
     }
 
-    /// Goal: a learner is told that its update arrived before the tape is on disk.
+    /// Goal: `UpdateReceived` leaves before earlier decisions are on disk.
     #[test]
-    fn the_news_that_an_update_arrived_waits_for_no_decision() {
+    fn update_received_waits_for_no_decision() {
         let mut gate = Gate::new(0, 1);
         let arrived = Message::UpdateReceived { run: RunId(1), fragment: FragmentId(0), serial: Serial(5) };
         gate.decide(&SOME);
@@ -452,9 +457,9 @@ mod tests {
         assert_eq!(gate.pass_message(&[ConnId(1)], &arrived, "arrived"), Some("arrived"));
     }
 
-    /// Goal: no question overtakes a `Welcome`. Otherwise that older `Welcome` would report the answer as lost.
+    /// Goal: `Collect` does not overtake a `Welcome`. The older `Welcome` would report the answer to it as lost.
     #[test]
-    fn no_question_overtakes_a_welcome() {
+    fn collect_does_not_overtake_a_welcome() {
         let mut gate = Gate::new(0, 1);
         let question = Message::Collect { run: RunId(1), fragment: FragmentId(0), base: Version(0) };
         let welcome = Message::Welcome(Box::new(crate::wire::tests::welcome()));

@@ -1,48 +1,57 @@
-//! Incremental weighted median: values are added, removed and changed without visiting all others.
+//! Incremental weighted median, whose samples change without a pass over all others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// Divisor of the mean weight at which a voice is full. Lighter voices count in proportion. Constant of ours.
+/// Divisor of the mean weight that gives the cap on weights. Our own constant.
 const FULL_PART: u128 = 4;
 
-/// Sort key of a voice: the bits of its value, a float above 0 whose bits sort like the floats, and its number.
+/// Sort key of a sample: the bits of its value and its id. Bits of floats above 0 are ordered as the floats are.
 type Key = (u64, u64);
 
-/// Weighted values, one for each number. The effect of a weight is capped at a quarter of the mean weight.
+/// Median of weighted samples, each with an id. Weights are capped at a quarter of the mean weight.
 ///
-/// Sums are integers, so the result depends only on the present voices and not on the order of changes. Of n voices
-/// with the sum S of weights, a voice of weight t counts `min(4·n·t, S)`.
+/// Sums are integers, so the result depends only on the current samples and not on the order of changes. With n samples
+/// and the sum S of their weights, the effective weight of a sample of weight t is `min(4·n·t, S)`. A sample is *full*
+/// if its weight is capped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WeightedMedian {
-    said: BTreeMap<u64, Voice>,
+    /// Samples by id.
+    samples: BTreeMap<u64, WeightedSample>,
+    /// Weight of each sample, ordered by value.
     by_value: BTreeMap<Key, u64>,
+    /// Weight and id of each sample, ordered by weight.
     by_weight: BTreeSet<(u64, u64)>,
+    /// Sum of all weights.
     sum: u128,
-    /// Smallest weight of a full voice.
+    /// Smallest weight of a full sample.
     full_from: u64,
+    /// Sum over all samples.
     all: Part,
+    /// The median; `None` without samples.
     middle: Option<Middle>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Voice {
+struct WeightedSample {
+    /// Value, above 0.
     value: f64,
+    /// Weight, above 0.
     weight: u64,
 }
 
-impl Voice {
-    fn key(&self, who: u64) -> Key {
-        (self.value.to_bits(), who)
+impl WeightedSample {
+    fn key(&self, id: u64) -> Key {
+        (self.value.to_bits(), id)
     }
 }
 
-/// Sum over some of the voices.
+/// Sum over a set of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Part {
-    /// Number of full voices.
+    /// Number of full samples.
     full: u128,
-    /// Sum of the weights of the other voices.
+    /// Sum of the weights of the other samples.
     rest: u128,
 }
 
@@ -64,19 +73,23 @@ impl Part {
     }
 }
 
-/// Position of the median, and the sum of the voices below it.
+/// Key of the median sample, and the sum over the samples below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Middle {
     at: Key,
     below: Part,
 }
 
-/// Totals over all voices, or over all but one.
+/// Totals over all samples, or over all but one.
 #[derive(Clone, Copy)]
 struct Scale {
+    /// Number of samples.
     count: u128,
+    /// Sum of weights.
     sum: u128,
+    /// Smallest weight of a full sample.
     full_from: u64,
+    /// Sum over these samples.
     all: Part,
 }
 
@@ -85,57 +98,58 @@ impl Scale {
         weight >= self.full_from
     }
 
+    /// Returns the sum of the effective weights of `part`.
     fn of(&self, part: Part) -> u128 {
         part.full * self.sum + FULL_PART * self.count * part.rest
     }
 }
 
-/// Returns the smallest weight of a full voice.
+/// Returns the smallest weight of a full sample among `count` samples with the sum `sum` of weights.
 fn full_from(sum: u128, count: u128) -> u64 {
     u64::try_from(sum.div_ceil((FULL_PART * count).max(1))).unwrap_or(u64::MAX)
 }
 
 impl WeightedMedian {
-    /// Returns the number of voices.
+    /// Returns the number of samples.
     pub(super) fn len(&self) -> usize {
-        self.said.len()
+        self.samples.len()
     }
 
-    /// Sets the voice of `who` to a value and a weight, each above 0, or removes it.
-    pub(super) fn set(&mut self, who: u64, says: Option<(f64, u64)>) {
-        let says = says.map(|(value, weight)| Voice { value, weight });
-        let before = self.said.get(&who).copied();
-        if before == says {
+    /// Sets the sample `id` to a value and a weight, each above 0; `None` removes it.
+    pub(super) fn set(&mut self, id: u64, sample: Option<(f64, u64)>) {
+        let sample = sample.map(|(value, weight)| WeightedSample { value, weight });
+        let before = self.samples.get(&id).copied();
+        if before == sample {
             return;
         }
-        if let Some(voice) = before {
-            self.remove(who, voice);
+        if let Some(sample) = before {
+            self.remove(id, sample);
         }
-        if let Some(voice) = says {
-            self.insert(who, voice);
+        if let Some(sample) = sample {
+            self.insert(id, sample);
         }
-        self.weigh();
+        self.update_median();
     }
 
-    /// Returns the smallest value of all voices but `except`.
+    /// Returns the smallest value of the samples other than `except`; `None` if there are none.
     pub(super) fn least(&self, except: Option<u64>) -> Option<f64> {
-        let mut keys = self.by_value.keys().filter(|(_, who)| Some(*who) != except);
+        let mut keys = self.by_value.keys().filter(|(_, id)| Some(*id) != except);
         keys.next().map(|(bits, _)| f64::from_bits(*bits))
     }
 
-    /// Returns the lower median of all voices but `except`: the smallest value up to which half of the total weight
-    /// lies.
+    /// Returns the lower median of the samples other than `except`: the smallest value such that the samples up to it
+    /// have at least half of the total weight. `None` if there are no such samples.
     pub(super) fn median(&self, except: Option<u64>) -> Option<f64> {
         let middle = self.middle?;
-        let Some((who, voice)) = except.and_then(|who| Some((who, *self.said.get(&who)?))) else {
+        let Some((id, sample)) = except.and_then(|id| Some((id, *self.samples.get(&id)?))) else {
             return Some(f64::from_bits(middle.at.0));
         };
         let (mut scale, mut from) = (self.scale(), middle);
-        let key = voice.key(who);
-        let is_full = scale.is_full(voice.weight);
-        scale.all.take(voice.weight, is_full);
+        let key = sample.key(id);
+        let is_full = scale.is_full(sample.weight);
+        scale.all.take(sample.weight, is_full);
         if key < from.at {
-            from.below.take(voice.weight, is_full);
+            from.below.take(sample.weight, is_full);
         } else if key == from.at {
             let next = self.by_value.range((Excluded(key), Unbounded)).next();
             match next.or_else(|| self.by_value.range(..key).next_back()) {
@@ -148,40 +162,40 @@ impl WeightedMedian {
                 None => return None,
             }
         }
-        let (count, sum) = (scale.count - 1, scale.sum - u128::from(voice.weight));
+        let (count, sum) = (scale.count - 1, scale.sum - u128::from(sample.weight));
         let rescaled = Scale { count, sum, full_from: full_from(sum, count), ..scale };
-        let (scale, from) = self.rescale(scale, rescaled, from, Some(who));
+        let (scale, from) = self.rescale(scale, rescaled, from, Some(id));
         Some(f64::from_bits(self.walk(&scale, from, Some(key)).at.0))
     }
 
     fn scale(&self) -> Scale {
-        Scale { count: self.said.len() as u128, sum: self.sum, full_from: self.full_from, all: self.all }
+        Scale { count: self.samples.len() as u128, sum: self.sum, full_from: self.full_from, all: self.all }
     }
 
-    fn insert(&mut self, who: u64, voice: Voice) {
-        let (key, is_full) = (voice.key(who), voice.weight >= self.full_from);
-        self.said.insert(who, voice);
-        self.by_value.insert(key, voice.weight);
-        self.by_weight.insert((voice.weight, who));
-        self.sum += u128::from(voice.weight);
-        self.all.add(voice.weight, is_full);
+    fn insert(&mut self, id: u64, sample: WeightedSample) {
+        let (key, is_full) = (sample.key(id), sample.weight >= self.full_from);
+        self.samples.insert(id, sample);
+        self.by_value.insert(key, sample.weight);
+        self.by_weight.insert((sample.weight, id));
+        self.sum += u128::from(sample.weight);
+        self.all.add(sample.weight, is_full);
         match &mut self.middle {
-            Some(middle) if key < middle.at => middle.below.add(voice.weight, is_full),
+            Some(middle) if key < middle.at => middle.below.add(sample.weight, is_full),
             Some(_) => {}
             None => self.middle = Some(Middle { at: key, below: Part::default() }),
         }
     }
 
-    fn remove(&mut self, who: u64, voice: Voice) {
-        let (key, is_full) = (voice.key(who), voice.weight >= self.full_from);
-        self.said.remove(&who);
+    fn remove(&mut self, id: u64, sample: WeightedSample) {
+        let (key, is_full) = (sample.key(id), sample.weight >= self.full_from);
+        self.samples.remove(&id);
         self.by_value.remove(&key);
-        self.by_weight.remove(&(voice.weight, who));
-        self.sum -= u128::from(voice.weight);
-        self.all.take(voice.weight, is_full);
+        self.by_weight.remove(&(sample.weight, id));
+        self.sum -= u128::from(sample.weight);
+        self.all.take(sample.weight, is_full);
         let Some(middle) = &mut self.middle else { return };
         if key < middle.at {
-            middle.below.take(voice.weight, is_full);
+            middle.below.take(sample.weight, is_full);
         } else if key == middle.at {
             if let Some((&at, _)) = self.by_value.range(key..).next() {
                 middle.at = at;
@@ -194,8 +208,8 @@ impl WeightedMedian {
         }
     }
 
-    /// Recomputes which voices are full, and the median.
-    fn weigh(&mut self) {
+    /// Recomputes which samples are full, and the median.
+    fn update_median(&mut self) {
         let Some(middle) = self.middle else { return };
         let scale = self.scale();
         let rescaled = Scale { full_from: full_from(scale.sum, scale.count), ..scale };
@@ -204,7 +218,7 @@ impl WeightedMedian {
         self.middle = Some(self.walk(&scale, middle, None));
     }
 
-    /// Moves the voices whose fullness differs between `from` and `to`.
+    /// Corrects the sums of `to` and `middle` for samples that are full in only one of `from` and `to`.
     fn rescale(
         &self,
         from: Scale,
@@ -214,12 +228,12 @@ impl WeightedMedian {
     ) -> (Scale, Middle) {
         let least = from.full_from.min(to.full_from);
         let most = from.full_from.max(to.full_from);
-        for &(weight, who) in self.by_weight.range((least, 0)..(most, 0)) {
-            let Some(voice) = self.said.get(&who).filter(|_| Some(who) != except) else { continue };
+        for &(weight, id) in self.by_weight.range((least, 0)..(most, 0)) {
+            let Some(sample) = self.samples.get(&id).filter(|_| Some(id) != except) else { continue };
             let (was, is) = (from.is_full(weight), to.is_full(weight));
             to.all.take(weight, was);
             to.all.add(weight, is);
-            if voice.key(who) < middle.at {
+            if sample.key(id) < middle.at {
                 middle.below.take(weight, was);
                 middle.below.add(weight, is);
             }
@@ -227,7 +241,7 @@ impl WeightedMedian {
         (to, middle)
     }
 
-    /// Walks from `middle` to the median of all voices but `except`.
+    /// Moves `middle` sample by sample to the median of the samples other than `except`.
     fn walk(&self, scale: &Scale, mut middle: Middle, except: Option<Key>) -> Middle {
         let half = |part: Part| 2 * scale.of(part) >= scale.of(scale.all);
         let others = |at: &(&Key, &u64)| Some(*at.0) != except;
@@ -256,7 +270,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// Returns the smallest value up to which half of the weight lies.
+    /// Returns the smallest value such that the values up to it have at least half of the total weight.
     fn weighted_lower_median(mut values: Vec<(f64, f64)>) -> f64 {
         values.sort_by(|a, b| a.0.total_cmp(&b.0));
         let total: f64 = values.iter().map(|(_, weight)| weight).sum();
@@ -269,48 +283,53 @@ mod tests {
     }
 
     /// Computes the median from scratch.
-    fn asked(said: &BTreeMap<u64, (f64, u64)>, except: Option<u64>) -> Option<f64> {
-        let voices: Vec<_> =
-            said.iter().filter(|(who, _)| Some(**who) != except).map(|(_, says)| *says).collect();
-        let sum: u64 = voices.iter().map(|(_, weight)| weight).sum();
-        let full = 4 * voices.len() as u64;
-        let voices: Vec<_> =
-            voices.iter().map(|(value, weight)| (*value, (full * weight).min(sum) as f64)).collect();
-        (!voices.is_empty()).then(|| weighted_lower_median(voices))
+    fn from_scratch(samples: &BTreeMap<u64, (f64, u64)>, except: Option<u64>) -> Option<f64> {
+        let others: Vec<_> =
+            samples.iter().filter(|(id, _)| Some(**id) != except).map(|(_, sample)| *sample).collect();
+        let sum: u64 = others.iter().map(|(_, weight)| weight).sum();
+        let full = 4 * others.len() as u64;
+        let others: Vec<_> =
+            others.iter().map(|(value, weight)| (*value, (full * weight).min(sum) as f64)).collect();
+        (!others.is_empty()).then(|| weighted_lower_median(others))
     }
 
     #[test]
-    fn the_median_is_that_of_everybody_however_they_come_and_go() {
+    fn incremental_median_equals_one_from_scratch() {
         let mut rng = Rng::new(5);
-        for people in [3, 9, 60] {
-            let (mut voices, mut said) = (WeightedMedian::default(), BTreeMap::new());
+        for ids in [3, 9, 60] {
+            let (mut median, mut samples) = (WeightedMedian::default(), BTreeMap::new());
             for turn in 0..2_000 {
-                let who = u64::from(rng.below(people));
-                // Few values and weights of every size: many are equal, and many on either side of a full voice.
+                let id = u64::from(rng.below(ids));
+                // With few values and weights of all sizes, many are equal and many are near the cap.
                 let below = rng.below(10);
-                let says = (rng.below(4) > 0)
+                let sample = (rng.below(4) > 0)
                     .then(|| (1.0 + f64::from(rng.below(5)), 1 + u64::from(rng.below(1 << below))));
-                voices.set(who, says);
-                match says {
-                    Some(says) => said.insert(who, says),
-                    None => said.remove(&who),
+                median.set(id, sample);
+                match sample {
+                    Some(sample) => samples.insert(id, sample),
+                    None => samples.remove(&id),
                 };
-                for except in [None, Some(who), Some(u64::from(rng.below(people)))] {
-                    assert_eq!(voices.median(except), asked(&said, except), "{people} {turn} {except:?}");
-                    let least = said.iter().filter(|(who, _)| Some(**who) != except).map(|(_, says)| says.0);
-                    assert_eq!(voices.least(except), least.reduce(f64::min));
+                for except in [None, Some(id), Some(u64::from(rng.below(ids)))] {
+                    assert_eq!(
+                        median.median(except),
+                        from_scratch(&samples, except),
+                        "{ids} {turn} {except:?}"
+                    );
+                    let least =
+                        samples.iter().filter(|(id, _)| Some(**id) != except).map(|(_, sample)| sample.0);
+                    assert_eq!(median.least(except), least.reduce(f64::min));
                 }
             }
         }
     }
 
     #[test]
-    fn many_with_next_to_no_weight_do_not_outvote_a_few_who_have_some() {
-        let mut voices = WeightedMedian::default();
-        (0..100).for_each(|who| voices.set(who, Some((60_000.0, 1))));
-        assert_eq!(voices.median(None), Some(60_000.0));
-        (100..110).for_each(|who| voices.set(who, Some((100.0, 1_000_000))));
-        assert_eq!(voices.median(None), Some(100.0));
-        assert_eq!(voices.median(Some(100)), Some(100.0));
+    fn many_light_samples_do_not_determine_the_median() {
+        let mut median = WeightedMedian::default();
+        (0..100).for_each(|id| median.set(id, Some((60_000.0, 1))));
+        assert_eq!(median.median(None), Some(60_000.0));
+        (100..110).for_each(|id| median.set(id, Some((100.0, 1_000_000))));
+        assert_eq!(median.median(None), Some(100.0));
+        assert_eq!(median.median(Some(100)), Some(100.0));
     }
 }

@@ -1,33 +1,35 @@
-//! Congestion control: the amount of unconfirmed data that one side may send.
+//! Congestion window: a bound on the data that one side has sent without confirmation.
 
 use crate::wire::Millis;
 
-/// Ratio to the shortest round trip above which data has queued…
+/// Smallest ratio of a round trip to the shortest one that indicates a queue on the link.
 const CROWDED_RATIO: f64 = 2.0;
-/// …if it also took this much longer, in milliseconds: coarse clocks and busy machines are no queue.
+/// Smallest excess of a round trip over the shortest one that indicates a queue, in milliseconds. Below it, coarse
+/// clocks or busy machines may be the cause.
 const CROWDED_MS: f64 = 100.0;
-/// Factor of the window when data queues.
+/// Factor by which the window shrinks when data queues.
 const CUT: f64 = 0.7;
-/// Growth of the remembered shortest round trip with each confirmation, since links change.
+/// Factor by which the remembered shortest round trip grows with each confirmation, since links change.
 const FORGET: f64 = 1.01;
 
-/// Window of unconfirmed data in any unit: bodies on the way up, bytes on the way down.
+/// Congestion window in any unit: bodies for uploads, bytes for downloads.
 ///
-/// It doubles each round trip until data begins to queue, and then shrinks. From there on it grows by `least` a round
-/// trip: congestion control by delay (Brakmo and Peterson, TCP Vegas, 1995). So a distant link is filled, and little
-/// queues on a thin one.
+/// The window doubles each round trip until data begins to queue on the link. It then shrinks, and from there on grows
+/// by `least` per round trip. This is congestion control by delay (Brakmo and Peterson, TCP Vegas, 1995): it uses the
+/// whole bandwidth of links with long round trips, and causes only short queues on slow ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     size: f64,
     least: f64,
     most: f64,
+    /// Whether data has queued since the start.
     was_crowded: bool,
-    /// Shortest recent round trip, in milliseconds; 0 before the first.
+    /// Shortest recent round trip, in milliseconds; 0 before the first confirmation.
     shortest_ms: f64,
 }
 
 impl Window {
-    /// Creates a window of size `first`, bounded by `least` and `most`.
+    /// Creates a window of initial size `first`, whose size stays between `least` and `most`.
     pub(super) fn new(least: f64, first: f64, most: f64) -> Self {
         Self { size: first.min(most).max(least), least, most, was_crowded: false, shortest_ms: 0.0 }
     }
@@ -37,12 +39,13 @@ impl Window {
         under_way < self.size
     }
 
-    /// Returns the shortest recent round trip, in milliseconds; 0 before the first.
+    /// Returns the shortest recent round trip, in milliseconds; 0 before the first confirmation.
     pub(super) fn shortest_ms(&self) -> f64 {
         self.shortest_ms
     }
 
-    /// Records that `amount`, sent at `sent`, is confirmed. The receiver reads messages every `step_ms` milliseconds.
+    /// Records that `amount`, sent at `sent`, was confirmed at `now`. The receiver reads messages only every `step_ms`
+    /// milliseconds.
     pub(super) fn confirmed(&mut self, now: Millis, sent: Millis, amount: f64, step_ms: f64) {
         let took_ms = now.since(sent) as f64;
         let known_ms = self.shortest_ms * FORGET;
@@ -65,7 +68,7 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// Returns the window after `count` bodies with round trips of `took_ms` each.
+    /// Returns the window after the confirmation of `count` bodies with round trips of `took_ms` each.
     fn after(mut window: Window, count: u32, took_ms: u64) -> Window {
         (0..count).for_each(|_| window.confirmed(Millis(took_ms), Millis(0), 1.0, 0.0));
         window
@@ -80,21 +83,21 @@ mod tests {
     }
 
     #[test]
-    fn a_far_link_is_filled_and_a_thin_one_is_not() {
+    fn window_grows_until_data_queues() {
         let far = after(bodies(), 6, 300);
         assert_eq!((room(&bodies()), room(&far)), (2, 8));
         assert_eq!(room(&after(far, 10, 2_000)), 2, "bodies wait for each other");
     }
 
     #[test]
-    fn a_window_that_was_too_large_grows_slowly() {
+    fn window_grows_slowly_after_a_queue() {
         let crowded = after(after(bodies(), 6, 300), 10, 2_000);
         assert_eq!(room(&after(crowded, 2, 300)), 4);
         assert_eq!(room(&after(crowded, 100, 300)), 8);
     }
 
     #[test]
-    fn a_busy_machine_and_long_steps_are_no_queue() {
+    fn busy_machines_and_long_steps_are_not_queues() {
         let near = after(bodies(), 100, 1);
         assert_eq!(room(&after(near, 10, 60)), 8);
         let mut slow = near;
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_has_become_longer_is_learnt() {
+    fn window_adapts_to_a_longer_round_trip() {
         let near = after(bodies(), 100, 100);
         assert_eq!(room(&after(near, 400, 500)), 8);
     }

@@ -15,7 +15,7 @@ const GBIT: f64 = 1e9;
 /// The fastest link tried, in bit/s.
 const RATE_MAX: f64 = 1e15;
 
-/// The note on links shared by all fragments in flight.
+/// Note of a row for a link that all fragments in flight share.
 const SHARED: &str = "first in, first out; not in the paper";
 
 /// Settings of `simulate bandwidth`.
@@ -49,7 +49,7 @@ pub struct BandwidthArgs {
     pub output: OutputArgs,
 }
 
-/// Computes the rates.
+/// Computes the link rates of all methods.
 ///
 /// # Errors
 /// `Setting`: a setting is out of range. `Refused`: no link is fast enough.
@@ -132,7 +132,7 @@ fn decoupled(args: &BandwidthArgs) -> Method {
     Method::Decoupled { fragments: args.fragments, overlap_steps: args.rounds_in_flight }
 }
 
-/// Returns true if the paper's figures for `method` are for these settings.
+/// Returns true if the paper's figures for `method` apply to these settings.
 fn is_published(args: &BandwidthArgs, method: Method) -> bool {
     let same = (args.params_billions, args.step_s, args.utilisation) == (5.0, 1.0, 0.9);
     // Data-parallel training has neither fragments nor, in this table, latency.
@@ -182,9 +182,9 @@ mod tests {
         run(&defaults(flags), &mut |_| ()).unwrap().cases
     }
 
-    /// The paper's figures appear only with its own settings.
+    /// Goal: the paper's figures appear only with the paper's settings.
     #[test]
-    fn other_settings_have_no_figure_of_the_papers() {
+    fn figures_of_the_paper_need_its_settings() {
         let papers = |flags: &[&str]| {
             let cases = cases(flags);
             let of = |way: &str| {
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// 3.33 Gbit/s, compared with 1.72 by the paper's assumption.
+    /// Goal: a link shared by all fragments needs 3.33 Gbit/s, compared with 1.72 by the paper's assumption.
     #[test]
     fn a_shared_link_has_rows_of_its_own() {
         let shared: Vec<Case> = cases(&[]).into_iter().filter(|case| case.case.contains("shared")).collect();

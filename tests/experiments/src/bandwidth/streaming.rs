@@ -7,13 +7,13 @@ use super::{Axis, Case, GBIT, Plot, Scale, Series, SeriesStyle};
 /// H of all methods except data-parallel training.
 const SYNC_EVERY: u32 = 100;
 
-/// Layers of a fragment.
+/// Number of layers in a fragment.
 const FRAGMENT_LAYERS: u32 = 3;
 
 /// Compute utilisations of the table's columns.
 const TARGETS: [f64; 5] = [0.5, 0.8, 0.9, 0.95, 0.99];
 
-/// The note on a cell with the paper's rate.
+/// Note of a cell with the paper's rate.
 pub(super) const SAME: &str = "same rate of the grid";
 
 /// A model of the table with its published rates in Gbit/s, one row for each method.
@@ -67,7 +67,7 @@ const MODELS: [PublishedModel; 3] = [
     },
 ];
 
-/// Returns the rows of a model: name, method, bits of a value.
+/// Returns the rows of a model: name, method, and bits per value.
 fn methods(model: &PublishedModel) -> [(&'static str, Method, f64); 5] {
     let fragments = model.layers / FRAGMENT_LAYERS;
     let streaming = |overlap_steps| Method::Streaming { sync_every: SYNC_EVERY, fragments, overlap_steps };
@@ -161,7 +161,7 @@ pub(super) fn plots(layer_share: f64) -> Vec<Plot> {
 mod tests {
     use super::*;
 
-    /// 75 cells: most have the paper's own rate, and all are within one step of the grid.
+    /// Goal: most of the 75 cells have the paper's rate, and all are within one step of the grid.
     #[test]
     fn every_cell_is_met() {
         let cases = cases(0.83);

@@ -1,4 +1,5 @@
-//! Cached runs of learners and of both baselines: loss curves of the best of each side, and the losses at all rates.
+//! Comparison of cached runs of learners and of both baselines: loss curves of the best run of each side, and the
+//! losses at all rates.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,18 +9,18 @@ use crate::plan::{RunRecord, TextSplit, parse};
 use crate::statistics::percent_above;
 use crate::{Axis, Case, Plot, Scale, Series, SeriesStyle, SimulateError};
 
-/// Sides as in the names of runs, and as in plots.
+/// Sides of the comparison, by their names in runs and in plots.
 const SIDES: [(&str, &str); 3] =
     [("decoupled", "decoupled"), ("data-parallel", "data-parallel"), ("lookahead", "Lookahead")];
 
-/// Runs for choosing settings.
+/// Cached runs that were made to choose settings.
 pub struct Comparison {
     /// Name of the text, which is the file's name.
     name: String,
     runs: Vec<NamedRun>,
 }
 
-/// A run, as its name says: `learners 8, side decoupled, lr 0.002`.
+/// Run with the settings that its name contains: `learners 8, side decoupled, lr 0.002`.
 struct NamedRun {
     side: String,
     learners: u32,
@@ -38,7 +39,7 @@ impl NamedRun {
     }
 }
 
-/// A rate tried for a side, over all seeds.
+/// Runs of a side at one learning rate, over all seeds.
 struct RateTrial<'a> {
     lr: f64,
     runs: Vec<&'a RunRecord>,
@@ -50,7 +51,7 @@ impl RateTrial<'_> {
         self.mean(|record| record.loss(TextSplit::Validation, false).unwrap_or(f64::INFINITY))
     }
 
-    /// Returns the mean loss over trained tokens.
+    /// Returns pairs of trained tokens and mean loss.
     fn course(&self) -> Vec<(f64, f64)> {
         let first = self.runs.first().map_or(&[][..], |record| &record.course);
         let loss =
@@ -72,7 +73,7 @@ impl Comparison {
     pub fn read(path: &Path) -> Result<Self, SimulateError> {
         let disk = |source| SimulateError::Disk { what: "read", path: path.to_owned(), source };
         let records = parse(&fs::read_to_string(path).map_err(disk)?, path)?;
-        // A duplicate run counts once.
+        // Duplicate runs are read once.
         let records = records.into_iter().filter(|record| !record.is_fresh);
         let records: BTreeMap<_, RunRecord> = records.map(|record| (record.key.clone(), record)).collect();
         let runs: Vec<NamedRun> = records.into_values().filter_map(NamedRun::of).collect();
@@ -92,7 +93,7 @@ impl Comparison {
         self.learners().into_iter().filter_map(gap).collect()
     }
 
-    /// Returns the same as rows.
+    /// Returns the gaps to both baselines as rows.
     pub fn cases(&self) -> Vec<Case> {
         let row = |name: &str, m: f64, gap: f64| {
             Case::new(format!("{}, M = {m} above {name}, by the part to choose by", self.name), gap, None)
@@ -187,9 +188,9 @@ mod tests {
         format!(r#"{{{key},"cell":"learners 2, side {side}, lr {lr}",{losses},{course}}}"#)
     }
 
-    /// Goal: each side counts with its best rate over seeds, and runs of fresh seeds do not count.
+    /// Goal: each side is compared at its best rate over seeds, and runs of fresh seeds are left out.
     #[test]
-    fn the_best_of_each_side_are_beside_each_other() {
+    fn sides_are_compared_at_their_best_rates() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("plays.jsonl");
         let runs = [

@@ -15,8 +15,8 @@ use baseline_comparison::Comparison;
 
 use super::{OutputArgs, Series, SeriesStyle, SimulateError, SimulationReport};
 
-/// Files of runs cached by `simulate run`, in the folder. A file of the tables' text also has the name of its line in
-/// their plot; adjacent entries with the same name share a line.
+/// Files of runs cached by `simulate run`, in the folder of the evidence. If the text is that of the tables, the second
+/// value names the file's line in the plot of the tables. Adjacent entries with the same name share a line.
 const KEPT: [(&str, Option<&str>); 5] = [
     ("gap/tinyshakespeare.jsonl", Some("by document, at best")),
     ("gap/tinyshakespeare-1.5m.jsonl", Some("so too, 1,466 steps")),

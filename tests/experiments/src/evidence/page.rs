@@ -28,7 +28,8 @@ impl Table {
         None
     }
 
-    /// Returns the cells of `column` in the rows in which each named column equals or begins with its word.
+    /// Returns the cells of `column` in the matching rows. In a matching row, for each pair of a column and a word in
+    /// `rows`, the cell equals the word or begins with it.
     #[must_use]
     pub fn column(&self, column: &str, rows: &[(&str, &str)]) -> Vec<&str> {
         let cell = |row: &'_ [String], column: &str| {
@@ -52,7 +53,7 @@ fn cells(line: &str) -> Option<Vec<String>> {
     Some(inner.split('|').map(|cell| cell.replace("**", "").replace('`', "").trim().to_owned()).collect())
 }
 
-/// Returns the numbers of a cell, in order; a number inside a word, as in `int4`, does not count.
+/// Returns the numbers of a cell, in order. Numbers inside a word, as in `int4`, are skipped.
 #[must_use]
 pub fn numbers(cell: &str) -> Vec<f64> {
     let cell = cell.replace('−', "-");

@@ -1,4 +1,4 @@
-//! Plots of figures in tables of pages, as `plots.toml` in the folder of the evidence says.
+//! Plots of figures in tables of pages, as specified by `plots.toml` in the folder of the evidence.
 
 use std::fs;
 use std::path::Path;
@@ -15,17 +15,17 @@ struct Plots {
     plot: Vec<Picture>,
 }
 
-/// A plot of cells.
+/// Plot of table cells.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Picture {
     /// Name of its file, without `.svg`.
     name: String,
     title: String,
-    /// Label and scale.
+    /// Label and kind of the x axis. `y` has those of the y axis.
     x: (String, Kind),
     y: (String, Kind),
-    /// Lines of the plot. A named x axis takes the first line's `x` cells, each up to a comma, as names.
+    /// Lines of the plot. If the x axis has names, they are the `x` cells of the first line, each up to a comma.
     lines: Vec<SeriesSelection>,
 }
 
@@ -40,14 +40,14 @@ struct SeriesSelection {
     /// Page of the evidence.
     page: String,
     heading: String,
-    /// A filter for rows: each of these columns equals or begins with that word.
+    /// Filter for rows, as pairs of a column and a word: the cell equals the word or begins with it.
     #[serde(default)]
     rows: Vec<(String, String)>,
-    /// Column of x; the first number counts.
+    /// Column of x. The first number of a cell is used.
     x: String,
     /// Column of y.
     y: String,
-    /// The first index and the end of the plotted numbers in a y cell.
+    /// First index and end of the plotted numbers in a cell of y.
     #[serde(default = "first")]
     numbers: (usize, usize),
 }
@@ -61,7 +61,7 @@ enum Kind {
     Names,
 }
 
-/// Marks of a line.
+/// Style of a line.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum LineMark {
@@ -156,7 +156,7 @@ impl Picture {
 }
 
 impl SeriesSelection {
-    /// Returns the cells of x and y in its rows.
+    /// Returns the cells of x and y in the selected rows.
     fn cells(&self, folder: &Path) -> Result<Vec<(String, String)>, SimulateError> {
         let path = folder.join(&self.page);
         let disk = |source| SimulateError::Disk { what: "read", path: path.clone(), source };

@@ -20,7 +20,7 @@ pub struct AttackStats {
     pub honest: Treatment,
 }
 
-/// The treatment of some learners' updates and connections.
+/// Treatment of the updates and connections of some learners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Treatment {
     /// Updates that were merged.
@@ -31,7 +31,7 @@ pub struct Treatment {
     pub refused: u64,
     /// Connections that the syncer closed.
     pub closed: u64,
-    /// Number of times that one of them became suspected of not training.
+    /// Number of times that a learner became suspected of not training.
     pub suspected: u64,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Creates an observer of machines with these roles.
+    /// Creates an observer. `is_hostile` has an entry for each machine.
     pub(super) fn new(is_hostile: Vec<bool>) -> Self {
         Self { is_hostile, machines: BTreeMap::new(), rounds: 0, stats: AttackStats::default() }
     }

@@ -22,7 +22,7 @@ pub enum TensorGroup {
 }
 
 impl TensorGroup {
-    /// All parts, in display order.
+    /// All groups, in display order.
     pub const ALL: [Self; 4] = [Self::Embedding, Self::Attention, Self::FeedForward, Self::Norms];
 
     /// Returns the display name.
@@ -36,7 +36,7 @@ impl TensorGroup {
         }
     }
 
-    /// Returns the part of the tensor with this name, as in [`archipelago_core::model::layout`].
+    /// Returns the group of the tensor with this name, as in [`archipelago_core::model::layout`].
     fn of(name: &str) -> Self {
         match name {
             _ if name.contains("norm") => Self::Norms,
@@ -47,12 +47,13 @@ impl TensorGroup {
     }
 }
 
-/// The distribution of cosines on the segments of one kind, one for each pair of honest updates in each merge.
+/// Distribution of cosines on the segments of one tensor group. Each pair of honest updates in a merge gives a cosine
+/// for each segment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cosines {
-    /// The kind of tensors.
+    /// Group of the tensors.
     pub part: TensorGroup,
-    /// Number of pairs.
+    /// Number of cosines.
     pub pairs: u64,
     /// The 5th percentile.
     pub p5: f32,

@@ -7,7 +7,7 @@ use archipelago_sim::world::{Fault, MachineStatus, ShellSpec, World, WorldSpec};
 
 use super::attack_stats::Watcher;
 use super::cosines::Collector;
-use super::joining::Newcomers;
+use super::joining::TrainerFactory;
 use super::loss_checks::LossChecker;
 use super::measurement::{Average, HeldOutMeter, Sampler};
 use super::{
@@ -30,8 +30,8 @@ impl Recipe {
         check_inner(&self.inner)?;
         let model = self.model;
         // Checked here, because trainers are made only as machines start.
-        let newcomers = Newcomers::new(self)?;
-        newcomers.check()?;
+        let trainers = TrainerFactory::new(self)?;
+        trainers.check()?;
         let spec = WorldSpec {
             run: RunId(self.seed),
             run_spec: self.run_spec(corpus),
@@ -41,7 +41,7 @@ impl Recipe {
             machines: self.machines.clone(),
             shell: ShellSpec { shards_at_hand: self.text_at_hand, ..ShellSpec::default() },
         };
-        Ok(World::new(self.seed, spec, layout(&model)?, Box::new(move |machine| newcomers.trainer(machine)))?)
+        Ok(World::new(self.seed, spec, layout(&model)?, Box::new(move |machine| trainers.trainer(machine)))?)
     }
 
     /// Trains until the budget is spent, collects the learners' last progress, and measures Θ. If hostile learners
@@ -88,15 +88,15 @@ impl Recipe {
         self.honest(machines).map(|(_, machine)| machine.tokens).sum()
     }
 
-    /// Returns the first honest machine whose learner stopped for good or started from scratch, with its reason. Before
-    /// the end no honest learner is sent away, and the loss of a run with a fresh start is meaningless.
+    /// Returns the first honest machine whose learner stopped for good or started from scratch, with its reason. No
+    /// honest learner should be sent away before the end, and a start from scratch makes the loss meaningless.
     fn stopped(&self, machines: &[MachineStatus]) -> Option<(usize, String)> {
         let reason = |machine: &MachineStatus| machine.stopped.clone().or(machine.afresh.clone());
         self.honest(machines).find_map(|(i, machine)| Some((i, reason(machine)?)))
     }
 }
 
-/// A recipe under way.
+/// Recipe in progress.
 struct RecipeRun<'a> {
     recipe: &'a Recipe,
     corpus: &'a Corpus,
@@ -124,7 +124,8 @@ impl<'a> RecipeRun<'a> {
         }
         let is_hostile = (0..recipe.learners()).map(|machine| recipe.is_hostile(machine)).collect();
         let (sampler, watcher) = (Sampler::new(recipe), Watcher::new(is_hostile));
-        let loss_checker = recipe.exams.then(|| LossChecker::new(recipe, corpus, &mut world)).transpose()?;
+        let loss_checker =
+            recipe.loss_checks.then(|| LossChecker::new(recipe, corpus, &mut world)).transpose()?;
         let average = recipe.averaging(recipe.theta()?);
         let meter = recipe.meter()?;
         Ok(Self { recipe, corpus, world, sampler, average, meter, watcher, cosines, loss_checker })
@@ -137,7 +138,7 @@ impl<'a> RecipeRun<'a> {
         let (mut last, mut moved_ms) = (0, 0);
         let mut faults = recipe.faults.iter().peekable();
         loop {
-            self.look()?;
+            self.process_events()?;
             let machines = self.world.machines();
             let (tokens, now_ms) = (recipe.tokens(&machines), self.world.now().0);
             if let Some((machine, reason)) = recipe.stopped(&machines) {
@@ -146,7 +147,7 @@ impl<'a> RecipeRun<'a> {
             let spent = recipe.spent(tokens, now_ms);
             if spent >= 1.0 {
                 // The last parameters are measured even if a merge is in progress.
-                self.settle();
+                self.wait_for_merges();
             }
             if self.sampler.is_due(spent)
                 && let Some(theta) = self.world.syncer().and_then(|syncer| syncer.theta())
@@ -179,7 +180,7 @@ impl<'a> RecipeRun<'a> {
     }
 
     /// Processes events and merges.
-    fn look(&mut self) -> Result<(), LabError> {
+    fn process_events(&mut self) -> Result<(), LabError> {
         self.watcher.follow(&mut self.world);
         let jobs = match &mut self.loss_checker {
             Some(loss_checker) => loss_checker.check(&mut self.world)?,
@@ -196,7 +197,7 @@ impl<'a> RecipeRun<'a> {
     fn end(mut self) -> Result<TrainingResult, LabError> {
         let (recipe, seed) = (self.recipe, self.recipe.seed);
         let still = |world: &World| LabError::StandsStill { seed, tokens: recipe.tokens(&world.machines()) };
-        if !self.settle() {
+        if !self.wait_for_merges() {
             return Err(still(&self.world));
         }
         let virtual_ms = self.world.now().0;
@@ -213,16 +214,17 @@ impl<'a> RecipeRun<'a> {
         Ok(TrainingResult { ends, grace_ms, spent, virtual_ms, ..self.outcome(loss) })
     }
 
-    /// Returns the outcome at the moment when honest learners cannot continue.
+    /// Ends the experiment because honest learners cannot continue. Returns its result at this moment, with `error` as
+    /// the reason.
     fn broken(mut self, error: &LabError) -> Result<TrainingResult, LabError> {
-        self.settle();
+        self.wait_for_merges();
         let theta = self.world.syncer().and_then(Syncer::theta);
         let loss = theta.and_then(|theta| self.meter.measure(self.corpus, &theta).ok());
         Ok(TrainingResult { broken: Some(error.to_string()), ..self.outcome(loss.unwrap_or(f32::INFINITY)) })
     }
 
     /// Waits for merges in progress, which take some milliseconds. Returns false if they did not end.
-    fn settle(&mut self) -> bool {
+    fn wait_for_merges(&mut self) -> bool {
         let is_there = |world: &World| world.syncer().is_some_and(|syncer| syncer.thetas().is_some());
         self.world.run_until(FINISH_MS_MAX, 1, is_there)
     }
@@ -261,9 +263,10 @@ impl Recipe {
     /// Trains one learner alone on `tokens` tokens with the batches of all M at once. This is synchronous data-parallel
     /// training from the same parameters, over the same text in the same order of windows, by the same schedule.
     ///
-    /// Two more differences from [`Self::train`] remain. Here the inner learning rate follows the trained tokens; there
-    /// it follows the merged tokens, which lag by about half of H steps. There, a learner leases up to an eighth of the
-    /// text at a time. With more than eight learners, some therefore begin on the second pass over a short text.
+    /// Two more differences from [`Self::train`] remain. In this baseline the inner learning rate follows the trained
+    /// tokens; in `train` it follows the merged tokens, which lag by about half of H steps. In `train` a learner leases
+    /// up to an eighth of the text at a time. With more than eight learners, some therefore begin on the second pass
+    /// over a short text.
     ///
     /// # Errors
     /// Each variant of [`LabError`] except `Split`, `Stopped`, `StandsStill` and `Violation`.
@@ -315,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_go_a_part_of_the_way() {
+    fn lookahead_interpolates_both_parameters() {
         let (mut slow, mut fast) = ([1.0, -1.0], [2.0, -1.0]);
         go_back(&mut slow, &mut fast, 0.25);
         assert_eq!((slow, fast), ([1.25, -1.0], [1.25, -1.0]));

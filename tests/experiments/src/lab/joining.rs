@@ -17,9 +17,9 @@ use archipelago_runtime::engine::{EngineError, OptimiserState, StepStats, Traine
 const COPY_STEPS: u32 = 8;
 
 /// Factory for the trainers of a recipe's machines.
-pub(super) struct Newcomers {
+pub(super) struct TrainerFactory {
     recipe: Recipe,
-    /// Whether each machine's learner skips most of its work.
+    /// For each machine, true if its learner skips most of its work.
     free_riders: Vec<bool>,
     donated: Rc<RefCell<Option<OptimiserState>>>,
     layout: Layout,
@@ -27,7 +27,9 @@ pub(super) struct Newcomers {
     made: RefCell<BTreeMap<usize, Base>>,
 }
 
-impl Newcomers {
+impl TrainerFactory {
+    /// Creates the factory for `recipe`.
+    ///
     /// # Errors
     /// [`LabError::Model`]
     pub(super) fn new(recipe: &Recipe) -> Result<Self, LabError> {
@@ -78,7 +80,7 @@ impl Newcomers {
     }
 }
 
-/// A joiner, or the first machine's learner, which donates its moments.
+/// Trainer of a joiner, or of the first machine's learner, which donates its moments.
 struct JoinerTrainer {
     trainer: Base,
     joining: JoinerStart,

@@ -9,7 +9,7 @@ use archipelago_core::model::{layout, learning_rate};
 use archipelago_core::wire::{Code, ExchangeSpec, FragmentId, LearnerId, Round};
 use archipelago_runtime::engine::Trainer;
 
-/// The whole model.
+/// Fragment that is the whole model.
 const WHOLE: FragmentId = FragmentId(0);
 
 impl Recipe {
@@ -62,15 +62,15 @@ impl Recipe {
         Ok(TrainingResult { rounds, updates_merged, ..outcome })
     }
 
-    /// Returns the outer step after this share of the tokens, those of its own round included. It is one round ahead of
-    /// the syncer's, which has no merged tokens before its first round.
+    /// Returns the outer step of a round. `share` is the fraction of all tokens that are trained, including those of
+    /// this round. It is one round ahead of the syncer's fraction, which has no merged tokens before its first round.
     fn outer(&self, share: f64) -> OuterSpec {
         let (outer, ratio) = (self.syncer.outer, self.syncer.momentum_warmup_ratio);
         if ratio > 0.0 { outer.with_momentum_share(share / ratio) } else { outer }
     }
 }
 
-/// All parameters as one fragment.
+/// Model with all parameters in one fragment.
 struct WholeModel {
     fragments: Fragments,
     codec: Codec,

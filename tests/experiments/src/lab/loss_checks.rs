@@ -56,7 +56,7 @@ impl LossChecker {
         Ok(Self { run, shards, engine, trained, proofs, jobs, checks: Vec::new() })
     }
 
-    /// Checks the updates merged since the last call, and tells the syncer its new verdicts. This takes no virtual
+    /// Checks the updates merged since the last call, and passes new verdicts to the syncer. This takes no virtual
     /// time.
     pub(super) fn check(&mut self, world: &mut World) -> Result<Vec<MergeJob>, LabError> {
         let jobs = world.take_merges();

@@ -1,4 +1,4 @@
-//! Measurements of parameters: their loss, at the end and on the way, and their average.
+//! Measurements of parameters: their loss during and after an experiment, and their average.
 
 use super::recipe::{Recipe, Sample};
 use super::trainers::Trainers;
@@ -7,10 +7,11 @@ use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::InnerSpec;
 use archipelago_runtime::engine::Trainer;
 
-/// Windows in a batch of a measurement.
+/// Number of windows in a batch of a measurement.
 const MEASURED_WINDOWS: u32 = 32;
 
-/// Updates per horizon if reading parameters is slow; more would cost time and hardly change the average.
+/// Number of updates of the average per horizon, if reading the parameters is slow. More updates would cost time and
+/// hardly change the average.
 const TIMES: f64 = 64.0;
 
 /// A meter of held-out losses, with the recipe's kind of trainer.
@@ -22,7 +23,7 @@ pub(super) struct HeldOutMeter {
 }
 
 impl HeldOutMeter {
-    /// Creates a meter for the model of a run with this seed; `inner` is the run's.
+    /// Creates a meter for the model of a run with the seed `seed` and the inner optimisation `inner`.
     ///
     /// # Errors
     /// [`LabError::Engine`]
@@ -46,7 +47,7 @@ impl HeldOutMeter {
         if loss.is_finite() { Ok(loss) } else { Err(LabError::NotFinite { seed: self.seed, loss }) }
     }
 
-    /// Returns the same loss, even if it is not finite.
+    /// Returns the held-out loss of `params`, `[len]`, in nats per token, even if it is not finite.
     ///
     /// # Errors
     /// Those of [`Corpus::held_out_loss`].
@@ -104,13 +105,13 @@ pub(super) struct Average {
     apart: f64,
     /// Spent share of the budget at the last update.
     spent: f64,
-    /// `[len]`.
+    /// Averaged parameters, `[len]`.
     pub(super) params: Vec<f32>,
 }
 
 impl Average {
-    /// Creates an average that starts with `params`, `[len]`; `None` for a horizon of 0. It takes every update, or
-    /// fewer if the parameters are `afar`.
+    /// Creates an average that starts with `params`, `[len]`; `None` for a horizon of 0. If the parameters are `afar`,
+    /// reading them is slow, and the average takes at most [`TIMES`] updates per horizon.
     pub(super) fn new(horizon: f64, afar: bool, params: Vec<f32>) -> Option<Self> {
         let apart = if afar { horizon / TIMES } else { 0.0 };
         (horizon > 0.0).then_some(Self { horizon, apart, spent: 0.0, params })
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_that_lead_to_one_place_lead_to_one_average() {
+    fn the_average_does_not_depend_on_the_number_of_steps() {
         assert!(Average::new(0.0, false, vec![1.0]).is_none());
         let run = |steps: u32| {
             let mut average = Average::new(0.1, false, vec![1.0]).unwrap();

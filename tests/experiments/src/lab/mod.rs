@@ -1,9 +1,9 @@
 //! Real training in virtual time: the CPU engine trains a small model on every machine of a
 //! [`archipelago_sim::world::World`], under the real syncer and learner cores.
 //!
-//! A [`Recipe`] names the model, the machines and the budget, a [`Corpus`] the text. One recipe leads to one
-//! [`TrainingResult`]. The loss depends on quorum, grace, codes and faults as in reality, and not on the speed or kind
-//! of the present machine: all training uses [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`], unless the
+//! A [`Recipe`] has the model, the machines and the budget, and a [`Corpus`] has the text. A recipe always gives the
+//! same [`TrainingResult`]. The loss depends on quorum, grace, codes and faults as in reality, but not on the speed or
+//! kind of the present machine: all training uses [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`], unless the
 //! recipe has its own [`Trainers`], such as those of a GPU. For comparison, [`Recipe::train_baseline`] is synchronous
 //! data-parallel training from the same parameters over the same text.
 
@@ -54,7 +54,7 @@ pub enum LabError {
     /// No honest machine, or an empty budget.
     #[error("an experiment needs at least one honest machine and a budget above 0")]
     Nothing,
-    /// Moments are to be handed on by an engine other than the CPU's.
+    /// The recipe has [`JoinerStart::Donor`] and its own [`Trainers`], which cannot donate moments.
     #[error("joiners get the moments of another learner on the CPU only: let them begin with none")]
     Donor,
     /// The shape is invalid, or the optimiser's numbers are out of range.

@@ -15,7 +15,7 @@ use archipelago_core::wire::{ExchangeSpec, InnerSpec, RunSpec};
 use archipelago_runtime::engine::EngineError;
 use archipelago_sim::world::{Attack, Fault, Harm, MachineSpec, MonitorSpec, Poison};
 
-/// The end of an experiment.
+/// Budget after which an experiment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
     /// Ends when all honest machines together have trained this many tokens.
@@ -38,8 +38,8 @@ pub enum JoinerStart {
     Donor,
 }
 
-/// Interpolation every `steps` steps: the parameters return to `share` of the way that they went since the last
-/// interpolation (Zhang, Lucas, Hinton and Ba 2019).
+/// Interpolation every `steps` steps: the parameters move to the point at the fraction `share` of the way from their
+/// last interpolation to their present values (Zhang, Lucas, Hinton and Ba 2019).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lookahead {
     /// k, at least 1.
@@ -63,8 +63,8 @@ pub struct Recipe {
     pub machines: Vec<MachineSpec>,
     /// Whether every machine has the text from the beginning. Otherwise it fetches the text over its link.
     pub text_at_hand: bool,
-    /// Faults of the machines, each not before this many milliseconds of virtual time, in this order. A machine that is
-    /// poisoned at some time is hostile: its tokens do not count, and it may be sent away.
+    /// Faults of the machines, in this order, each with its earliest time in milliseconds of virtual time. A machine
+    /// that is poisoned at any time is hostile: the budget does not include its tokens, and it may be sent away.
     pub faults: Vec<(u64, Fault)>,
     /// Initial optimiser state of joiners.
     pub joining: JoinerStart,
@@ -78,19 +78,19 @@ pub struct Recipe {
     pub samples: u32,
     /// Settings of the loss monitor with rollback; `None` disables it.
     pub undo: Option<MonitorSpec>,
-    /// Whether honest updates of the same merge are compared. This takes time for each pair, and does not affect the
-    /// run.
+    /// Whether the cosines between honest updates of the same merge are measured. This takes time for each pair, and
+    /// does not affect the run.
     pub cosines: bool,
-    /// Horizon of the parameter average as a share of the budget, which is measured in addition to the last parameters;
-    /// 0 for none.
+    /// Horizon of the parameter average, as a share of the budget; 0 for no average. The loss of the average is
+    /// measured in addition to that of the last parameters.
     pub average: f64,
-    /// Whether the loss on [`Corpus::test`] is measured at the end. It serves for no choice.
+    /// Whether the loss on [`Corpus::test`] is measured at the end. No setting is chosen by it.
     pub measures_test: bool,
-    /// In training alone only: interpolation with earlier parameters.
+    /// Lookahead of a single trainer; `None` for learners.
     pub lookahead: Option<Lookahead>,
-    /// Whether single updates are tried on the text that they were trained on, and learners that fail are suspected.
-    /// This models a server with enough time for every check that it wants.
-    pub exams: bool,
+    /// Whether loss checks of single updates run, and learners that fail them are suspected. This models a server with
+    /// enough time for all of its checks.
+    pub loss_checks: bool,
     /// The source of trainers and measurements; `None` means [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`].
     /// Loss checks run on the CPU in any case.
     pub trainers: Option<Arc<dyn Trainers>>,
@@ -116,7 +116,7 @@ pub fn reference_model() -> ModelSpec {
     }
 }
 
-/// Held-out loss at one moment of an experiment.
+/// Held-out loss at one time of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sample {
     /// Virtual time, in milliseconds; 0 in training alone.
@@ -127,7 +127,7 @@ pub struct Sample {
     pub loss: f32,
 }
 
-/// An experiment at the end of its budget.
+/// State of an experiment when its budget is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BudgetResult {
     /// Held-out loss of Θ̂, which all learners hold, in nats per token.
@@ -179,7 +179,7 @@ pub struct TrainingResult {
     pub refused: u64,
     /// Virtual time, in milliseconds.
     pub virtual_ms: u64,
-    /// The losses on the way.
+    /// Held-out losses during training.
     pub samples: Vec<Sample>,
     /// Harm found and rolled back; empty in training alone.
     pub harms: Vec<Harm>,
@@ -277,7 +277,7 @@ impl Recipe {
         self.poisons(machine).next().is_some()
     }
 
-    /// Returns true if any machine is.
+    /// Returns true if any machine is hostile.
     pub(super) fn is_attacked(&self) -> bool {
         (0..self.learners()).any(|machine| self.is_hostile(machine))
     }
@@ -294,6 +294,8 @@ impl Recipe {
         })
     }
 
+    /// Checks machines, budget and joiners.
+    ///
     /// # Errors
     /// [`LabError::Nothing`] and [`LabError::Donor`].
     pub(super) fn check(&self) -> Result<(), LabError> {

@@ -17,7 +17,7 @@ fn corpus() -> Corpus {
     Corpus::new(grammar::generate(1, 20_000).as_bytes()).unwrap()
 }
 
-/// Two learners with batches of one window, and 40 steps each.
+/// Returns the recipe of two learners with batches of one window, and 40 steps each.
 fn recipe() -> Recipe {
     let (model, tokens) = (reference_model(), 2 * 40 * 64);
     let inner = Preset::Tiny.inner();
@@ -45,14 +45,14 @@ fn recipe() -> Recipe {
         average: 0.0,
         measures_test: false,
         lookahead: None,
-        exams: false,
+        loss_checks: false,
         trainers: None,
     }
 }
 
-/// Measuring the loss on the way does not affect the run, in a world or alone.
+/// Goal: loss measurements during a run do not affect it, in a world or with a single trainer.
 #[test]
-fn samples_change_nothing() {
+fn samples_do_not_affect_a_run() {
     type TrainFn = fn(&Recipe, &Corpus) -> Result<TrainingResult, LabError>;
     let (corpus, plain) = (corpus(), recipe());
     let sampled = Recipe { samples: 4, ..plain.clone() };
@@ -70,9 +70,9 @@ fn samples_change_nothing() {
     }
 }
 
-/// Averaging and test measurements do not affect the run, and give the requested losses.
+/// Goal: averaging and test measurements do not affect the run, and give the requested losses.
 #[test]
-fn looking_at_the_end_changes_nothing() {
+fn final_measurements_do_not_affect_a_run() {
     let text = b"What is averaged is smoother than what comes last. ".repeat(120);
     let documents = Documents { train: text.clone(), validation: text.clone(), test: text[50..].to_vec() };
     let corpus = Corpus::try_from(&documents).unwrap();
@@ -101,9 +101,9 @@ fn looking_at_the_end_changes_nothing() {
     );
 }
 
-/// Divergence is reported as such, and not as a standstill.
+/// Goal: divergence is reported as such, and not as a standstill.
 #[test]
-fn what_blows_up_says_why() {
+fn divergence_is_reported() {
     let corpus = corpus();
     for lr_max in [1e30, f32::MAX] {
         let plain = recipe();
@@ -115,7 +115,8 @@ fn what_blows_up_says_why() {
     }
 }
 
-/// Five learners, the last of them hostile; the four others train as many tokens as in [`recipe`] each.
+/// Returns the recipe of five learners, the last of them hostile. The others train as many tokens as in [`recipe`]
+/// each.
 fn attacked(poison: Poison) -> Recipe {
     let plain = recipe();
     let tokens = 4 * 40 * 64;
@@ -131,9 +132,10 @@ fn attacked(poison: Poison) -> Recipe {
     }
 }
 
-/// Tokens of hostile learners do not count, and sending one of them away ends no run. No honest learner is refused.
+/// Goal: the budget does not include tokens of hostile learners, and the run continues after one of them is sent away.
+/// No honest learner is refused.
 #[test]
-fn hostile_learners_count_for_nothing() {
+fn hostile_tokens_are_not_part_of_the_budget() {
     let mut recipe = attacked(Poison::NotFinite);
     recipe.syncer.refusals_max = 3;
     let outcome = recipe.train(&corpus()).unwrap();
@@ -147,9 +149,9 @@ fn hostile_learners_count_for_nothing() {
     assert_eq!(outcome.broken, None);
 }
 
-/// Well-formed lies take part in merges, and their updates are in no pair of honest ones.
+/// Goal: well-formed updates of hostile learners are merged, and the cosines of honest pairs do not include them.
 #[test]
-fn what_is_well_formed_is_merged() {
+fn well_formed_hostile_updates_are_merged() {
     let corpus = corpus();
     let outcome = attacked(Poison::Lie(Attack::Times(-1))).train(&corpus).unwrap();
     assert!((0.1..0.3).contains(&outcome.attack_stats.hostile_share()), "{outcome:#?}");
@@ -166,9 +168,9 @@ fn what_is_well_formed_is_merged() {
     assert_eq!(TrainingResult { cosines: vec![], ..outcome }, whole, "looking changes nothing");
 }
 
-/// A learner that computes one step in ten, and hides that, has updates as long as the others'.
+/// Goal: a learner that computes one step in ten, and hides that, has updates as long as the others'.
 #[test]
-fn sandbags_are_light_and_long() {
+fn a_sandbagger_sends_updates_of_normal_length() {
     let mut world = attacked(Poison::Lie(Attack::Sandbags)).world(&corpus()).unwrap();
     world.inject(Fault::Poison(4, Some(Poison::Lie(Attack::Sandbags))));
     world.watch_merges();
@@ -184,7 +186,7 @@ fn sandbags_are_light_and_long() {
     assert!((0.8..1.2).contains(&ratio), "{ratio}");
 }
 
-/// A run ruined by hostile learners has an outcome instead of an error; any other failed run has an error.
+/// Goal: a run ruined by hostile learners has an outcome instead of an error; any other failed run has an error.
 #[test]
 fn a_ruined_run_is_an_outcome() {
     let corpus = corpus();
@@ -196,10 +198,10 @@ fn a_ruined_run_is_an_outcome() {
     assert!(matches!(recipe.train(&corpus), Err(LabError::Stopped { .. })));
 }
 
-/// One of six learners trains well until it is trusted, and then against the others, beyond what the bounds stop. With
-/// rollback the loss ends as if it had left; without rollback it does not.
+/// Goal: one of six learners trains well until it is trusted, and then against the others, in a way that no bound
+/// stops. With rollback the loss ends as if it had left; without rollback it does not.
 #[test]
-fn harm_is_found_and_undone_in_real_training() {
+fn harm_is_rolled_back_in_real_training() {
     let corpus = corpus();
     let tokens = 6 * 120 * 64;
     let run = |poison: Option<Poison>, undo: bool| {
@@ -226,7 +228,7 @@ fn harm_is_found_and_undone_in_real_training() {
     assert!(undone.loss < 1.02 * clean.loss, "{} {} {}", clean.loss, undone.loss, harmed.loss);
 }
 
-/// The trainers of the CPU, from a custom source.
+/// Source of CPU trainers, which counts them.
 #[derive(Debug, Default)]
 struct CustomTrainers {
     made: AtomicU32,
@@ -276,10 +278,10 @@ impl Trainer for CountingTrainer {
     }
 }
 
-/// The source of the trainers does not affect the run: all ways of training take them from the recipe's source, and
-/// measure with them.
+/// Goal: the source of the trainers does not affect the run. All ways of training take them from the recipe's source,
+/// and measure with them.
 #[test]
-fn trainers_may_come_from_elsewhere() {
+fn the_source_of_trainers_does_not_affect_a_run() {
     type TrainFn = fn(&Recipe, &Corpus) -> Result<TrainingResult, LabError>;
     let (corpus, plain) = (corpus(), Recipe { samples: 2, ..recipe() });
     let ways: [(TrainFn, u32); 3] = [

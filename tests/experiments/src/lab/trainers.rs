@@ -8,7 +8,7 @@ use archipelago_core::wire::InnerSpec;
 use archipelago_runtime::engine::cpu::CpuTrainer;
 use archipelago_runtime::engine::{EngineError, OptimiserState, StepStats, Trainer};
 
-/// Number of steps of which only one is computed.
+/// A free rider computes one step out of this many.
 const ONE_IN: u32 = 10;
 
 /// A source of trainers that replaces [`CpuTrainer::fixed`], for example a GPU.
@@ -20,7 +20,7 @@ pub trait Trainers: Debug + Send + Sync {
     /// [`EngineError`]: the model is invalid, or there is no memory for it.
     fn trainer(&self, model: &ModelSpec, inner: &InnerSpec) -> Result<Box<dyn Trainer>, EngineError>;
 
-    /// Checks that the device is present and works. If it does not, a failure is not the recipe's fault.
+    /// Checks that the device is present and works. If it is not, a failed run is not the fault of its recipe.
     ///
     /// # Errors
     /// [`EngineError::Lost`] and others: the device is unusable.
@@ -57,7 +57,7 @@ impl Base {
     }
 }
 
-/// A substitute for a trainer without memory or device; each of its steps fails with the reason.
+/// Substitute for a trainer that cannot be made. Each of its steps fails with the reason.
 pub(super) struct Absent {
     layout: Layout,
     params: Vec<f32>,
@@ -111,7 +111,7 @@ pub(super) fn base(
     }
 }
 
-/// A trainer that computes one step in ten and reports that step's statistics for the others.
+/// Trainer of a free rider: computes one step in ten and reports that step's statistics for the others.
 pub(super) struct FreeRider {
     trainer: Box<dyn Trainer>,
     steps: u32,

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::lab::Recipe;
 
-/// Identities that one hostile machine uses in a run, one after the other.
+/// Number of identities that one hostile machine uses in a run, one after the other.
 const IDENTITIES: u64 = 6;
 /// Number of loss checks for rollback in a run without hostile learners.
 const LOSS_CHECKS: u64 = 25;
@@ -18,34 +18,34 @@ const LOSS_CHECKS: u64 = 25;
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Attack {
-    /// Nothing: they are absent
+    /// No attack: the hostile learners are absent
     #[default]
     None,
-    /// A scale in the update is no number
+    /// Sends an update with a scale that is not a number
     NotFinite,
-    /// The update is 100 times as long
+    /// Sends its update 100 times as long
     #[value(name = "times-100")]
     #[serde(rename = "times-100")]
     Times100,
-    /// The update is turned around, and as long as a syncer believes its steps can have made it
+    /// Inverts its update, and makes it as long as the syncer accepts for its steps
     Edge,
-    /// The update is turned around
+    /// Inverts its update
     Flip,
-    /// Noise as long as the update
+    /// Sends noise as long as its update
     Noise,
-    /// The fourth update of each fragment, again and again
+    /// Replays the learner's fourth update of each fragment
     Stale,
-    /// The last update of an honest learner
+    /// Sends the last update of an honest learner
     Copy,
-    /// Noise as long as the update, said to be the fruit of all tokens that there can be
+    /// Sends noise as long as its update, and claims the maximum of tokens
     Tokens,
-    /// One step in ten, and the update made as long as that of an honest learner
+    /// Takes one step in ten, and sends an update as long as that of an honest learner
     Sandbag,
-    /// The update leans half towards a direction that all hostile learners share
+    /// Turns its update halfway to a direction that all hostile learners share
     Drift,
-    /// One scale of each segment is so large that the update is as long as is believed
+    /// Raises one scale of each segment until the update is as long as the syncer accepts
     Scale,
-    /// As edge, by learners that leave while others of new identities start
+    /// As edge, and each learner is replaced by one with a new identity from time to time
     Identities,
 }
 
@@ -76,18 +76,18 @@ pub enum Arm {
     Mean,
     /// Radial averaging as the paper has it, without any bound
     Rda,
-    /// The bounds that a syncer has by default, and nothing else of what it does
+    /// The syncer's default bounds, without rollback and loss checks
     #[default]
     Bounds,
-    /// With bounds, and harm to the held-out loss is rolled back
+    /// The default bounds, and rollback of harm to the held-out loss
     Undo,
-    /// With bounds, and learners that do not show that they train are suspected
+    /// The default bounds, and loss checks, which suspect learners that do not train
     Checks,
-    /// All that a syncer does by default: bounds, rollback and loss checks
+    /// The syncer's defaults: bounds, rollback and loss checks
     Ours,
 }
 
-/// Settings of hostile learners, and of what a syncer does about them.
+/// Settings of hostile learners, and of the syncer's defences.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[command(next_help_heading = "Hostile learners")]
@@ -101,11 +101,11 @@ pub struct AttackSettings {
     /// How updates are merged, and what bounds them
     #[arg(long, value_name = "ARM", value_enum, default_value_t)]
     pub arm: Arm,
-    /// An update counts up to this many times the usual length on each segment, where bounds hold; 0 for no bound
-    /// [default: a syncer's]
+    /// Longest update on each segment, as a multiple of the usual length, in arms with bounds; 0 for no bound [default:
+    /// the syncer's]
     #[arg(long, value_name = "RATIO")]
     pub norm_ratio_max: Option<f64>,
-    /// Compares the directions of honest updates in runs without an attack; changes nothing of the runs
+    /// Compares the directions of honest updates in runs without an attack; does not affect the runs
     #[arg(long)]
     pub cosines: bool,
 }
@@ -121,6 +121,8 @@ impl AttackSettings {
         if self.attack == Attack::None { learners - self.hostile_of(learners) } else { learners }
     }
 
+    /// Checks these settings for a run of `learners`.
+    ///
     /// # Errors
     /// [`SettingError`]: a setting is out of range.
     pub fn check(&self, learners: u32) -> Result<(), SettingError> {
@@ -134,14 +136,14 @@ impl AttackSettings {
         within("norm-ratio-max", self.norm_ratio_max.unwrap_or(1.0), 0.0..=1e3)
     }
 
-    /// Adds these settings to a recipe of `learners` in which each honest learner takes about `steps` steps of
-    /// `step_ms` if all are honest.
+    /// Adds these settings to a recipe of `learners` learners. An honest learner would take about `steps` steps of
+    /// `step_ms` milliseconds if all were honest.
     pub fn change(&self, recipe: &mut Recipe, learners: u32, steps: u64, step_ms: u64) {
         if let Some(ratio) = self.norm_ratio_max {
             recipe.syncer.norm_ratio_max = ratio;
         }
         self.arm.change(&mut recipe.syncer);
-        recipe.exams = matches!(self.arm, Arm::Checks | Arm::Ours);
+        recipe.loss_checks = matches!(self.arm, Arm::Checks | Arm::Ours);
         recipe.undo = matches!(self.arm, Arm::Undo | Arm::Ours)
             .then(|| MonitorSpec { every_ms: (steps * step_ms / LOSS_CHECKS).max(1), trial_ms: step_ms });
         recipe.cosines = self.cosines && self.attack == Attack::None;

@@ -93,7 +93,7 @@ impl Grid {
     }
 }
 
-/// Formats settings like "sync-every 4, lr 0.01".
+/// Formats settings, such as "sync-every 4, lr 0.01".
 pub fn words(settings: &[(String, String)]) -> String {
     settings.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }

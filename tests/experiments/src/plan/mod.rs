@@ -40,30 +40,30 @@ const FRESH: u64 = 0x701d;
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PlanArgs {
-    /// Settings that make the rows, each named like its flag: sync-every=12,24/learners=4,8 makes four
+    /// Settings that make the rows, each named like its flag: sync-every=12,24/learners=4,8 makes four rows
     #[arg(long, value_name = "GRID", default_value = "")]
     pub vary: Grid,
-    /// Settings that are chosen for each row, by the part of the text to choose by
+    /// Settings that are chosen for each row, by the validation loss
     #[arg(long, value_name = "GRID", default_value = "")]
     pub choose: Grid,
-    /// The rows that each row is compared with: itself with these settings changed [default: the first row]
+    /// Settings that turn a row into its baseline; several values make several baselines [default: the first row]
     #[arg(long, value_name = "GRID", default_value = "")]
     pub beside: Grid,
-    /// Runs of each choice, with seeds from --seed on; what is chosen is run with --seeds fresh ones. With 0, the runs
-    /// that choose are reported
+    /// Runs of each candidate in --choose, with seeds from --seed on; the best one is run with --seeds fresh seeds.
+    /// With 0, the candidates' runs are reported
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub choosing_seeds: u32,
-    /// How the text is held out: by whole documents, or its end
+    /// Held-out part of the text: whole documents, or the end
     #[arg(long, value_name = "SPLIT", value_enum, default_value = "documents")]
     pub held_out: Split,
-    /// The part of the text that is reported; of an end that is held out, the only one is validation
+    /// Held-out part whose loss is reported; an end that is held out has only validation
     #[arg(long, value_name = "PART", value_enum, default_value = "test")]
     pub part: TextSplit,
     /// The paper's figure of a row, by the row's name
     #[arg(long, value_name = "GRID", default_value = "")]
     pub paper: Grid,
-    /// Also fit a straight line through the gaps over the doublings of the first setting, and say where it comes to so
-    /// many percent
+    /// Also fit a line through the gaps over the logarithm of the first setting, and report where it reaches this
+    /// percentage
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
     pub trend: Option<f64>,
     /// Beginning of the names of plots [default: made from the text and --vary]
@@ -133,7 +133,7 @@ enum BestChoice {
 struct Table {
     /// The rows of the grid, then baselines that are not in it.
     rows: Vec<Row>,
-    /// Comparisons of a row with another one, by index; with several baselines also the words of the baseline.
+    /// Pairs of a row and its baseline, by index. With several baselines, also the settings that lead to this baseline.
     comparisons: Vec<(usize, usize, Option<String>)>,
 }
 
@@ -292,7 +292,8 @@ impl PlanArgs {
         }
     }
 
-    /// Returns whether the last and the averaged parameters are compared.
+    /// Returns the kinds of parameters that are compared: false for the last ones and, if requested, true for the
+    /// averaged ones.
     fn averages(&self) -> impl Iterator<Item = bool> {
         [false, true].into_iter().filter(move |is_averaged| !is_averaged || self.settings.average > 0.0)
     }
@@ -332,7 +333,7 @@ mod tests {
 
     /// Goal: each row is reported at its best choice, compared with the requested row, and no run is repeated.
     #[test]
-    fn rows_are_told_of_at_their_best_beside_another() {
+    fn rows_are_compared_at_their_best_choice() {
         let folder = tempfile::tempdir().unwrap();
         let keep = folder.path().join("runs.jsonl");
         let keep = keep.to_str().unwrap();
@@ -389,7 +390,7 @@ mod tests {
 
     /// Goal: a run that continues after its last kill is not reported as one with kills.
     #[test]
-    fn a_run_that_outlasts_its_kills_comes_to_nothing() {
+    fn a_run_that_outlasts_its_kills_fails() {
         let (report, _) = sit("--vary leave-every-ms=0,100 --away-ms 100").unwrap();
         let is_said = |note: &String| note.starts_with("leave-every-ms 100: no choice led to a loss");
         assert!(report.cases.len() == 1 && report.notes.iter().any(is_said), "{report:#?}");
@@ -408,9 +409,10 @@ mod tests {
         assert!((0.72..0.95).contains(&share), "{report:#?}");
     }
 
-    /// Goal: a diverged row is reported and stops no other, and a sitting reports the seeds that are complete.
+    /// Goal: a diverged row is reported and stops no other, and an interrupted table reports the seeds that are
+    /// complete.
     #[test]
-    fn what_is_there_is_told_of() {
+    fn an_interrupted_table_reports_complete_seeds() {
         let folder = tempfile::tempdir().unwrap();
         let keep = folder.path().join("runs.jsonl");
         let flags = format!("--vary lr=0.01,1000 --keep {}", keep.display());
@@ -433,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_a_sentence() {
+    fn an_invalid_row_is_one_sentence() {
         let check = |flags: &str, part: &str| {
             let error = sit(flags).unwrap_err();
             assert!(error.to_string().contains(part), "{flags}: {error}");
@@ -470,7 +472,7 @@ mod tests {
     }
 
     /// Goal: the settings of each row are chosen by some seeds and reported by others, next to two baselines that are
-    /// no rows, and diverged runs are not chosen.
+    /// not in the grid. Diverged runs are not chosen.
     #[test]
     fn fresh_seeds_report_what_others_chose() {
         let folder = tempfile::tempdir().unwrap();
@@ -575,7 +577,7 @@ mod tests {
     /// Goal: values that are not finite are detected at once by any way of merging; a learner that only trains less is
     /// never detected.
     #[test]
-    fn broken_updates_are_noticed_and_free_riders_are_not() {
+    fn invalid_updates_are_detected_and_free_riders_are_not() {
         let report = small(&format!("{HOSTILE} --vary hostile=20,40/attack=not-finite,sandbag"));
         for percent in [20, 40] {
             let of = |attack: &str, what: &str| format!("hostile {percent}, attack {attack}, {what}");
@@ -589,7 +591,7 @@ mod tests {
     }
 
     /// Goal: distance, absence, joining, batches and samples each affect the loss. A learner that was away delivers its
-    /// progress, and the progress is counted once.
+    /// progress, and the progress is merged once.
     #[test]
     fn unequal_learners_change_the_loss() {
         let check = |flags: &str, count: usize| {
@@ -626,8 +628,8 @@ mod tests {
         check("--vary trial-code=int4,e3m0,int2,int1 --beside trial-code=f32", 4);
     }
 
-    /// Goal: in lockstep, a single learner with a neutral outer step equals a single trainer, however often it merges;
-    /// two of them do not.
+    /// Goal: in lockstep, a single learner with a neutral outer step equals a single trainer, however often it merges.
+    /// Two learners differ from it.
     #[test]
     fn one_learner_in_lockstep_is_a_single_trainer() {
         let plain =

@@ -14,13 +14,13 @@ pub struct RunKey {
     pub seed: u64,
 }
 
-/// The part of a text that a loss is measured on.
+/// Part of a text on which a loss is measured.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TextSplit {
-    /// The part that settings are chosen by
+    /// Part by which settings are chosen
     Validation,
-    /// The part that serves no choice
+    /// Part that is not used for choosing
     Test,
 }
 
@@ -31,7 +31,7 @@ pub struct RunRecord {
     pub key: RunKey,
     /// The varied and chosen settings, for human readers of the file and for plots.
     pub cell: String,
-    /// The reason of its failure.
+    /// Reason why the run failed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
     /// Validation loss.
@@ -42,16 +42,17 @@ pub struct RunRecord {
     pub steps: f64,
     /// Virtual time until all tokens were trained, in milliseconds; 0 for a single trainer.
     pub virtual_ms: u64,
-    /// Tokens trained, including those of the last rounds, and the merged ones among them.
+    /// Tokens trained, including those of the last rounds.
     pub tokens: u64,
+    /// Merged tokens among them.
     pub tokens_merged: u64,
-    /// Whether the seed chose none of the settings.
+    /// Whether the seed is fresh: no setting was chosen with it.
     #[serde(skip_serializing_if = "is_default", default)]
     pub is_fresh: bool,
     /// Validation and test loss of the averaged parameters.
     #[serde(skip_serializing_if = "is_default", default)]
     pub averaged: [Option<f32>; 2],
-    /// Trained tokens and validation loss, on the way.
+    /// Trained tokens and validation loss at each sample during the run.
     #[serde(skip_serializing_if = "is_default", default)]
     pub course: Vec<(u64, f32)>,
     /// Merged tokens of the last learner.

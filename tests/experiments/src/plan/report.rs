@@ -10,8 +10,8 @@ use crate::statistics::{by_seed, half_interval, mean, percent_above, trend};
 use crate::text::Text;
 use crate::{Axis, Case, Plot, Scale, Series, SeriesStyle, SimulationReport};
 
-/// Bounds of plotted gaps to attacked runs, in percent. A logarithmic axis has no 0, smaller gaps are noise, and that
-/// of a ruined run is infinite.
+/// Bounds of plotted gaps to attacked runs, in percent. A logarithmic axis has no 0, smaller gaps are noise, and the
+/// gap of a ruined run is infinite.
 const ATTACKED_GAPS: (f64, f64) = (0.1, 1_000.0);
 
 /// The runs of a row at its best choice.
@@ -93,7 +93,7 @@ impl Best<'_> {
         self.losses.iter().zip(&base.losses).map(|(ours, base)| percent_above(*ours, *base)).collect()
     }
 
-    /// Returns trained tokens, and mean validation losses on the way.
+    /// Returns pairs of trained tokens and mean validation loss during the runs.
     fn course(&self) -> Vec<(f64, f64)> {
         let count = self.records.iter().map(|record| record.course.len()).min().unwrap_or(0);
         let at = |k: usize| {
@@ -251,7 +251,7 @@ fn attack_words(ours: &Best<'_>) -> String {
     )
 }
 
-/// Returns further figures of a row: those of learners that differ, of attacks, and on the way.
+/// Returns further figures of a row: of unequal learners, of attacks, and of the samples during its runs.
 fn further_points(name: &str, ours: &Best<'_>, base: &Best<'_>) -> Vec<Case> {
     let of = |what: &str, figure: f64| Case::new(format!("{name}, {what}"), figure, None);
     let mut points = Vec::new();
@@ -276,7 +276,8 @@ fn further_points(name: &str, ours: &Best<'_>, base: &Best<'_>) -> Vec<Case> {
     points
 }
 
-/// Returns the steps of a learner, and the excess of the loss over that of `base` in percent, on the way.
+/// Returns, for each sample during a run, the steps of a learner and the excess of the loss over that of `base` in
+/// percent.
 fn gaps_on_the_way(ours: &Best<'_>, base: &Best<'_>) -> impl Iterator<Item = (f64, f64)> {
     let step_tokens = ours.cell.training.step_tokens().unwrap_or(1) as f64 * f64::from(ours.cell.learners);
     let gaps = ours.course().into_iter().zip(base.course());
@@ -304,10 +305,10 @@ fn cosines(table: &Table, view: &View<'_>) -> Vec<(Tensors, [f64; 3])> {
     Tensors::ALL.into_iter().filter_map(of).collect()
 }
 
-/// The first setting, the gap of each seed in percent, the loss, and that of the baseline.
+/// Value of the first setting, gap of each seed in percent, loss, and loss of the baseline.
 type Point = (f64, Vec<f64>, f64, f64);
 
-/// Losses by progress of the decoupled run, and of its baseline.
+/// Losses over the progress of the decoupled run, and those of its baseline.
 type Curves = [Vec<(f64, f64)>; 2];
 
 /// One line of a plot: rows that differ in the first setting only.

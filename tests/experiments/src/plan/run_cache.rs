@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_come_back_but_for_one_that_was_cut_off() {
+    fn all_runs_but_a_truncated_one_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("runs.jsonl");
         let open = |path: &Path| RunCache::open(Some(path));
@@ -139,9 +139,9 @@ mod tests {
         assert_eq!(open(folder.path()).err().unwrap().exit(), Exit::Disk);
     }
 
-    /// Goal: naming a wrong file does no harm to it.
+    /// Goal: a wrong file name does no harm to the file.
     #[test]
-    fn what_holds_no_runs_is_left_as_it_is() {
+    fn a_file_without_runs_is_not_modified() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notes.md");
         let check = |text: &str, line: u32| {

@@ -19,10 +19,10 @@ use crate::lab::{Corpus, LabError, Recipe, Trainers, TrainingResult};
 use crate::training::failed;
 use crate::{SimulateError, pool};
 
-/// Where runs are cached, and how much time there is for more of them.
+/// Cache file of the runs, and time limit for further runs.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TimeBudgetArgs {
-    /// File to keep each run in as it ends, a line of JSON each; runs that it has are not made again
+    /// Cache file of completed runs, one JSON line each; cached runs are not repeated
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub keep: Option<PathBuf>,
     /// Begin no run after this number of minutes, and report the finished ones
@@ -55,7 +55,8 @@ impl TableRun {
         Ok(Self { key, label, settings: settings.clone(), recipe, tokens, is_fresh: false })
     }
 
-    /// Returns the run with a source of trainers, with or without a test loss, and with a seed that may be fresh.
+    /// Returns the run with the given source of trainers, with or without a test loss, and with a seed that may be
+    /// fresh.
     pub fn measured(self, trainers: Option<Arc<dyn Trainers>>, measures_test: bool, is_fresh: bool) -> Self {
         Self { recipe: Recipe { trainers, measures_test, ..self.recipe }, is_fresh, ..self }
     }

@@ -20,11 +20,11 @@ use crate::lab::{Budget, Corpus, JoinerStart, LabError, Lookahead, Recipe, Train
 use crate::text::hex;
 use crate::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs, set_width, size};
 
-/// Settings of the whole table.
+/// Names of the settings that belong to the whole table.
 const OF_ALL: [&str; 6] = ["data", "text", "seeds", "jobs", "engine", "adapter"];
-/// Settings of the whole table that the text and the seeds represent.
+/// Names of the table's settings that digests omit, because a run's key has the digest of its text and its seed.
 const OF_TEXT: [&str; 3] = ["data", "text", "seeds"];
-/// Settings that do not affect a single trainer.
+/// Names of the settings that do not affect a single trainer.
 const OF_LEARNERS: [&str; 16] = [
     "sync-every",
     "fragments",
@@ -43,7 +43,8 @@ const OF_LEARNERS: [&str; 16] = [
     "leave-every-ms",
     "away-ms",
 ];
-/// Further ones. Digests omit them at their defaults, so that runs cached before they existed stay valid.
+/// More settings that do not affect a single trainer. Digests omit them at their defaults, so that runs cached before
+/// they existed stay valid.
 const ADDED_OF_LEARNERS: [&str; 23] = [
     "extra",
     "trial-code",
@@ -69,13 +70,14 @@ const ADDED_OF_LEARNERS: [&str; 23] = [
     "norm-ratio-max",
     "cosines",
 ];
-/// Settings of any side that digests omit at their defaults, for the same reason.
+/// Settings of all sides that digests omit at their defaults, so that runs cached before they existed stay valid.
 const ADDED: [&str; 4] = ["tokens", "width", "samples", "average"];
 /// All settings at their defaults.
-static USUAL: LazyLock<Map<String, Value>> = LazyLock::new(|| defaults::<RunSettings>(&[]).named());
+static DEFAULTS: LazyLock<Map<String, Value>> = LazyLock::new(|| defaults::<RunSettings>(&[]).named());
 /// Codes for comparison, including those with too few bits for a run.
 const TRIAL_CODES: [Code; 5] = [Code::F32, Code::Int4, Code::E3m0, Code::Int2, Code::Int1];
-/// Longest time between two kills, until a restart, of a lease, and to a far learner, in milliseconds of virtual time.
+/// Maximum of each of these settings, in milliseconds of virtual time: the time between two kills, the time until a
+/// restart, the length of a lease, and the latency of the last learner.
 const MS_MAX: f64 = 1e9;
 /// Largest number of kills in a run.
 const LEAVES_MAX: u64 = 50_000;
@@ -94,7 +96,7 @@ pub enum Side {
     Lockstep,
     /// One trainer with the batches of M
     DataParallel,
-    /// The same with Lookahead
+    /// One trainer with the batches of M, and Lookahead
     Lookahead,
 }
 
@@ -104,20 +106,20 @@ impl Side {
     }
 }
 
-/// Weights of updates that are long or old. In short runs all learners are newcomers, so that all but the default are
-/// without the bound on newcomers.
+/// Rule for the weights of long and old updates. In short runs all learners are newcomers, so all rules but the default
+/// omit the bound on newcomers.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
-    /// A syncer's
+    /// The syncer's default
     Default,
     /// Neither --turns-max nor --half-life-turns
     None,
-    /// --turns-max alone
+    /// Only --turns-max
     Cap,
-    /// --half-life-turns alone
+    /// Only --half-life-turns
     Decay,
-    /// Neither, and no bound on the share of one learner
+    /// Neither of them, and no bound on the share of one learner
     NoBound,
 }
 
@@ -133,7 +135,7 @@ pub enum Joiners {
     Donor,
 }
 
-/// Batches of the learners, in turn: `1+8+32`; empty for that of the run.
+/// Batch sizes that are assigned to the learners in turn, such as `1+8+32`; empty for the run's batch size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batches(Vec<NonZeroU32>);
 
@@ -163,23 +165,23 @@ pub struct RunSettings {
     /// M, the number of learners
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     pub learners: u32,
-    /// Mean steps of a learner: a run ends when all together have trained as many tokens
+    /// Mean steps of a learner; a run ends when all learners together have trained that many tokens
     #[arg(long, value_name = "COUNT", default_value_t = 1_464)]
     pub steps: u64,
     /// Tokens of all learners together, in place of those of --steps
     #[arg(long, value_name = "COUNT", value_parser = tokens::<u64>)]
     pub tokens: Option<u64>,
-    /// The run ends after the time that its steps take without any waiting, whatever was trained by then
+    /// End the run after the time that its steps take without any waiting, however much was trained
     #[arg(long)]
     pub equal_time: bool,
     /// Learners that join after half of the time that the first ones take without them, and stay
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub extra: u32,
-    /// Time from one kill to the next, of one learner after the other; 0 for none, and a run that takes over twice as
-    /// long as one learner alone comes to nothing (virtual milliseconds)
+    /// Time between two kills, each of the next learner in turn; 0 for no kills; a run fails if it takes over twice as
+    /// long as one learner alone (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub leave_every_ms: u64,
-    /// Time until it starts again, with nothing in memory (virtual milliseconds)
+    /// Time from a kill to the restart of the learner, with nothing in memory (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
     pub away_ms: u64,
     /// Width of the model (a multiple of 8), in place of that of --preset
@@ -188,7 +190,7 @@ pub struct RunSettings {
     /// Code of transferred values, in place of --code: also int2 and int1, for comparison
     #[arg(long, value_name = "CODE", value_parser = one_of(&TRIAL_CODES, Code::name))]
     pub trial_code: Option<Code>,
-    /// Each step takes up to this share more or less, by chance (0 to 1)
+    /// Random variation of the time of each step, up or down, as a share of that time (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub step_jitter: f64,
     /// Link of each learner, each way (kbit/s) [default: no limit]
@@ -197,10 +199,12 @@ pub struct RunSettings {
     /// Every learner has the text from the beginning, and does not fetch it
     #[arg(long)]
     pub text_at_hand: bool,
-    /// Share of the run over which the parameters are averaged that are measured next to the last ones (0 to 1)
+    /// Share of the run over which the parameters are averaged; the average is measured next to the last parameters (0
+    /// to 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub average: f64,
-    /// How often the loss is measured on the way; it changes no loss, but kept runs with another number do not count
+    /// Number of loss measurements during the run; they affect no loss, but runs cached with another number are not
+    /// reused
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub samples: u32,
     #[command(flatten)]
@@ -217,45 +221,45 @@ pub struct RunSettings {
     pub training: TrainingArgs,
 }
 
-/// Settings of learners that differ, and of what a syncer does about that.
+/// Settings of unequal learners, and of the syncer's treatment of them.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[command(next_help_heading = "Unequal learners")]
 pub struct UnequalSettings {
-    /// Learners with which the run starts [default: all that are there from the beginning]
+    /// Number of learners for which the run waits before it starts [default: all that are present from the beginning]
     #[arg(long, value_name = "COUNT")]
     pub start_learners: Option<u32>,
-    /// Time from the last learner to the syncer, in place of --latency-ms; 0 for that (virtual milliseconds)
+    /// Latency of the last learner, in place of --latency-ms; 0 for the same latency (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub far_ms: u64,
-    /// Steps until the link of the last learner is cut
+    /// Number of steps after which the link of the last learner is cut
     #[arg(long, value_name = "COUNT", default_value_t = 120)]
     pub cut_from_steps: u64,
-    /// Steps for which it is cut, while the learner trains on; 0 for no cut
+    /// Number of steps for which this link is cut, while the learner trains on; 0 for no cut
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub cut_steps: u64,
-    /// Shortest lease of text (virtual milliseconds) [default: a syncer's]
+    /// Shortest lease of text (virtual milliseconds) [default: the syncer's]
     #[arg(long, value_name = "MS")]
     pub lease_ms: Option<u64>,
-    /// Weight of updates that are long or old
+    /// Rule for the weights of long and old updates
     #[arg(long, value_name = "RULE", value_enum, default_value = "default")]
     pub rule: Rule,
-    /// Of the rule cap: steps beyond this many times H weigh nothing
+    /// Multiple of H beyond which steps have no weight, for the rule cap
     #[arg(long, value_name = "TURNS", default_value_t = 2.0)]
     pub turns_max: f64,
-    /// Of the rule decay: number of newer versions after which an update weighs half
+    /// Number of newer versions after which the weight of an update is halved, for the rule decay
     #[arg(long, value_name = "VERSIONS", default_value_t = 4.0)]
     pub half_life_turns: f64,
     /// Initial state of joiners
     #[arg(long, value_name = "STATE", value_enum, default_value = "zero")]
     pub joining: Joiners,
-    /// Steps over which the rate of a joiner rises
+    /// Number of steps over which the learning rate of a joiner rises
     #[arg(long, value_name = "COUNT", default_value_t = 96)]
     pub ramp_steps: u32,
-    /// Batches of the learners in turn, as 1+8+32, in place of --batch; a step takes time in proportion
+    /// Batch sizes assigned to the learners in turn, such as 1+8+32, in place of --batch; step times are proportional
     #[arg(long, value_name = "WINDOWS", default_value = "")]
     pub batches: Batches,
-    /// Learners that a round asks at most [default: a syncer's]
+    /// Maximum number of learners that a round asks [default: the syncer's]
     #[arg(long, value_name = "COUNT")]
     pub cohort_max: Option<u32>,
 }
@@ -362,6 +366,8 @@ impl RunSettings {
         Ok(cell)
     }
 
+    /// Checks all settings.
+    ///
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
     pub fn check(&self) -> Result<(), SimulateError> {
@@ -409,13 +415,13 @@ impl RunSettings {
         within("away-ms", away_ms as f64, step_ms as f64..=most as f64)
     }
 
-    /// Returns the time during which learners are killed, in milliseconds of virtual time: twice that of one learner
-    /// alone.
+    /// Returns the time during which learners are killed: twice the time of one learner alone, in milliseconds of
+    /// virtual time.
     fn longest_ms(&self) -> u64 {
         2 * u64::from(self.learners) * self.steps * self.training.step_ms
     }
 
-    /// Returns true if the last learner, or its batch, differs from the others.
+    /// Returns true if the last learner differs from the others in its link, or learners have different batches.
     pub fn is_unequal(&self) -> bool {
         let UnequalSettings { far_ms, cut_steps, batches, .. } = &self.unequal;
         *far_ms > 0 || *cut_steps > 0 || !batches.0.is_empty()
@@ -490,7 +496,7 @@ impl RunSettings {
         found
     }
 
-    /// Returns the kills and restarts: one learner after the other. A run that takes longer than these counts as
+    /// Returns the kills and restarts, of one learner after the other. A run that takes longer than these counts as
     /// failed.
     pub fn kills(&self) -> Vec<(u64, Fault)> {
         let last = self.longest_ms().checked_div(self.leave_every_ms).unwrap_or(0);
@@ -512,8 +518,8 @@ impl RunSettings {
             let name = name.as_str();
             let is_added = ADDED_OF_LEARNERS.contains(&name);
             let is_of_learners = is_added || OF_LEARNERS.contains(&name);
-            let is_usual = (is_added || ADDED.contains(&name)) && USUAL.get(name) == Some(&*value);
-            !(OF_TEXT.contains(&name) || value.is_null() || is_single && is_of_learners || is_usual)
+            let is_default = (is_added || ADDED.contains(&name)) && DEFAULTS.get(name) == Some(&*value);
+            !(OF_TEXT.contains(&name) || value.is_null() || is_single && is_of_learners || is_default)
         });
         hex(&Sha256::digest(Value::Object(named).to_string())[..8])
     }
@@ -534,9 +540,9 @@ mod tests {
         defaults(&flags.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Goal: cached runs stay valid, and no run is taken for another one.
+    /// Goal: cached runs stay valid, and no run is mistaken for another one.
     #[test]
-    fn runs_are_told_apart_by_all_that_matters_to_them() {
+    fn digests_distinguish_all_settings_that_affect_a_run() {
         // Digests in the lines of `tests/evidence/sweep`.
         assert_eq!(cell("").digest(), "91f453144fed5fae");
         assert_eq!(cell("--steps 366 --side data-parallel").digest(), "6aa2243a60ddbbb9");
@@ -573,7 +579,7 @@ mod tests {
 
     /// Goal: a default without a flag does not change for cached runs.
     #[test]
-    fn what_has_no_flag_is_what_it_was() {
+    fn defaults_without_a_flag_keep_their_digests() {
         // Digests in the lines of `tests/evidence/sweep`.
         let pinned = ["25c801a50239fc91", "f5553b16e567392c", "dd7fe2337b0ea567"];
         let found = ["", "--preset small", "--side lookahead"].map(|flags| {
@@ -587,7 +593,7 @@ mod tests {
 
     /// Goal: at any time in a run at least one learner is present, and kills continue for as long as the run may last.
     #[test]
-    fn somebody_is_there_until_the_end() {
+    fn a_learner_is_present_at_any_time() {
         for (learners, away_ms) in [(2, 1_000), (4, 3_000), (4, 500), (3, 2_000)] {
             let cell =
                 cell(&format!("--learners {learners} --steps 100 --leave-every-ms 1000 --away-ms {away_ms}"));

@@ -18,23 +18,23 @@ use crate::script::Script;
 const RUN: RunId = RunId(9);
 const CHALLENGE: Challenge = Challenge { run: RUN, nonce: [9; 32] };
 const STEPS_MAX: usize = 300;
-/// Largest number of outputs of a member for one input.
+/// Largest number of outputs of the driver for one input.
 const OUTPUTS_MAX: usize = 4_096;
 /// Largest number of undelivered messages of the syncer.
-const SAID_MAX: usize = 256;
+const MESSAGES_MAX: usize = 256;
 
-/// LearnerDriver with the state of its shell, and the honest syncer whose messages are altered.
+/// Learner with the state of its shell, and the honest syncer whose messages are altered.
 struct LearnerHarness {
-    member: LearnerDriver,
+    driver: LearnerDriver,
     now_us: u64,
     syncer: Syncer,
     conn: Option<ConnId>,
     conns: u64,
-    desk: PendingOutputs,
+    outputs: PendingOutputs,
     shards: Vec<Arc<[u8]>>,
     replica: Option<Replica>,
     theta: Vec<f32>,
-    /// Inputs from the shell that the member has not processed.
+    /// Inputs from the shell that the driver has not processed.
     inputs: VecDeque<Input>,
     is_over: bool,
 }
@@ -42,18 +42,18 @@ struct LearnerHarness {
 /// Pending outputs of the syncer.
 #[derive(Default)]
 struct PendingOutputs {
-    said: VecDeque<Message>,
+    messages: VecDeque<Message>,
     jobs: Vec<MergeJob>,
 }
 
 impl Host for PendingOutputs {
     fn send(&mut self, conns: &[ConnId], message: Message) {
-        let room = SAID_MAX.saturating_sub(self.said.len());
-        self.said.extend(conns.iter().take(room).map(|_| message.clone()));
+        let room = MESSAGES_MAX.saturating_sub(self.messages.len());
+        self.messages.extend(conns.iter().take(room).map(|_| message.clone()));
     }
 
     fn close(&mut self, _conn: ConnId, bye: Bye) {
-        self.said.push_back(Message::Bye(bye));
+        self.messages.push_back(Message::Bye(bye));
     }
 
     fn merge(&mut self, job: MergeJob) {
@@ -70,7 +70,7 @@ impl Host for PendingOutputs {
 pub fn run(data: &[u8]) {
     let mut script = Script(data);
     let mut stage = LearnerHarness::new();
-    stage.tell(Input::Timeout);
+    stage.handle(Input::Timeout);
     for _ in 0..STEPS_MAX {
         if script.is_over() || stage.is_over {
             break;
@@ -96,12 +96,12 @@ impl LearnerHarness {
         let waits = Waits::default();
         let config = DriverConfig { learner, contact_ms_max: None, reconnect_ms_max: None, waits, seed: 5 };
         Self {
-            member: LearnerDriver::new(config),
+            driver: LearnerDriver::new(config),
             now_us: 0,
             syncer,
             conn: None,
             conns: 0,
-            desk: PendingOutputs::default(),
+            outputs: PendingOutputs::default(),
             shards,
             replica: None,
             theta,
@@ -115,31 +115,31 @@ impl LearnerHarness {
         let kind = script.below(16);
         match kind {
             0..=5 => {
-                let Some(message) = self.desk.said.pop_front() else { return self.pass(50_000) };
-                self.tell(Input::Message(message));
+                let Some(message) = self.outputs.messages.pop_front() else { return self.advance(50_000) };
+                self.handle(Input::Message(message));
             }
             6 => {
-                let Some(message) = self.desk.said.pop_front() else { return };
+                let Some(message) = self.outputs.messages.pop_front() else { return };
                 let altered = altered(script, &message);
-                self.tell(altered.map_or_else(Input::Garbled, Input::Message));
+                self.handle(altered.map_or_else(Input::Garbled, Input::Message));
             }
             7 => {
-                let at = script.below(self.desk.said.len().clamp(1, 256));
-                let Some(message) = self.desk.said.get(at).cloned() else { return };
-                self.tell(Input::Message(message));
+                let at = script.below(self.outputs.messages.len().clamp(1, 256));
+                let Some(message) = self.outputs.messages.get(at).cloned() else { return };
+                self.handle(Input::Message(message));
             }
-            8 => drop(self.desk.said.pop_front()),
+            8 => drop(self.outputs.messages.pop_front()),
             9 => match decode(&script.bytes(255)) {
-                Ok(message) => self.tell(Input::Message(message)),
-                Err(error) => self.tell(Input::Garbled(error)),
+                Ok(message) => self.handle(Input::Message(message)),
+                Err(error) => self.handle(Input::Garbled(error)),
             },
             10 => {
                 self.hang_up();
-                self.tell(Input::Closed { code: Some(script.short()), reason: "it broke".to_owned() });
+                self.handle(Input::Closed { code: Some(script.short()), reason: "it broke".to_owned() });
             }
-            11 => self.pass(u64::from(script.short()) * 1_000),
-            12 => self.tell(Input::Failed { device_lost: script.byte() % 2 == 1, reason: String::new() }),
-            13 => self.tell(
+            11 => self.advance(u64::from(script.short()) * 1_000),
+            12 => self.handle(Input::Failed { device_lost: script.byte() % 2 == 1, reason: String::new() }),
+            13 => self.handle(
                 [Input::Paused(script.byte() % 2 == 1), Input::Heard, Input::DrainNow]
                     .into_iter()
                     .nth(script.below(3))
@@ -152,54 +152,54 @@ impl LearnerHarness {
 
     /// Trains if there is a batch, or waits.
     fn train(&mut self) {
-        let batch = self.member.next_batch(self.now_us);
+        let batch = self.driver.next_batch(self.now_us);
         self.drain();
         match batch {
             Some(batch) => {
                 self.now_us += 20_000;
                 let step =
                     Step { tokens: batch.tokens.len() as u64, loss: 1.0, busy_us: 20_000, earlier_us: 0 };
-                self.tell(Input::Stepped(step));
+                self.handle(Input::Stepped(step));
             }
-            None => self.pass(20_000),
+            None => self.advance(20_000),
         }
     }
 
-    fn pass(&mut self, us: u64) {
+    fn advance(&mut self, us: u64) {
         self.now_us += us;
-        self.tell(Input::Waited { us });
-        self.tell(Input::Timeout);
+        self.handle(Input::Waited { us });
+        self.handle(Input::Timeout);
         self.drive(syncer::Input::Timeout);
     }
 
-    fn tell(&mut self, input: Input) {
-        self.member.handle(self.now_us, input);
+    fn handle(&mut self, input: Input) {
+        self.driver.handle(self.now_us, input);
         self.drain();
     }
 
     fn drain(&mut self) {
         for _ in 0..OUTPUTS_MAX {
             while let Some(input) = self.inputs.pop_front() {
-                self.member.handle(self.now_us, input);
+                self.driver.handle(self.now_us, input);
             }
-            let Some(output) = self.member.poll() else {
+            let Some(output) = self.driver.poll() else {
                 if self.inputs.is_empty() {
                     return;
                 }
                 continue;
             };
-            self.obey(output);
+            self.execute(output);
         }
         panic!("the learner wants things done without end");
     }
 
-    fn obey(&mut self, output: Output) {
+    fn execute(&mut self, output: Output) {
         match output {
             Output::Connect => {
                 self.conns += 1;
                 self.conn = Some(ConnId(self.conns));
                 self.inputs.push_back(Input::Opened);
-                self.desk.said.push_back(Message::Challenge(CHALLENGE));
+                self.outputs.messages.push_back(Message::Challenge(CHALLENGE));
             }
             Output::Greet { hello, .. } => self.send(Message::Hello(*hello)),
             Output::Send(message) => self.send(message),
@@ -273,7 +273,7 @@ impl LearnerHarness {
     }
 
     fn hang_up(&mut self) {
-        self.desk.said.clear();
+        self.outputs.messages.clear();
         if let Some(conn) = self.conn.take() {
             self.drive(syncer::Input::Disconnected(conn));
         }
@@ -281,10 +281,10 @@ impl LearnerHarness {
 
     fn drive(&mut self, input: syncer::Input) {
         let now = Millis(self.now_us / 1_000 + 1);
-        self.syncer.drive(now, input, &mut self.desk);
+        self.syncer.drive(now, input, &mut self.outputs);
         for _ in 0..OUTPUTS_MAX {
-            let Some(job) = self.desk.jobs.pop() else { return };
-            self.syncer.drive(now, syncer::Input::Merged(Box::new(job.run())), &mut self.desk);
+            let Some(job) = self.outputs.jobs.pop() else { return };
+            self.syncer.drive(now, syncer::Input::Merged(Box::new(job.run())), &mut self.outputs);
         }
     }
 }

@@ -65,7 +65,7 @@ pub fn codec(data: &[u8]) {
 /// Names of the two files in the golden model.
 const IMPORT_FILES: [&str; 2] = ["model-00001-of-00002.safetensors", "tokenizer.json"];
 
-/// Changes or replaces one of the files, and checks whether a run could begin with it.
+/// Changes or replaces one of [`IMPORT_FILES`], and checks whether a run could begin with it.
 pub fn import(data: &[u8]) {
     static STAGE: OnceLock<Mutex<ImportStage>> = OnceLock::new();
     let stage = STAGE.get_or_init(|| Mutex::new(ImportStage::new()));
@@ -273,8 +273,9 @@ pub fn wire(data: &[u8]) {
     }
 }
 
-/// Largest number of machines in a world, and of faults.
+/// Largest number of machines in a world.
 const MACHINES_MAX: u64 = 4;
+/// Largest number of faults in a world.
 const FAULTS_MAX: usize = 60;
 /// Longest time between two faults, in milliseconds.
 const GAP_MS_MAX: u64 = 4_000;

@@ -24,14 +24,15 @@ const STORE_BYTES: u64 = 1 << 30;
 /// Prefix of all names of the cluster.
 const PREFIX: &str = "scale";
 
-/// Length of the header of each piece of a split message in bytes, and the offset of the piece's four-byte index in it.
+/// Length of the header of each piece of a split message, in bytes.
 const PIECE_HEAD_BYTES: usize = 24;
+/// Offset of the piece's four-byte index in this header.
 const PIECE_NUMBER_AT: usize = 12;
 /// Length of a message's header, before its value: see `sdk/core/src/cluster/bytes.rs`.
 const MESSAGE_HEAD_BYTES: usize = 6;
 /// Maximum length of a received message in bytes; the servers reject larger ones.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
-/// Kind under which the later pieces of a message count; only sums are as long.
+/// Kind of message to which all later pieces of a split message are attributed; only sums are that long.
 const LONG: &str = "Sum";
 /// Kinds of messages that owners send to gateways.
 const NOTICES: [&str; 3] = ["Collect", "Weigh", "Ended"];
@@ -54,7 +55,7 @@ pub const PARTS: [(ProcessRole, &str); 4] = [
     (ProcessRole::Storage, "storage"),
 ];
 
-/// All processes of a run except the learners. They end when this is dropped.
+/// All processes of a run except the learners. Dropping it ends them.
 pub struct Site {
     processes: Vec<(ProcessRole, Process)>,
     /// Addresses of the gateways for learners, in order.
@@ -70,7 +71,8 @@ impl Site {
         Ok(Self { processes: vec![(ProcessRole::Gateway, syncer)], gateways: vec![address], cluster: None })
     }
 
-    /// Starts [`OWNERS`] owners and the gateways, each with `flags`, and the servers, whose programs are in `bin`.
+    /// Starts the NATS and S3 servers, whose programs are in `bin`, [`OWNERS`] owners, and the gateways, each with
+    /// `flags`.
     pub fn cluster(
         programs: &Programs,
         folder: &Path,
@@ -83,20 +85,20 @@ impl Site {
             fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
             Ok(folder)
         };
-        let crew = ClusterServers::lay(bin, &at("servers")?, NODES, STORE_BYTES)
+        let servers = ClusterServers::lay(bin, &at("servers")?, NODES, STORE_BYTES)
             .map_err(|error| error.to_string())?;
         let mut processes = Vec::new();
-        let starts = (0..crew.nodes()).map(|node| (ProcessRole::Nats, crew.node(node)));
+        let starts = (0..servers.nodes()).map(|node| (ProcessRole::Nats, servers.node(node)));
         for (part, Start { program, args, log }) in
-            starts.chain(iter::once((ProcessRole::Storage, crew.s3())))
+            starts.chain(iter::once((ProcessRole::Storage, servers.s3())))
         {
             processes.push((part, Process::spawn(&program, &args, &log)?));
         }
-        crew.begin().map_err(|error| error.to_string())?;
-        let programs = programs.with_variables(crew.variables());
+        servers.begin().map_err(|error| error.to_string())?;
+        let programs = programs.with_variables(servers.variables());
         let role = |role: &str| -> Vec<OsString> {
             let part = ["--role", role].map(OsString::from);
-            flags.iter().cloned().chain(part).chain(place(&crew)).collect()
+            flags.iter().cloned().chain(part).chain(address_flags(&servers)).collect()
         };
         for name in (1..=OWNERS).map(|owner| format!("owner-{owner}")) {
             let owner = programs.start_syncer(TINY, ANY_PORT, &at(&name)?, "log", &role("owner"))?;
@@ -108,8 +110,8 @@ impl Site {
             processes.push((ProcessRole::Gateway, gateway));
             addresses.push(address);
         }
-        let bytes = count_bus(&crew.nats()[0])?;
-        Ok(Self { processes, gateways: addresses, cluster: Some((crew, bytes)) })
+        let bytes = count_bus(&servers.nats()[0])?;
+        Ok(Self { processes, gateways: addresses, cluster: Some((servers, bytes)) })
     }
 
     /// Returns the status of the run from each gateway, in order.
@@ -169,13 +171,14 @@ impl Site {
         Ok(fragments > 0)
     }
 
-    /// Recomputes all merges in a single process with the program of the synthetic learners; `None` without a cluster.
+    /// Recomputes all merges of a cluster with the program of the synthetic learners. Returns its output; `None` for a
+    /// single process.
     pub fn replay(&self, learners: &Path, folder: &Path) -> Result<Option<Value>, String> {
-        let Some((crew, _)) = &self.cluster else { return Ok(None) };
+        let Some((servers, _)) = &self.cluster else { return Ok(None) };
         let failed = |reason: String| format!("the merges could not be recomputed: {reason}");
         let mut command = Command::new(learners);
         command.arg("replay").arg("--manifest").arg(manifest(&folder.join("gateway-1"))?);
-        command.args(place(crew)).envs(crew.variables());
+        command.args(address_flags(servers)).envs(servers.variables());
         let output = command.output().map_err(|error| failed(error.to_string()))?;
         if !output.status.success() {
             return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
@@ -188,9 +191,9 @@ impl Site {
     }
 }
 
-/// Returns the flags for the addresses of the servers.
-fn place(crew: &ClusterServers) -> Vec<OsString> {
-    let (bus, blobs) = (crew.nats().join(","), crew.place(PREFIX));
+/// Returns the flags with the addresses of the NATS and S3 servers.
+fn address_flags(servers: &ClusterServers) -> Vec<OsString> {
+    let (bus, blobs) = (servers.nats().join(","), servers.place(PREFIX));
     words(&["--bus", &bus, "--blobs", &blobs, "--cluster", PREFIX])
 }
 
@@ -205,7 +208,8 @@ fn manifest(gateway: &Path) -> Result<PathBuf, String> {
 /// Bytes on the bus so far, by kind of message.
 pub type BusBytes = BTreeMap<String, u64>;
 
-/// Counts all further messages between owners and gateways at a server, `nats://USER:PASSWORD@HOST:PORT`.
+/// Starts to count the bytes of all later messages between owners and gateways, at the NATS server
+/// `nats://USER:PASSWORD@HOST:PORT`.
 fn count_bus(url: &str) -> Result<Arc<Mutex<BusBytes>>, String> {
     let failed = |error: std::io::Error| format!("cannot listen to the bus: {error}");
     let (user, password, address) = parts(url).ok_or_else(|| format!("{url} is not the address of a bus"))?;
@@ -221,14 +225,14 @@ fn count_bus(url: &str) -> Result<Arc<Mutex<BusBytes>>, String> {
     Ok(bytes)
 }
 
-/// Splits the address of a bus into user, password and address.
+/// Splits the address of a NATS server into user, password and address.
 fn parts(url: &str) -> Option<(&str, &str, SocketAddr)> {
     let (who, address) = url.strip_prefix("nats://")?.split_once('@')?;
     let (user, password) = who.split_once(':')?;
     Some((user, password, address.parse().ok()?))
 }
 
-/// Counts messages and answers the server's pings.
+/// Adds the bytes of each message to `bytes`, and answers the server's pings.
 fn count(mut reader: impl BufRead, mut answers: impl Write, bytes: &Mutex<BusBytes>) -> Option<()> {
     let mut line = String::new();
     loop {

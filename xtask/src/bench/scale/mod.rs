@@ -1,8 +1,8 @@
-//! Capacity: the number of synthetic learners that a single process, or a cluster, holds on this machine, and the cost
-//! of each learner.
+//! Scale benchmark: the number of synthetic learners that a single process, or a cluster, holds on this machine, and
+//! the cost of each learner.
 //!
-//! The learners are those of the program `synthetic-learners`: real members, each with a socket, all of a gateway in
-//! one process. They wait instead of computing. Each size is a separate run.
+//! The program `synthetic-learners` provides the learners: real members of the run, each with a socket, that wait
+//! instead of computing. One process has all learners of a gateway. Each size is a separate run.
 
 mod cluster;
 
@@ -28,21 +28,22 @@ const SIZES: [u32; 4] = [100, 1_000, 5_000, 10_000];
 const GATEWAYS: [u32; 3] = [0, 2, 4];
 /// Default length of a step, in milliseconds.
 const STEP_MS: u32 = 1_000;
-/// Request that the actor answers: one line of the log, which is almost free.
+/// Request that the actor answers: one line of the log, which costs almost nothing.
 const REQUEST: &str = "/v1/log?limit=1";
 /// Warm-up after all learners take part.
 const WARM: Duration = Duration::from_secs(20);
-/// Default length of the measurement in seconds. It covers two turns of all fragments, since rounds of a cluster are
-/// not spread evenly over a turn.
+/// Default length of the measurement in seconds. It covers two rounds of every fragment, since a cluster does not
+/// spread the rounds evenly over time.
 const SPAN_S: u32 = 48;
 /// Maximum wait until gateways agree after the end of training.
 const AGREE_WITHIN: Duration = Duration::from_secs(60);
-/// Maximum wait for the learners to take part: a base, and a part for each learner.
+/// Fixed part of the maximum wait for the learners to take part.
 const LIVE_WAIT: Duration = Duration::from_secs(60);
+/// Addition to this wait for each learner.
 const LIVE_WAIT_EACH: Duration = Duration::from_millis(40);
 /// Polling interval.
 const POLL: Duration = Duration::from_millis(200);
-/// Maximum number of open files of both programs, sockets aside.
+/// Maximum number of files that both programs open, without sockets.
 const FILES: u64 = 128;
 /// Number of sentences in the text. The text is short because each learner holds a shard of it.
 const SENTENCES: u32 = 1_500;
@@ -112,7 +113,7 @@ pub fn run(args: &Args) -> Result<Value, String> {
     }
 }
 
-/// Returns the programs for a cluster, unless they were given, and the folder of the servers' programs.
+/// Returns the programs for a cluster, unless `--prebuilt` provides them, and the folder of the NATS and S3 programs.
 fn cluster_programs(args: &Args) -> Result<(Option<Programs>, PathBuf), String> {
     let servers = servers()?;
     let built = if args.prebuilt.is_none() { Some(Programs::build_for_clusters()?) } else { None };
@@ -317,7 +318,7 @@ impl Sample {
         self.statuses.first().map_or(0, |status| number(status, path))
     }
 
-    /// Returns the times in learners' reports after those of `from`.
+    /// Returns the times `name` from the reports of all learners that are newer than those of `from`.
     fn times(&self, name: &str, from: Option<&Self>) -> Vec<f64> {
         let known = |at: usize| from.and_then(|from| from.reports.get(at)).map_or(0, Vec::len);
         let reports =
@@ -326,7 +327,7 @@ impl Sample {
     }
 }
 
-/// Returns the figures between the second and the third sample; the first one is before the learners joined.
+/// Returns the figures between the samples `from` and `to`; `before` was taken before the learners joined.
 fn row(size: Size, live: u64, join_s: f64, latency: &Latency, [before, from, to]: &[Sample; 3]) -> Value {
     let span_s = (to.at - from.at).as_secs_f64();
     let all = |path: &str| to.of_all(path).saturating_sub(from.of_all(path)) as f64;

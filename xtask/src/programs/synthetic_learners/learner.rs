@@ -17,8 +17,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::pool::LearnerPool;
 use crate::socket::LearnerSocket;
 
-/// One in this many learners handles messages during a step, as a learner with an asynchronous device does. The others
-/// handle them between steps. These few measure the latency of answers.
+/// One in this many learners handles messages during a step, as a learner with an asynchronous device does. These few
+/// measure the latency of answers. The others handle messages between steps.
 const PROMPT_EVERY: u32 = 8;
 /// Maximum sleep of a learner that does not train.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -30,13 +30,14 @@ pub struct SyntheticLearner {
     pool: Rc<LearnerPool>,
     number: u32,
     key: SigningKey,
-    member: LearnerDriver,
+    driver: LearnerDriver,
     socket: Option<LearnerSocket>,
     context: usize,
     is_ready: bool,
     has_ended: bool,
-    /// Time of the hello, and send times of unconfirmed updates.
+    /// Time of the hello, until the welcome.
     hello_sent: Option<Instant>,
+    /// Send times of unconfirmed updates.
     sent: BTreeMap<Serial, Instant>,
 }
 
@@ -53,7 +54,7 @@ impl SyntheticLearner {
             invite: None,
             serial_first: u64::from(number) << 32,
         };
-        let member = LearnerDriver::new(DriverConfig {
+        let driver = LearnerDriver::new(DriverConfig {
             learner,
             contact_ms_max: None,
             reconnect_ms_max: None,
@@ -64,7 +65,7 @@ impl SyntheticLearner {
             pool,
             number,
             key,
-            member,
+            driver,
             socket: None,
             context: 1,
             is_ready: false,
@@ -79,7 +80,7 @@ impl SyntheticLearner {
         while !self.has_ended {
             self.receive().await;
             self.handle(Input::Timeout).await;
-            let batch = self.member.next_batch(self.pool.now_us());
+            let batch = self.driver.next_batch(self.pool.now_us());
             self.drain().await;
             match batch {
                 Some(batch) => self.step(&batch).await,
@@ -116,7 +117,7 @@ impl SyntheticLearner {
     /// Waits for the next event.
     async fn wait(&mut self) {
         let now_us = self.pool.now_us();
-        let wait_us = self.member.deadline(now_us).map_or(u64::MAX, |at| at.saturating_sub(now_us));
+        let wait_us = self.driver.deadline(now_us).map_or(u64::MAX, |at| at.saturating_sub(now_us));
         let until = Instant::now() + Duration::from_micros(wait_us).clamp(Duration::from_millis(1), SLEEP);
         let next = self.next_input(until).await;
         let us = self.pool.now_us() - now_us;
@@ -137,7 +138,7 @@ impl SyntheticLearner {
         }
     }
 
-    /// Passes an input to the member, and executes its outputs.
+    /// Passes an input to the driver, and executes its outputs.
     async fn handle(&mut self, input: Input) {
         match &input {
             Input::Message(message) => self.note(message),
@@ -147,7 +148,7 @@ impl SyntheticLearner {
             }
             _ => {}
         }
-        self.member.handle(self.pool.now_us(), input);
+        self.driver.handle(self.pool.now_us(), input);
         self.drain().await;
     }
 
@@ -174,11 +175,11 @@ impl SyntheticLearner {
         }
     }
 
-    /// Executes the member's outputs until the queue is empty.
+    /// Executes the driver's outputs until the queue is empty.
     async fn drain(&mut self) {
-        while let Some(output) = self.member.poll() {
+        while let Some(output) = self.driver.poll() {
             if let Some(input) = self.act(output).await {
-                self.member.handle(self.pool.now_us(), input);
+                self.driver.handle(self.pool.now_us(), input);
             }
         }
         if let Some(socket) = &mut self.socket
@@ -186,9 +187,9 @@ impl SyntheticLearner {
         {
             self.socket = None;
             let reason = "cannot send".to_owned();
-            self.member.handle(self.pool.now_us(), Input::Closed { code: None, reason });
+            self.driver.handle(self.pool.now_us(), Input::Closed { code: None, reason });
         }
-        if !self.is_ready && self.member.state() == LearnerState::Training {
+        if !self.is_ready && self.driver.state() == LearnerState::Training {
             self.is_ready = true;
             self.pool.stats.borrow_mut().is_ready();
         }
@@ -232,7 +233,7 @@ impl SyntheticLearner {
                 return Some(Input::Shard { shard, bytes });
             }
             Output::Encode { serial, fragment } => {
-                let held = self.member.versions().nth(fragment.0.into()).flatten();
+                let held = self.driver.versions().nth(fragment.0.into()).flatten();
                 let (body, digest) = (self.pool.body(fragment, serial.0), self.pool.digest(fragment, held));
                 return Some(Input::Encoded { serial, fragment, body, digest });
             }
@@ -285,6 +286,6 @@ impl SyntheticLearner {
     }
 
     fn run(&self) -> Option<RunId> {
-        self.member.run().map(|(run, _)| run)
+        self.driver.run().map(|(run, _)| run)
     }
 }

@@ -24,10 +24,10 @@ const DIGESTS_MAX: usize = 256;
 /// Root mean square of an update's values: typical of a few steps of the preset.
 const VALUE: f32 = 1e-3;
 
-/// Θ̂ of one fragment.
+/// Version and values of one fragment of Θ̂.
 type Fragment = (Version, Vec<f32>);
 
-/// Shared data.
+/// Data shared by all learners of this process.
 pub struct LearnerPool {
     pub address: SocketAddr,
     pub step: Duration,
@@ -43,7 +43,7 @@ pub struct LearnerPool {
 pub struct RunModel {
     pub fragments: Arc<Fragments>,
     pub codec: Codec,
-    /// Updates by fragment, `[P]`, with [`BODIES`] for each.
+    /// Prepared updates, `[P][BODIES]`: [`BODIES`] for each fragment.
     bodies: Vec<Vec<Vec<u8>>>,
 }
 
@@ -166,7 +166,7 @@ impl RunModel {
     }
 }
 
-/// Counts since the start, and times since the last line.
+/// Counts since the start, and latencies since the last printed line.
 pub struct Stats {
     began: Instant,
     started: usize,
@@ -181,11 +181,13 @@ pub struct Stats {
     pub changes: u64,
     /// Number of fragments that were downloaded whole.
     pub loads: u64,
-    /// Number of errors, and the last one.
+    /// Number of errors.
     pub troubles: u64,
+    /// Message of the last error.
     pub trouble: String,
-    /// Milliseconds from an update to its confirmation, and from a hello to the welcome.
+    /// Milliseconds from each update to its confirmation.
     pub arrived_ms: Vec<f64>,
+    /// Milliseconds from each hello to the welcome.
     pub welcomed_ms: Vec<f64>,
 }
 

@@ -98,7 +98,7 @@ async fn follow(
         let mut bodies = merge.parts.iter().map(|part| model.body(fragment, part.serial.0).to_vec());
         let next = |_| bodies.next().ok_or_else(|| "the merge has fewer updates".to_owned());
         let entry = Entry::Merged((*merge).clone());
-        // A merge that cannot be followed has no result; later merges are compared with the stored states.
+        // A merge that cannot be recomputed has no result; later merges are compared with the stored states.
         let followed = alone.follow(&entry, next);
         let Some(theirs) = theirs else { continue };
         counts.merges += 1;

@@ -1,4 +1,4 @@
-//! Accounts of a ledger, one for each learner, with incremental totals, so that a status need not visit every account.
+//! Accounts of a ledger, one for each learner, with incremental totals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,13 @@ use crate::diloco::trust::TrustRecord;
 use crate::wire::{Fate, Fingerprint, LateReason, LearnerId, Refusal, Serial};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// All accounts, by learner. Serialises as the plain map of accounts.
+/// All accounts, by learner, with their totals. Serialises as a map of accounts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Accounts {
     by_id: BTreeMap<LearnerId, Account>,
     /// Trained tokens of learners that have sent an update.
     trained: u128,
+    /// Number of received updates.
     updates: u64,
     fates: FateCounts,
     suspects: BTreeSet<LearnerId>,
@@ -37,22 +38,23 @@ impl Accounts {
         &self.by_id
     }
 
-    /// Opens `account`, unless `learner` has one.
+    /// Opens the new account `account` for `learner`, unless it has one.
     pub(super) fn open(&mut self, learner: LearnerId, account: impl FnOnce() -> Account) {
-        // A new account adds nothing to the totals.
+        // A new account does not change the totals.
         self.by_id.entry(learner).or_insert_with(account);
     }
 
-    /// Changes the account of `learner`, except its fates. Returns `None` if there is no account.
+    /// Applies `change` to the account of `learner` and returns its result; `None` if there is no account. Total fates
+    /// are not updated: see [`Self::settle`].
     pub(super) fn change<R>(
         &mut self,
         learner: LearnerId,
         change: impl FnOnce(&mut Account) -> R,
     ) -> Option<R> {
         let account = self.by_id.get_mut(&learner)?;
-        let (trained, updates) = (counted(account), account.updates);
+        let (trained, updates) = (trained_if_sent(account), account.updates);
         let done = change(account);
-        self.trained = self.trained - trained + counted(account);
+        self.trained = self.trained - trained + trained_if_sent(account);
         self.updates = self.updates - updates + account.updates;
         if account.trust.suspicion().is_some() {
             self.suspects.insert(learner);
@@ -62,24 +64,24 @@ impl Accounts {
         Some(done)
     }
 
-    /// Counts the fate of an update of `learner`.
+    /// Adds the fate of an update of `learner`.
     pub(super) fn settle(&mut self, learner: LearnerId, fate: &Fate) {
         if self.change(learner, |account| account.fates.add(fate)).is_some() {
             self.fates.add(fate);
         }
     }
 
-    /// Closes the account of `learner`.
+    /// Removes and returns the account of `learner`.
     pub(super) fn close(&mut self, learner: LearnerId) -> Option<Account> {
         let account = self.by_id.remove(&learner)?;
-        self.trained -= counted(&account);
+        self.trained -= trained_if_sent(&account);
         self.updates -= account.updates;
         self.fates.take_all(&account.fates);
         self.suspects.remove(&learner);
         Some(account)
     }
 
-    /// Changes every account.
+    /// Applies `change` to every account and recomputes the totals.
     pub(super) fn change_all(&mut self, change: impl FnMut(&mut Account)) {
         self.by_id.values_mut().for_each(change);
         self.add_up();
@@ -90,12 +92,12 @@ impl Accounts {
         u64::try_from(self.trained).unwrap_or(u64::MAX)
     }
 
-    /// Returns the number of updates received.
+    /// Returns the number of received updates.
     pub(super) fn updates(&self) -> u64 {
         self.updates
     }
 
-    /// Returns the fates of all updates.
+    /// Returns the number of updates by fate.
     pub(super) fn fates(&self) -> &FateCounts {
         &self.fates
     }
@@ -109,7 +111,7 @@ impl Accounts {
         (self.trained, self.updates, self.fates) = (0, 0, FateCounts::default());
         self.suspects.clear();
         for (&learner, account) in &self.by_id {
-            self.trained += counted(account);
+            self.trained += trained_if_sent(account);
             self.updates += account.updates;
             self.fates.add_all(&account.fates);
             if account.trust.suspicion().is_some() {
@@ -119,14 +121,13 @@ impl Accounts {
     }
 }
 
-/// Returns the tokens that `account` adds to the total. The claim of a learner that never sent an update does not
-/// count.
-fn counted(account: &Account) -> u128 {
+/// Returns the trained tokens of `account`, or 0 if its learner has never sent an update.
+fn trained_if_sent(account: &Account) -> u128 {
     let has_sent = account.updates > 0 || account.fates.total() > 0;
     if has_sent { account.trained().into() } else { 0 }
 }
 
-/// One learner's account.
+/// Account of one learner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Account {
@@ -136,40 +137,41 @@ pub struct Account {
     pub name: String,
     /// Display name of the device.
     pub device: String,
-    /// Claimed tokens of training, at most those leased to the learner.
+    /// Claimed trained tokens, at most the leased tokens.
     #[serde(rename = "trained_tokens")]
     pub tokens_trained: u64,
-    /// Claimed tokens of the present process.
+    /// Accepted tokens that the learner's current process reported.
     pub(super) reported_tokens: u64,
-    /// Tokens that were leased to the learner, without those that were returned untouched.
+    /// Leased tokens, without those that were returned untrained.
     pub leased_tokens: u64,
-    /// Tokens merged, by fragment, `[P]`.
+    /// Merged tokens on each fragment, `[P]`.
     #[serde(rename = "merged_tokens")]
     pub tokens_merged: Vec<u64>,
-    /// Last merged update, by fragment, `[P]`.
+    /// Serial number of the last merged update on each fragment, `[P]`.
     pub merged: Vec<Option<Serial>>,
-    /// Updates received, regardless of their fates.
+    /// Number of received updates.
     pub updates: u64,
-    /// Fates of these updates.
+    /// Number of updates by fate.
     pub fates: FateCounts,
-    /// Refusals since the last merged update.
+    /// Number of refusals since the last merged update.
     pub refused_in_a_row: u32,
     /// Trust in the learner.
     #[serde(flatten)]
     pub trust: TrustRecord,
-    /// Part of `tokens_merged` that was merged under suspicion, by fragment, `[P]` or empty. These tokens are
-    /// credited to no learner.
+    /// Part of `tokens_merged` on each fragment that was merged under suspicion, `[P]` or empty. These tokens are not
+    /// credited.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) doubted_tokens: Vec<u64>,
-    /// Merged tokens that the schedule does not count yet, by fragment, `[P]` or empty.
+    /// Merged tokens on each fragment that the schedule does not credit yet, `[P]` or empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) early_tokens: Vec<u64>,
-    /// Tokens that were merged in a known time, and that time in milliseconds, summed over fragments.
+    /// Merged tokens of updates with a known time since the previous one, and the sum of these times in milliseconds,
+    /// both summed over fragments.
     pub(super) pace: (u64, u64),
 }
 
 impl Account {
-    /// Opens an account for `identity` over `fragments` fragments, with `slack_tokens` countable tokens beyond its
+    /// Creates an account in a run with `fragments` fragments. The learner may be credited `slack_tokens` beyond its
     /// leases.
     pub(super) fn new(identity: [u8; 16], fragments: usize, slack_tokens: u64) -> Self {
         Self {
@@ -196,19 +198,19 @@ impl Account {
         (self.name, self.device) = (name.into(), device.into());
     }
 
-    /// Returns the short name of the learner's key.
+    /// Returns the fingerprint of the learner's key.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint(self.identity)
     }
 
-    /// Returns the merged tokens on fragment `p` that count.
-    pub(super) fn tokens_counted(&self, p: usize) -> u64 {
+    /// Returns the merged tokens on fragment `p` without those merged under suspicion.
+    pub(super) fn tokens_credited(&self, p: usize) -> u64 {
         let of = |tokens: &[u64]| tokens.get(p).copied().unwrap_or_default();
         of(&self.tokens_merged).saturating_sub(of(&self.doubted_tokens))
     }
 
-    /// Returns the merged tokens on fragment `p` that the schedule does not count yet.
+    /// Returns the merged tokens on fragment `p` that the schedule does not credit yet.
     pub(super) fn early_tokens(&self, p: usize) -> u64 {
         self.early_tokens.get(p).copied().unwrap_or_default()
     }
@@ -219,28 +221,27 @@ impl Account {
         self.tokens_merged.iter().all(|&tokens| tokens == 0)
     }
 
-    /// Returns true if no update of the learner was merged, and none is pending.
+    /// Returns true if the learner has neither merged nor pending updates.
     pub(super) fn is_blank(&self) -> bool {
         self.is_stranger() && self.updates == self.fates.total()
     }
 
-    /// Returns the trained tokens: the claim, or the merged tokens if they exceed it because a report is still
-    /// missing.
+    /// Returns the trained tokens: the claimed ones, or the merged ones if they are more because a report is missing.
     #[must_use]
     pub fn trained(&self) -> u64 {
         self.tokens_merged.iter().copied().fold(self.tokens_trained, u64::max)
     }
 }
 
-/// Number of updates for each fate.
+/// Number of updates by fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FateCounts {
-    /// Merged.
+    /// Number of merged updates.
     pub merged: u64,
-    /// Late, by reason.
+    /// Number of late updates by reason.
     pub late: BTreeMap<LateReason, u64>,
-    /// Refused, by reason.
+    /// Number of refused updates by reason.
     pub refused: BTreeMap<Refusal, u64>,
 }
 
@@ -262,7 +263,7 @@ impl FateCounts {
         }
     }
 
-    /// Subtracts the counts of `other`, which are part of these.
+    /// Subtracts the counts of `other`, which must not be larger.
     pub(super) fn take_all(&mut self, other: &Self) {
         self.merged -= other.merged;
         take(&mut self.late, &other.late);
@@ -278,7 +279,7 @@ impl FateCounts {
     }
 }
 
-/// Subtracts `others`, and removes the reasons whose count becomes 0.
+/// Subtracts the counts in `others` from `counts`, and removes reasons whose count becomes 0.
 fn take<K: Copy + Ord>(counts: &mut BTreeMap<K, u64>, others: &BTreeMap<K, u64>) {
     for (reason, count) in others {
         if let Some(left) = counts.get_mut(reason) {
@@ -297,9 +298,9 @@ mod tests {
     use crate::rng::Rng;
     use crate::wire::{LateReason, Refusal, Version};
 
-    /// Goal: the fields of the trust record are those of the account in a snapshot, and other fields are errors.
+    /// Goal: an account serialises the fields of its trust record as its own, and refuses unknown fields.
     #[test]
-    fn a_snapshot_has_the_trust_record_among_the_fields_of_the_account() {
+    fn trust_record_is_flattened_into_the_account() {
         let mut account = Account::new([7; 16], 1, 0);
         let new = serde_json::to_string(&account).unwrap();
         assert!(new.ends_with(r#""refused_in_a_row":0,"merged_ms":0,"pace":[0,0]}"#), "{new}");
@@ -318,7 +319,7 @@ mod tests {
 
     /// Goal: the totals equal the sums over all accounts after any sequence of changes.
     #[test]
-    fn what_accounts_come_to_is_what_one_gets_by_adding_them_up() {
+    fn totals_equal_sums_over_accounts() {
         let mut rng = Rng::new(3);
         let mut accounts = Accounts::default();
         for turn in 0..4_000 {

@@ -1,4 +1,4 @@
-//! Pool of training windows. Each window is leased once in an epoch, unless its lease is lost.
+//! Pool of training windows, each of which is leased once per epoch unless its lease is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,34 +10,36 @@ use serde::{Deserialize, Serialize, Serializer};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeasePool {
-    /// Windows in each shard.
+    /// Number of windows in each shard.
     windows: Vec<u32>,
+    /// Current epoch, from 0.
     epoch: u32,
-    /// First window of each shard that was not leased in this epoch yet.
+    /// Index of the first window of each shard that was not leased in this epoch yet.
     cursors: Vec<u32>,
-    /// Returned windows, oldest first; granted before new ones.
+    /// Ranges of returned windows, oldest first, which are granted before new ones.
     returned: Vec<Piece>,
     held: Holdings,
+    /// Number of the next lease.
     next: u64,
-    /// Windows that were granted a second time because their lease was lost.
+    /// Number of windows that were granted a second time because their lease was lost.
     regranted_windows: u64,
 }
 
-/// A lease that ended before all its windows were done.
+/// Lease that ended before all its windows were done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Returned {
-    /// The learner that held it.
+    /// Learner that held the lease.
     pub learner: LearnerId,
     /// The lease.
     pub lease: LeaseId,
-    /// Windows not reported as done.
+    /// Number of windows that were not reported as done.
     pub windows: u32,
 }
 
-/// Reasons for which no lease can be granted.
+/// Error of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// No shard holds a single window.
+    /// No shard has a whole window.
     #[error("the data holds no window of the context's length: give more text or a shorter context")]
     NoWindows,
     /// The grant does not follow the previous ones.
@@ -49,10 +51,10 @@ pub enum LeaseError {
 }
 
 impl LeasePool {
-    /// Creates a pool over shards of `windows` windows each.
+    /// Creates a pool. `windows` is the number of windows in each shard.
     ///
     /// # Errors
-    /// [`LeaseError::NoWindows`]: all shards are empty.
+    /// [`LeaseError::NoWindows`] if all shards are empty.
     pub fn new(windows: Vec<u32>) -> Result<Self, LeaseError> {
         if windows.iter().all(|&count| count == 0) {
             return Err(LeaseError::NoWindows);
@@ -69,10 +71,10 @@ impl LeasePool {
         })
     }
 
-    /// Grants `learner` up to `windows` windows of one shard until `expires`.
+    /// Grants `learner` a lease of up to `windows` windows of one shard until `expires`.
     ///
-    /// Returned windows are granted first, if `least` of them are in a row. Otherwise the learner stays on its shard
-    /// and saves a download, or gets the shard with the fewest leases.
+    /// Returned ranges of at least `least` windows are granted first. Otherwise the learner stays on its shard, which
+    /// saves a download, or gets the shard with the fewest leases.
     pub fn grant(&mut self, learner: LearnerId, windows: u32, least: u32, expires: Millis) -> LeaseGrant {
         let windows = windows.max(1);
         let piece = match self.returned.iter().find(|piece| piece.windows >= least) {
@@ -84,10 +86,10 @@ impl LeasePool {
         grant
     }
 
-    /// Applies a grant from a tape, with unknown expiry.
+    /// Applies a grant from the tape, with an unknown expiry.
     ///
     /// # Errors
-    /// [`LeaseError::OutOfTurn`]: this pool would not grant it next. The pool is unchanged.
+    /// [`LeaseError::OutOfTurn`] if the grant does not follow the previous ones. The pool is then unchanged.
     pub(crate) fn regrant(&mut self, learner: LearnerId, grant: LeaseGrant) -> Result<(), LeaseError> {
         self.place(learner, grant, None)
     }
@@ -128,7 +130,7 @@ impl LeasePool {
     }
 
     /// Records that `done` windows of `lease` are trained, and extends the lease until `expires`. Returns true if more
-    /// windows are done than before. A lease that `learner` does not hold, or no longer holds, is unchanged.
+    /// windows are done than before. Does nothing if `learner` does not hold the lease.
     pub fn progress(&mut self, learner: LearnerId, lease: LeaseId, done: u32, expires: Millis) -> bool {
         let Some(held) = self.held.get(lease).filter(|held| held.learner == learner) else { return false };
         let (before, windows) = (held.done, held.piece.windows);
@@ -141,18 +143,18 @@ impl LeasePool {
         done > before
     }
 
-    /// Extends the leases that `learner` has not begun until `expires`: they wait for their turn. Only
-    /// [`Self::progress`] extends a lease that was begun.
+    /// Extends the leases of `learner` without finished windows until `expires`. Only [`Self::progress`] extends
+    /// others.
     pub fn extend(&mut self, learner: LearnerId, expires: Millis) {
         let untouched = self.held.of(learner).filter(|(_, held)| held.done == 0).map(|(lease, _)| lease);
         for lease in untouched.collect::<Vec<_>>() {
-            self.held.allow(lease, Some(expires));
+            self.held.set_expiry(lease, Some(expires));
         }
     }
 
-    /// Takes back the leases that expired at `now`. Leases from before a restart are extended until `fresh` first.
+    /// Takes back the leases that are expired at `now`. Before, leases with unknown expiry are extended until `fresh`.
     pub(crate) fn expire(&mut self, now: Millis, fresh: Millis) -> Vec<Returned> {
-        self.held.allow_undated(fresh);
+        self.held.set_unknown_expiries(fresh);
         let expired = self.held.expired(now);
         self.take_back(expired)
     }
@@ -163,15 +165,15 @@ impl LeasePool {
         self.take_back(held)
     }
 
-    /// Prepares the pool after a restart. New leases are numbered from `first` on, unless the numbers are further
-    /// already, since learners may name leases that the snapshot does not know. All known leases get their full time
+    /// Prepares the pool for a new process of the syncer. New leases are numbered from `first` on, if that is above the
+    /// next number, since learners may hold leases that the snapshot does not have. All leases get their full time
     /// again.
     pub fn reopen(&mut self, first: LeaseId) {
         self.next = self.next.max(first.0);
-        self.held.forget_dates();
+        self.held.clear_expiries();
     }
 
-    /// Takes back those of `leases` that `learner` holds.
+    /// Takes back those among `leases` that `learner` holds.
     pub(crate) fn withdraw(&mut self, learner: LearnerId, leases: &[LeaseId]) -> Vec<Returned> {
         let mut held = self.leases(learner);
         held.retain(|lease| leases.contains(lease));
@@ -184,7 +186,7 @@ impl LeasePool {
         self.held.deadline()
     }
 
-    /// Returns the windows that `learner` holds and has not reported as done.
+    /// Returns the number of leased windows that `learner` has not reported as done.
     #[must_use]
     pub(crate) fn remaining(&self, learner: LearnerId) -> u32 {
         self.held.of(learner).map(|(_, held)| held.piece.windows - held.done).fold(0, u32::saturating_add)
@@ -202,25 +204,25 @@ impl LeasePool {
         self.held.of(learner).map(|(lease, _)| lease).collect()
     }
 
-    /// Returns the number of windows in one pass over the data.
+    /// Returns the number of windows in one epoch.
     #[must_use]
     pub(crate) fn epoch_windows(&self) -> u64 {
         self.windows.iter().map(|&count| u64::from(count)).sum()
     }
 
-    /// Returns the current pass over the data, from 0.
+    /// Returns the current epoch (pass over the data), from 0.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Returns the windows that were granted a second time because their lease was lost.
+    /// Returns the number of windows that were granted a second time because their lease was lost.
     #[must_use]
     pub fn regranted_windows(&self) -> u64 {
         self.regranted_windows
     }
 
-    /// Returns windows that were not leased in this epoch, or windows of the next epoch if all were.
+    /// Returns a range of up to `windows` windows that were not leased in this epoch, or of the next epoch if all were.
     fn fresh(&self, learner: LearnerId, windows: u32) -> Piece {
         let is_over = self.cursors == self.windows;
         let cursor = |shard: u32| if is_over { 0 } else { self.cursors[shard as usize] };
@@ -235,7 +237,7 @@ impl LeasePool {
         Piece { epoch: self.epoch + u32::from(is_over), shard, start, windows }
     }
 
-    /// Takes back the leases `ended`, in their order.
+    /// Ends the leases `ended`, in this order, and returns their remaining windows to the pool.
     fn take_back(&mut self, ended: Vec<LeaseId>) -> Vec<Returned> {
         let mut taken = Vec::with_capacity(ended.len());
         for lease in ended {
@@ -248,18 +250,19 @@ impl LeasePool {
     }
 }
 
-/// One lease.
+/// Active lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Held {
     pub(super) learner: LearnerId,
     pub(super) piece: Piece,
+    /// Number of windows that were reported as done.
     pub(super) done: u32,
-    /// Expiry; unknown after a restart, which grants the full time again.
+    /// Expiry; `None` after a restart until the full time is granted again.
     #[serde(skip)]
     pub(super) expires: Option<Millis>,
 }
 
-/// All active leases. Serialises as the plain map of leases.
+/// All active leases, with indices. Serialises as a map of leases.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "BTreeMap<LeaseId, Held>")]
 pub(super) struct Holdings {
@@ -269,7 +272,7 @@ pub(super) struct Holdings {
     by_shard: BTreeMap<u32, u32>,
     expiries: BTreeSet<(Millis, LeaseId)>,
     /// Leases with unknown expiry.
-    undated: BTreeSet<LeaseId>,
+    without_expiry: BTreeSet<LeaseId>,
 }
 
 impl Serialize for Holdings {
@@ -291,11 +294,11 @@ impl Holdings {
     pub(super) fn insert(&mut self, lease: LeaseId, held: Held) {
         self.by_learner.entry(held.learner).or_default().insert(lease);
         *self.by_shard.entry(held.piece.shard).or_default() += 1;
-        self.date(lease, held.expires);
+        self.index_expiry(lease, held.expires);
         self.held.insert(lease, held);
     }
 
-    /// Removes `lease`.
+    /// Removes and returns `lease`.
     pub(super) fn remove(&mut self, lease: LeaseId) -> Option<Held> {
         let held = self.held.remove(&lease)?;
         if let Some(leases) = self.by_learner.get_mut(&held.learner) {
@@ -310,7 +313,7 @@ impl Holdings {
                 self.by_shard.remove(&held.piece.shard);
             }
         }
-        self.undate(lease, held.expires);
+        self.unindex_expiry(lease, held.expires);
         Some(held)
     }
 
@@ -319,42 +322,42 @@ impl Holdings {
         self.held.get(&lease)
     }
 
-    /// Sets the finished windows of `lease`, and extends it until `expires`.
+    /// Sets the number of finished windows of `lease`, and extends it until `expires`.
     pub(super) fn progress(&mut self, lease: LeaseId, done: u32, expires: Millis) {
         if let Some(held) = self.held.get_mut(&lease) {
             held.done = done;
         }
-        self.allow(lease, Some(expires));
+        self.set_expiry(lease, Some(expires));
     }
 
-    /// Sets the expiry of `lease`, or makes it unknown.
-    pub(super) fn allow(&mut self, lease: LeaseId, expires: Option<Millis>) {
+    /// Sets the expiry of `lease`; `None` makes it unknown.
+    pub(super) fn set_expiry(&mut self, lease: LeaseId, expires: Option<Millis>) {
         let Some(held) = self.held.get_mut(&lease).filter(|held| held.expires != expires) else { return };
         let before = std::mem::replace(&mut held.expires, expires);
-        self.undate(lease, before);
-        self.date(lease, expires);
+        self.unindex_expiry(lease, before);
+        self.index_expiry(lease, expires);
     }
 
     /// Sets the expiry of all leases with unknown expiry to `fresh`.
-    pub(super) fn allow_undated(&mut self, fresh: Millis) {
-        for lease in std::mem::take(&mut self.undated) {
+    pub(super) fn set_unknown_expiries(&mut self, fresh: Millis) {
+        for lease in std::mem::take(&mut self.without_expiry) {
             if let Some(held) = self.held.get_mut(&lease) {
                 held.expires = Some(fresh);
             }
-            self.date(lease, Some(fresh));
+            self.index_expiry(lease, Some(fresh));
         }
     }
 
     /// Makes the expiry of all leases unknown.
-    pub(super) fn forget_dates(&mut self) {
+    pub(super) fn clear_expiries(&mut self) {
         self.expiries.clear();
         for (&lease, held) in &mut self.held {
             held.expires = None;
-            self.undated.insert(lease);
+            self.without_expiry.insert(lease);
         }
     }
 
-    /// Returns the leases that have expired at `now`, by number.
+    /// Returns the leases that are expired at `now`, ordered by number.
     pub(super) fn expired(&self, now: Millis) -> Vec<LeaseId> {
         let expired = self.expiries.range(..=(now, LeaseId(u64::MAX))).map(|(_, lease)| *lease);
         let mut expired: Vec<_> = expired.collect();
@@ -367,7 +370,7 @@ impl Holdings {
         self.expiries.first().map(|(at, _)| *at)
     }
 
-    /// Returns the leases of `learner`, by number.
+    /// Returns the leases of `learner`, ordered by number.
     pub(super) fn of(&self, learner: LearnerId) -> impl DoubleEndedIterator<Item = (LeaseId, &Held)> {
         let leases = self.by_learner.get(&learner).into_iter().flatten();
         leases.filter_map(|&lease| Some((lease, self.held.get(&lease)?)))
@@ -383,37 +386,37 @@ impl Holdings {
         self.by_shard.get(&shard).copied().unwrap_or(0)
     }
 
-    fn date(&mut self, lease: LeaseId, expires: Option<Millis>) {
+    fn index_expiry(&mut self, lease: LeaseId, expires: Option<Millis>) {
         match expires {
             Some(at) => self.expiries.insert((at, lease)),
-            None => self.undated.insert(lease),
+            None => self.without_expiry.insert(lease),
         };
     }
 
-    fn undate(&mut self, lease: LeaseId, expires: Option<Millis>) {
+    fn unindex_expiry(&mut self, lease: LeaseId, expires: Option<Millis>) {
         match expires {
             Some(at) => self.expiries.remove(&(at, lease)),
-            None => self.undated.remove(&lease),
+            None => self.without_expiry.remove(&lease),
         };
     }
 }
 
-/// Steps in the first lease of a learner, whose speed is not known yet.
+/// Number of steps that a lease covers before the learner has claimed a step time.
 const FIRST_LEASE_STEPS: u32 = 256;
 
-/// Speed of a learner.
+/// Step time and batch of a learner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed {
     /// Claimed time of one step, in milliseconds; 0 without a claim.
     pub step_ms: f64,
-    /// Shortest believed time of one step, in milliseconds, above 0.
+    /// Lower bound on the time of one step, in milliseconds, above 0.
     pub step_ms_least: f64,
-    /// Windows in one step, at least 1.
+    /// Number of windows in one step, at least 1.
     pub batch: u32,
 }
 
 impl Speed {
-    /// Returns the steps that one lease of `lease_ms` should last.
+    /// Returns the number of steps that the learner takes in `lease_ms`, at least 1.
     pub(super) fn lease_steps(&self, lease_ms: u64) -> u32 {
         if self.step_ms == 0.0 {
             return FIRST_LEASE_STEPS;
@@ -422,23 +425,25 @@ impl Speed {
     }
 }
 
-/// Leased windows that each learner cannot have trained on yet.
+/// Stock of each learner: leased windows on which it cannot have trained yet, whatever it reports.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Supplies(BTreeMap<LearnerId, Supply>);
+pub(super) struct LeaseStocks(BTreeMap<LearnerId, Stock>);
 
+/// Stock of one learner.
 #[derive(Clone, Copy, Debug, Default)]
-struct Supply {
-    /// Steps that the stock lasts.
+struct Stock {
+    /// Number of steps in the stock.
     steps: f64,
-    /// Windows in one step.
+    /// Number of windows in one step.
     batch: u32,
-    /// Time of this measurement.
+    /// Time for which `steps` was computed.
     at: Millis,
 }
 
-impl Supplies {
-    /// Returns true if `learner` can have trained on enough of its leased windows to get more, regardless of its
-    /// reports. A learner that reports leases as done faster than it can train has to wait.
+impl LeaseStocks {
+    /// Returns true if the stock of `learner` is small enough for another lease: at most [`FIRST_LEASE_STEPS`] steps or
+    /// `lease_ms` of training at the highest accepted speed. A learner that reports leases as done faster than it can
+    /// train has to wait.
     pub(super) fn may_lease(
         &mut self,
         now: Millis,
@@ -446,42 +451,44 @@ impl Supplies {
         speed: &Speed,
         lease_ms: u64,
     ) -> bool {
-        let supply = self.0.entry(learner).or_default();
-        let trained = SPEED_SLACK * now.since(supply.at) as f64 / speed.step_ms_least;
-        *supply = Supply { steps: (supply.steps - trained).max(0.0), batch: speed.batch, at: now };
-        supply.steps <= f64::from(FIRST_LEASE_STEPS).max(lease_ms as f64 / speed.step_ms_least)
+        let stock = self.0.entry(learner).or_default();
+        let trained = SPEED_SLACK * now.since(stock.at) as f64 / speed.step_ms_least;
+        *stock = Stock { steps: (stock.steps - trained).max(0.0), batch: speed.batch, at: now };
+        stock.steps <= f64::from(FIRST_LEASE_STEPS).max(lease_ms as f64 / speed.step_ms_least)
     }
 
-    /// Adds `windows` leased to `learner`.
+    /// Adds `windows` leased windows to the stock of `learner`.
     pub(super) fn add(&mut self, learner: LearnerId, windows: u32) {
-        let supply = self.0.entry(learner).or_default();
-        supply.steps += f64::from(windows) / f64::from(supply.batch.max(1));
+        let stock = self.0.entry(learner).or_default();
+        stock.steps += f64::from(windows) / f64::from(stock.batch.max(1));
     }
 
-    /// Removes `windows` that `learner` returned.
+    /// Removes `windows` returned windows from the stock of `learner`.
     pub(super) fn take_back(&mut self, learner: LearnerId, windows: u32) {
-        if let Some(supply) = self.0.get_mut(&learner) {
-            supply.steps = (supply.steps - f64::from(windows) / f64::from(supply.batch.max(1))).max(0.0);
+        if let Some(stock) = self.0.get_mut(&learner) {
+            stock.steps = (stock.steps - f64::from(windows) / f64::from(stock.batch.max(1))).max(0.0);
         }
     }
 
-    /// Forgets `learner`.
+    /// Removes the stock of `learner`.
     pub(super) fn forget(&mut self, learner: LearnerId) {
         self.0.remove(&learner);
     }
 }
 
-/// Consecutive windows of one shard.
+/// Range of consecutive windows of one shard in one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Piece {
     pub(super) epoch: u32,
     pub(super) shard: u32,
+    /// Index of the first window in the shard.
     pub(super) start: u32,
+    /// Number of windows.
     pub(super) windows: u32,
 }
 
 impl Piece {
-    /// Returns the range as a lease with this number.
+    /// Returns the grant of this range under the number `lease`.
     pub(super) fn grant(self, lease: LeaseId) -> LeaseGrant {
         let Self { epoch, shard, start, windows } = self;
         LeaseGrant { lease, epoch, shard, start, windows }
@@ -498,14 +505,14 @@ impl Piece {
         u64::from(self.start) + u64::from(self.windows)
     }
 
-    /// Returns true if the range contains all of `part`.
+    /// Returns true if the range contains the range `part`.
     pub(super) fn holds(&self, part: &Self) -> bool {
         (self.epoch, self.shard) == (part.epoch, part.shard)
             && self.start <= part.start
             && part.end() <= self.end()
     }
 
-    /// Returns the ranges before and after `part`, which lies inside; either may be empty.
+    /// Returns the parts of this range before and after `part`, which lies inside it; either may be empty.
     pub(super) fn without(&self, part: &Self) -> [Self; 2] {
         let before = Self { windows: part.start - self.start, ..*self };
         let start = part.start + part.windows;
@@ -544,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_lease_goes_to_another_without_its_done_part() {
+    fn expired_lease_is_granted_again_without_its_done_windows() {
         let mut pool = LeasePool::new(vec![100]).unwrap();
         let lost = pool.grant(ANNE, 10, 1, END);
         pool.progress(ANNE, lost.lease, 4, END);
@@ -561,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_back_in_pieces_too_small_waits_for_another() {
+    fn returned_ranges_below_the_minimum_are_skipped() {
         let mut pool = LeasePool::new(vec![100]).unwrap();
         let [small, large] = [2, 5].map(|windows| pool.grant(ANNE, windows, 1, END));
         assert_eq!(pool.release(ANNE).len(), 2);
@@ -573,9 +580,9 @@ mod tests {
         assert_eq!((second.start, second.windows), (large.start + 4, 1));
     }
 
-    /// A tape names the first piece, or a piece from the middle.
+    /// Goal: a grant from the tape may be any part of a returned range, also from its middle.
     #[test]
-    fn a_grant_of_a_tape_may_be_any_part_of_what_came_back() {
+    fn recorded_grant_may_be_any_part_of_a_returned_range() {
         let mut pool = LeasePool::new(vec![100]).unwrap();
         pool.grant(ANNE, 10, 1, END);
         pool.release(ANNE);
@@ -589,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn only_its_own_leases_are_withdrawn_from_a_learner() {
+    fn withdraw_ignores_leases_of_other_learners() {
         let mut pool = LeasePool::new(vec![100]).unwrap();
         let [first, second, other] = [ANNE, ANNE, BERT].map(|learner| pool.grant(learner, 10, 1, END));
         pool.progress(ANNE, second.lease, 3, END);
@@ -599,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_cannot_finish_a_lease() {
+    fn other_learners_cannot_finish_a_lease() {
         let mut pool = LeasePool::new(vec![100]).unwrap();
         let grant = pool.grant(ANNE, 10, 1, END);
         pool.progress(BERT, grant.lease, 10, Millis(1_000));
@@ -611,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_from_before_a_restart_is_not_given_again() {
+    fn lease_numbers_are_not_reused_after_a_restart() {
         let mut pool = LeasePool::new(vec![100]).unwrap();
         let snapshot = pool.clone();
         let lost = pool.grant(ANNE, 10, 1, END);
@@ -651,9 +658,9 @@ mod tests {
         assert_eq!(LeasePool::new(vec![0, 0]), Err(LeaseError::NoWindows));
     }
 
-    /// Goal: each lookup equals a search through all leases.
+    /// Goal: the indices equal those built from scratch after any sequence of changes.
     #[test]
-    fn all_that_is_looked_up_follows_from_the_leases() {
+    fn indices_follow_from_the_leases() {
         let mut rng = Rng::new(3);
         let mut holdings = Holdings::default();
         for turn in 0..4_000_u64 {
@@ -666,9 +673,9 @@ mod tests {
                     holdings.insert(LeaseId(10_000 + turn), Held { learner, piece, done: 0, expires });
                 }
                 2 => drop(holdings.remove(LeaseId(10_000 + lease.0))),
-                3 => holdings.allow(LeaseId(10_000 + lease.0), expires),
+                3 => holdings.set_expiry(LeaseId(10_000 + lease.0), expires),
                 4 => holdings.progress(LeaseId(10_000 + lease.0), 1, Millis(7)),
-                _ if turn % 50 == 0 => holdings.allow_undated(Millis(30)),
+                _ if turn % 50 == 0 => holdings.set_unknown_expiries(Millis(30)),
                 _ => {}
             }
             assert_eq!(holdings, Holdings::from(holdings.held.clone()), "{turn}");
@@ -681,7 +688,7 @@ mod tests {
             assert_eq!(holdings.deadline(), first, "{turn}");
         }
         assert!(holdings.held.len() > 100);
-        holdings.forget_dates();
+        holdings.clear_expiries();
         assert_eq!(holdings, Holdings::from(holdings.held.clone()));
     }
 }

@@ -1,4 +1,4 @@
-//! Contribution ledger: each update has one fate, and each token counts once.
+//! Contribution ledger: each update has one fate, and each token is credited once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,34 +13,34 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Stored")]
 pub struct Ledger {
-    /// Values in each fragment, `[P]`; weights of the mean in [`Self::tokens_merged`].
+    /// Number of values in each fragment, `[P]`, which are the weights of means over fragments.
     fragment_lens: Vec<u32>,
     accounts: Accounts,
-    /// Usual tokens of one learner in a merge, by fragment, `[P]` or empty; 0 until known.
+    /// Typical tokens of one update in a merge on each fragment, `[P]` or empty; 0 until known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     usual_tokens: Vec<u64>,
-    /// Merged tokens that the schedule does not count, by fragment, `[P]` or empty: the early tokens of all accounts,
-    /// and those that were written off.
+    /// Merged tokens on each fragment that the schedule does not credit, `[P]` or empty: the early tokens of all
+    /// accounts, and early tokens that were written off.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     uncounted_tokens: Vec<u64>,
-    /// Learners by the hash of their identity.
+    /// Learners by the fingerprint of their identity.
     #[serde(skip)]
     identities: BTreeMap<[u8; 16], LearnerId>,
     /// Learners without merged updates.
     #[serde(skip)]
     strangers: BTreeSet<LearnerId>,
-    /// Merged tokens of all learners, by fragment, `[P]`, without those merged under suspicion.
+    /// Merged tokens of all learners on each fragment, `[P]`, without those merged under suspicion.
     #[serde(skip)]
     tokens_merged: Vec<u64>,
-    /// Countable tokens of a learner beyond its leases, since a lost process may have leased more to it.
+    /// Tokens that a new account may be credited beyond its leases. A lost process of the syncer may have leased them.
     #[serde(skip)]
     slack_tokens: u64,
-    /// Median of the known paces at the last restart; 0 if none was known.
+    /// Median pace of trusted learners at the last restart, in tokens per millisecond; 0 if none was known.
     #[serde(skip)]
     pace_before: f64,
 }
 
-/// A ledger in a snapshot, without values that follow from the accounts.
+/// Serialised form of a [`Ledger`], without derived values.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
@@ -55,8 +55,8 @@ struct Stored {
 impl From<Stored> for Ledger {
     fn from(Stored { fragment_lens, accounts, usual_tokens, uncounted_tokens }: Stored) -> Self {
         let identities = accounts.iter().map(|(&learner, account)| (account.identity, learner)).collect();
-        let counted = |p: usize| accounts.values().map(move |account| account.tokens_counted(p));
-        let sum = |p: usize| counted(p).fold(0, u64::saturating_add);
+        let credited = |p: usize| accounts.values().map(move |account| account.tokens_credited(p));
+        let sum = |p: usize| credited(p).fold(0, u64::saturating_add);
         let tokens_merged = (0..fragment_lens.len()).map(sum).collect();
         let strangers =
             accounts.iter().filter(|(_, account)| account.is_stranger()).map(|(&learner, _)| learner);
@@ -76,44 +76,45 @@ impl From<Stored> for Ledger {
 }
 
 impl Ledger {
-    /// Creates an empty ledger for fragments of these lengths, in values.
+    /// Creates an empty ledger. `fragment_lens` is the number of values in each fragment, `[P]`.
     #[must_use]
     pub fn new(fragment_lens: Vec<u32>) -> Self {
         let (accounts, usual_tokens, uncounted_tokens) = Default::default();
         Self::from(Stored { fragment_lens, accounts, usual_tokens, uncounted_tokens })
     }
 
-    /// Returns the learner with this identity, if it enrolled before.
+    /// Returns the learner with this identity, if it has an account.
     #[must_use]
     pub fn find(&self, identity: &Identity) -> Option<LearnerId> {
         self.at(identity.fingerprint())
     }
 
-    /// Returns the learner whose identity has this fingerprint, if it enrolled before.
+    /// Returns the learner whose identity has this fingerprint, if it has an account.
     #[must_use]
     pub fn at(&self, fingerprint: Fingerprint) -> Option<LearnerId> {
         self.identities.get(&fingerprint.0).copied()
     }
 
-    /// Returns the number of known identities.
+    /// Returns the number of accounts.
     #[must_use]
     pub fn len(&self) -> usize {
         self.accounts.all().len()
     }
 
-    /// Returns the number of identities without merged updates.
+    /// Returns the number of accounts without merged updates.
     #[must_use]
     pub fn strangers(&self) -> usize {
         self.strangers.len()
     }
 
-    /// Returns true if no learner ever enrolled.
+    /// Returns true if there are no accounts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.accounts.all().is_empty()
     }
 
-    /// Returns the learner with this identity, and whether it was known before. Opens an account if needed.
+    /// Enrols the learner with this identity: opens an account, or renames the existing one. Returns its number, and
+    /// true if it had an account before.
     pub(crate) fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
         if let Some(learner) = self.find(identity) {
             self.accounts.change(learner, |account| account.rename(name, device));
@@ -135,8 +136,8 @@ impl Ledger {
         self.accounts.change(learner, |account| account.rename(name, device));
     }
 
-    /// Forgets the first learner without contribution for which `absent` returns true, to make room. The last account
-    /// stays, so that no number is given twice.
+    /// Deletes the account of the first learner without merged or pending updates for which `absent` returns true. The
+    /// last account stays, so that no number is assigned twice.
     pub(super) fn evict(&mut self, absent: impl Fn(LearnerId) -> bool) -> Option<LearnerId> {
         let (&last, _) = self.accounts.all().last_key_value()?;
         let is_blank = |learner| self.account(learner).is_some_and(Account::is_blank);
@@ -146,7 +147,7 @@ impl Ledger {
         Some(learner)
     }
 
-    /// Forgets `learner`.
+    /// Deletes the account of `learner`.
     pub(super) fn forget(&mut self, learner: LearnerId) {
         if let Some(account) = self.accounts.close(learner) {
             self.identities.remove(&account.identity);
@@ -166,14 +167,14 @@ impl Ledger {
         self.account(learner).map_or(0, |account| account.trust.merged_ms(self.fragment_lens.len()))
     }
 
-    /// Returns why `learner` is suspected of not training what it claims, if it is.
+    /// Returns the reason to suspect `learner`; `None` if it is not suspected.
     #[must_use]
     pub fn suspicion(&self, learner: LearnerId) -> Option<Suspicion> {
         self.account(learner)?.trust.suspicion()
     }
 
-    /// Returns the level of trust in `learner`, apart from any exclusion. `longest_ms` is the longest merged time of a
-    /// connected learner.
+    /// Returns the level of trust in `learner`, except `Banned`. `longest_ms` is the longest merged time of a live
+    /// learner, in milliseconds.
     #[must_use]
     pub fn level(&self, learner: LearnerId, longest_ms: u64) -> TrustLevel {
         let fragments = self.fragment_lens.len();
@@ -181,21 +182,21 @@ impl Ledger {
         self.account(learner).map_or(TrustLevel::Newcomer, level)
     }
 
-    /// Returns the merged tokens of `learner` per millisecond, if its pace is known.
+    /// Returns the pace of `learner`, in merged tokens per millisecond, if it is known.
     #[must_use]
     pub fn pace(&self, learner: LearnerId) -> Option<f64> {
         let (tokens, ms) = self.account(learner)?.pace;
         (tokens > 0 && ms > 0).then(|| tokens as f64 / ms as f64)
     }
 
-    /// Returns the median of the known paces before the last restart of the syncer, in tokens per millisecond; 0 if
-    /// none was known.
+    /// Returns the lower median pace of trusted learners at the last restart of the syncer, in tokens per millisecond;
+    /// 0 if none was known.
     #[must_use]
     pub(in crate::diloco) fn pace_before(&self) -> f64 {
         self.pace_before
     }
 
-    /// Records that updates of `learner` did harm. Its probation begins again.
+    /// Records the conviction of `learner`. Its probation begins again, and its early tokens are written off.
     pub(super) fn convict(&mut self, learner: LearnerId) {
         self.accounts.change(learner, |account| {
             account.trust.convict();
@@ -204,7 +205,8 @@ impl Ledger {
         self.write_off(learner);
     }
 
-    /// Sets or clears the suspicion against `learner`. Returns true if that changed whether it is suspected.
+    /// Sets the suspicion against `learner`, or clears it with `None`. Returns true if the learner became suspected or
+    /// was cleared. A suspicion writes off early tokens.
     pub(super) fn suspect(&mut self, learner: LearnerId, suspicion: Option<Suspicion>) -> bool {
         let is_news = self.accounts.change(learner, |account| account.trust.suspect(suspicion));
         if suspicion.is_some() {
@@ -213,21 +215,21 @@ impl Ledger {
         is_news.unwrap_or(false)
     }
 
-    /// Records that the owner pardoned `learner`. Returns true if it had been convicted.
+    /// Records the pardon of `learner`. Returns true if it had convictions.
     pub(super) fn pardon(&mut self, learner: LearnerId) -> bool {
         self.accounts.change(learner, |account| account.trust.pardon()).unwrap_or(false)
     }
 
-    /// Records that `tokens` more were leased to `learner`.
+    /// Records a lease of `tokens` tokens to `learner`.
     pub(super) fn lease(&mut self, learner: LearnerId, tokens: u64) {
         self.accounts.change(learner, |account| {
             account.leased_tokens = account.leased_tokens.saturating_add(tokens);
         });
     }
 
-    /// Records that `tokens` leased to `learner` were returned: untrained by its own report, or no longer mergeable.
-    /// Merged tokens stay counted as leased, even if the report of their training never came. Otherwise each lost
-    /// process would leave a debt to the next one.
+    /// Records that `learner` returned leases with `tokens` untrained tokens. Leased tokens do not fall below merged
+    /// ones, although a lost process may not have reported them as trained. Otherwise the next process would get less
+    /// credit.
     pub(super) fn take_back(&mut self, learner: LearnerId, tokens: u64) {
         self.accounts.change(learner, |account| {
             let merged = account.tokens_merged.iter().copied().fold(0, u64::max);
@@ -240,7 +242,7 @@ impl Ledger {
         self.accounts.change(learner, |account| account.updates += 1);
     }
 
-    /// Returns all accounts, by learner.
+    /// Returns all accounts, ordered by learner id.
     pub fn accounts(&self) -> impl Iterator<Item = (LearnerId, &Account)> {
         self.accounts.all().iter().map(|(learner, account)| (*learner, account))
     }
@@ -265,27 +267,26 @@ impl Ledger {
                     strangers.remove(&learner);
                 }
             }
-            // The update was not judged, so it says nothing about its learner.
+            // The update was not examined.
             Fate::Late(_) | Fate::Refused(Refusal::Unsettled) => {}
             Fate::Refused(_) => account.refused_in_a_row += 1,
         });
     }
 
-    /// Records that a new process of `learner` counts its tokens from 0. Refusals of the previous process do not
-    /// count against the new one.
+    /// Records that `learner` began a new process. Its reported tokens and its consecutive refusals start at 0.
     pub(super) fn restart(&mut self, learner: LearnerId) {
         self.accounts.change(learner, |account| {
             (account.reported_tokens, account.refused_in_a_row) = (0, 0);
         });
     }
 
-    /// Returns the tokens that the present process of `learner` reported, as far as they were believed.
+    /// Returns the accepted tokens that the current process of `learner` reported.
     pub(super) fn reported(&self, learner: LearnerId) -> u64 {
         self.account(learner).map_or(0, |account| account.reported_tokens)
     }
 
-    /// Records that the present process of `learner` reports `tokens` of training in all. Tokens beyond those leased
-    /// to it are not believed. Returns true if it reported more than before.
+    /// Records that the current process of `learner` has trained on `tokens` tokens so far. Trained tokens are limited
+    /// to leased ones. Returns true if `tokens` is more than before.
     pub(super) fn report(&mut self, learner: LearnerId, tokens: u64) -> bool {
         let is_more = self.accounts.change(learner, |account| {
             let more = tokens.saturating_sub(account.reported_tokens);
@@ -297,9 +298,9 @@ impl Ledger {
         is_more.unwrap_or(false)
     }
 
-    /// Prepares the ledger after a restart. It forgets the updates that were pending in rounds of the snapshot; their
-    /// learners still hold that progress. Each learner may count up to `tokens` more tokens than were leased to it,
-    /// even if its enrolment was lost.
+    /// Prepares the ledger for a new process of the syncer. Updates that were pending are no longer counted as
+    /// received, since their learners still have that progress. Each learner, including those without an account, may
+    /// be credited up to `tokens` tokens beyond its leases.
     pub(in crate::diloco) fn reopen(&mut self, tokens: u64) {
         self.slack_tokens = tokens;
         let everyone = || self.accounts.all().keys();
@@ -312,40 +313,40 @@ impl Ledger {
         });
     }
 
-    /// Returns how many of `tokens` on `fragment` this learner can have trained: at most those leased to it and not
-    /// yet merged.
+    /// Returns the part of `tokens` for which `learner` can be credited on `fragment`: at most its leased tokens that
+    /// are not merged there.
     #[must_use]
-    pub(crate) fn countable(&self, learner: LearnerId, fragment: FragmentId, tokens: u64) -> u64 {
+    pub(crate) fn creditable(&self, learner: LearnerId, fragment: FragmentId, tokens: u64) -> u64 {
         self.account(learner).map_or(0, |account| {
             let merged = account.tokens_merged[usize::from(fragment.0)];
             tokens.min(account.leased_tokens.saturating_sub(merged))
         })
     }
 
-    /// Returns the trained tokens of the whole run. The claim of a learner that never sent an update does not count.
+    /// Returns the trained tokens of all learners that have sent an update.
     #[must_use]
     pub fn tokens_trained(&self) -> u64 {
         self.accounts.tokens_trained()
     }
 
-    /// Returns the number of updates received, regardless of their fates.
+    /// Returns the number of received updates.
     #[must_use]
     pub fn updates(&self) -> u64 {
         self.accounts.updates()
     }
 
-    /// Returns the fates of all updates.
+    /// Returns the number of updates by fate.
     #[must_use]
     pub fn fates(&self) -> &FateCounts {
         self.accounts.fates()
     }
 
-    /// Returns the learners that are suspected of not training what they claim.
+    /// Returns the suspected learners, ordered by id.
     pub fn suspects(&self) -> impl Iterator<Item = LearnerId> {
         self.accounts.suspects().iter().copied()
     }
 
-    /// Returns merged tokens over trained tokens, 0 to 1; 1 before the first.
+    /// Returns the ratio of merged to trained tokens, 0 to 1; 1 without trained tokens.
     #[must_use]
     pub fn participation(&self) -> f64 {
         match self.tokens_trained() {
@@ -356,8 +357,8 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// Records the merged time of the learners in `merge`, and its schedule credit. The outcomes of the updates must
-    /// be settled next.
+    /// Records the merged time and the schedule credit of the learners in `merge`. Call [`Self::settle`] for each of
+    /// its updates next.
     pub(in crate::diloco::accounting) fn note_merge(&mut self, merge: &MergeEntry) {
         merge.parts.iter().for_each(|part| self.note_pace(part));
         let (p, fragments) = (usize::from(merge.fragment.0), self.fragment_lens.len());
@@ -367,12 +368,12 @@ impl Ledger {
         let believed = |part: &&Part| self.suspicion(part.learner).is_none();
         let believed: Vec<&Part> = merge.parts.iter().filter(believed).collect();
         let before = self.usual_tokens.get(p).copied().unwrap_or(0);
-        let yardstick = ClaimReference::of(before, believed.iter().copied());
-        if yardstick.usual_tokens != before {
+        let reference = ClaimReference::of(before, believed.iter().copied());
+        if reference.usual_tokens != before {
             self.usual_tokens.resize(fragments, 0);
-            self.usual_tokens[p] = yardstick.usual_tokens;
+            self.usual_tokens[p] = reference.usual_tokens;
         }
-        believed.into_iter().for_each(|part| self.note_early(p, &yardstick, part));
+        believed.into_iter().for_each(|part| self.note_early(p, &reference, part));
     }
 
     fn note_pace(&mut self, part: &Part) {
@@ -384,11 +385,11 @@ impl Ledger {
         });
     }
 
-    fn note_early(&mut self, p: usize, yardstick: &ClaimReference, part: &Part) {
+    fn note_early(&mut self, p: usize, reference: &ClaimReference, part: &Part) {
         let Some(account) = self.account(part.learner) else { return };
         let before = account.early_tokens(p);
-        let counted = yardstick.counted(part, self.merged_ms(part.learner), before);
-        let early = before.saturating_add(part.tokens) - counted;
+        let credited = reference.counted(part, self.merged_ms(part.learner), before);
+        let early = before.saturating_add(part.tokens) - credited;
         if early == before {
             return;
         }
@@ -402,41 +403,43 @@ impl Ledger {
         *uncounted = uncounted.saturating_sub(before).saturating_add(early);
     }
 
-    /// Returns the usual tokens of one learner in a merge of `fragment`. While that is unknown, it returns the
-    /// largest value of all fragments, or 0 before the first merge of three or more.
+    /// Returns the typical tokens of one update in a merge on `fragment`. If they are unknown, returns the largest
+    /// value of any fragment, or 0 if all are unknown.
     #[must_use]
     pub(in crate::diloco) fn usual_tokens(&self, fragment: FragmentId) -> u64 {
         let known = self.usual_tokens.get(usize::from(fragment.0)).copied().filter(|tokens| *tokens > 0);
         known.or_else(|| self.usual_tokens.iter().copied().max()).unwrap_or(0)
     }
 
-    /// Discards the early tokens of `learner`, which will never count.
+    /// Writes off the early tokens of `learner`, which the schedule will never credit.
     fn write_off(&mut self, learner: LearnerId) {
         self.accounts.change(learner, |account| account.early_tokens.clear());
     }
 
-    /// Returns the merged tokens of `account` that count: the mean over fragments, weighted by their lengths.
+    /// Returns the merged tokens of `account`, without those merged under suspicion, as the mean over fragments
+    /// weighted by their lengths.
     #[must_use]
     pub fn tokens_merged(&self, account: &Account) -> u64 {
-        let counted: Vec<u64> = (0..self.fragment_lens.len()).map(|p| account.tokens_counted(p)).collect();
-        self.mean(&counted)
+        let credited: Vec<u64> = (0..self.fragment_lens.len()).map(|p| account.tokens_credited(p)).collect();
+        self.mean(&credited)
     }
 
-    /// Returns the merged tokens of the whole run.
+    /// Returns the merged tokens of all learners, without those merged under suspicion, as the mean over fragments
+    /// weighted by their lengths.
     #[must_use]
     pub fn clock_tokens(&self) -> u64 {
         self.mean(&self.tokens_merged)
     }
 
-    /// Returns the merged tokens that count for the learning rate, the outer momentum and the end of the run: all
-    /// except early tokens of unproven learners.
+    /// Returns the tokens that the schedule credits, which determine the learning rate, the outer momentum and the end
+    /// of the run: [`Self::clock_tokens`] without early tokens and those that were written off.
     #[must_use]
     pub fn schedule_tokens(&self) -> u64 {
         let uncounted = self.uncounted_tokens.iter().chain(std::iter::repeat(&0));
-        let counted = self.tokens_merged.iter().zip(uncounted);
-        let counted: Vec<u64> =
-            counted.map(|(merged, uncounted)| merged.saturating_sub(*uncounted)).collect();
-        self.mean(&counted)
+        let credited = self.tokens_merged.iter().zip(uncounted);
+        let credited: Vec<u64> =
+            credited.map(|(merged, uncounted)| merged.saturating_sub(*uncounted)).collect();
+        self.mean(&credited)
     }
 
     fn mean(&self, by_fragment: &[u64]) -> u64 {
@@ -452,8 +455,8 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// Enrols the learner with this identity under a number from another process. Returns the number, and whether it
-    /// was known before.
+    /// Enrols the learner with this identity under a number from another process. Returns the number, and true if it
+    /// had an account before.
     pub(in crate::diloco::accounting) fn enrol_as(
         &mut self,
         learner: LearnerId,
@@ -468,7 +471,7 @@ impl Ledger {
         (learner, returning)
     }
 
-    /// Opens an account for `learner`, unless it has one. Only the number of the learner is known.
+    /// Opens an account for `learner` without an identity, unless it has one.
     pub(in crate::diloco::accounting) fn know(&mut self, learner: LearnerId) {
         if self.account(learner).is_none() {
             let fragments = self.fragment_lens.len();
@@ -477,7 +480,7 @@ impl Ledger {
         }
     }
 
-    /// Raises the leased tokens of `learner` to its merged tokens plus `tokens`, if they are lower.
+    /// Raises the leased tokens of `learner` to at least its merged tokens plus `tokens`.
     pub(in crate::diloco::accounting) fn credit(&mut self, learner: LearnerId, tokens: u64) {
         self.accounts.change(learner, |account| {
             let merged = account.tokens_merged.iter().copied().fold(0, u64::max);
@@ -523,19 +526,19 @@ mod tests {
     }
 
     #[test]
-    fn tokens_count_up_to_the_lease() {
+    fn tokens_are_creditable_up_to_the_lease() {
         let mut ledger = Ledger::new(vec![1, 1]);
         let (learner, _) = ledger.enrol(&Identity([1; 32]), "a", "cpu");
-        assert_eq!(ledger.countable(learner, FragmentId(0), 10), 0);
+        assert_eq!(ledger.creditable(learner, FragmentId(0), 10), 0);
         ledger.lease(learner, 100);
         ledger.settle(learner, FragmentId(0), Serial(1), &merged(70));
-        assert_eq!(ledger.countable(learner, FragmentId(0), 50), 30);
-        assert_eq!(ledger.countable(learner, FragmentId(1), 50), 50);
-        assert_eq!(ledger.countable(LearnerId(9), FragmentId(1), 50), 0);
+        assert_eq!(ledger.creditable(learner, FragmentId(0), 50), 30);
+        assert_eq!(ledger.creditable(learner, FragmentId(1), 50), 50);
+        assert_eq!(ledger.creditable(LearnerId(9), FragmentId(1), 50), 0);
     }
 
     #[test]
-    fn no_word_of_a_learner_counts_beyond_its_lease() {
+    fn trained_tokens_are_limited_to_leases() {
         let mut ledger = Ledger::new(vec![1]);
         let learners = [1, 2].map(|i| ledger.enrol(&Identity([i; 32]), "a", "cpu").0);
         for learner in learners {
@@ -550,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_the_accounts_is_found_again() {
+    fn derived_values_survive_serialisation() {
         let mut ledger = Ledger::new(vec![30, 10]);
         let identities = [1, 2, 3].map(|i| Identity([i; 32]));
         for (identity, tokens) in identities.iter().zip([10, 0, 70]) {
@@ -586,7 +589,7 @@ mod tests {
         assert_eq!((account.fates.total(), account.refused_in_a_row), (4, 2));
     }
 
-    /// Merges an update of `learner` on each of two fragments, `after_ms` after the previous one.
+    /// Books a merge with one update of `learner` on each of two fragments, `after_ms` after the previous ones.
     fn turn(ledger: &mut Ledger, learner: LearnerId, after_ms: Option<u64>) {
         for p in [0, 1] {
             let part = Part { after_ms, ..testing::part(learner, 1) };
@@ -595,9 +598,10 @@ mod tests {
         }
     }
 
-    /// Goal: neither rapid merges nor a long wait end a probation; in a young run, half of its time does.
+    /// Goal: neither rapid merges nor a long wait end a probation. In a young run, half of the longest merged time
+    /// does.
     #[test]
-    fn a_newcomer_is_known_after_merges_and_time() {
+    fn probation_ends_after_merges_and_merged_time() {
         let known_after = |after_ms, longest_ms| {
             let mut ledger = Ledger::new(vec![1, 1]);
             let (learner, _) = ledger.enrol(&Identity([1; 32]), "a", "cpu");
@@ -630,8 +634,8 @@ mod tests {
         assert_eq!(ledger.pace(learner), Some(0.125), "4 tokens in 32 ms");
     }
 
-    /// Merges one update of each learner from 1 on, on the first of two fragments of equal size. `parts` gives its
-    /// tokens, and whether the learner is proven. Each update comes 10 s after the previous one.
+    /// Books a merge on the first of two fragments with one update of each learner, from learner 1 on. `parts` has the
+    /// tokens of the update and whether its learner is proven. Updates of a learner are 10 s apart.
     fn merge(ledger: &mut Ledger, parts: &[(u64, bool)]) {
         let part = |(&(tokens, is_proven), learner): (&(u64, bool), u32)| Part {
             after_ms: Some(10_000),
@@ -652,8 +656,8 @@ mod tests {
         ledger
     }
 
-    /// Returns how far a merge advances the clock and the schedule. A process that continues from a snapshot counts
-    /// alike.
+    /// Returns the increases of clock tokens and schedule tokens by a merge. Checks that the ledger survives a
+    /// serialisation.
     fn moved(ledger: &mut Ledger, parts: &[(u64, bool)]) -> (u64, u64) {
         let before = (ledger.clock_tokens(), ledger.schedule_tokens());
         merge(ledger, parts);
@@ -662,10 +666,10 @@ mod tests {
         (ledger.clock_tokens() - before.0, ledger.schedule_tokens() - before.1)
     }
 
-    /// Goal: claims of an unproven learner advance the schedule as far as two other learners, also in a merge of its
-    /// own. All its tokens count for the run, and for the schedule once it is proven.
+    /// Goal: an unproven learner advances the schedule at most as far as two other learners, also if it is alone in a
+    /// merge. `clock_tokens` includes all its tokens at once, `schedule_tokens` once it is proven.
     #[test]
-    fn the_schedule_waits_for_who_is_far_ahead() {
+    fn schedule_credit_of_an_unproven_learner_is_bounded() {
         let mut ledger = three();
         let (open, shown) = (|tokens| (tokens, false), |tokens| (tokens, true));
         assert_eq!(
@@ -686,9 +690,9 @@ mod tests {
         assert_eq!(ledger.schedule_tokens(), ledger.clock_tokens());
     }
 
-    /// Goal: time lifts the bound if no learner is proven, and never next to a proven one.
+    /// Goal: time lifts the bound on schedule credit if no learner is proven, and never next to a proven one.
     #[test]
-    fn time_is_no_proof_beside_one() {
+    fn time_lifts_the_credit_bound_only_without_proven_learners() {
         for is_proven in [false, true] {
             let mut ledger = three();
             let last =
@@ -702,10 +706,10 @@ mod tests {
         }
     }
 
-    /// Goal: a suspected learner no longer advances the schedule by new updates, early tokens, or an effect on the
-    /// usual tokens. Its updates in flight do not move the schedule back.
+    /// Goal: a suspected learner no longer advances the schedule: not by new updates, by early tokens, or by an effect
+    /// on the usual tokens. Its updates in flight do not move the schedule back.
     #[test]
-    fn who_is_suspected_does_not_move_the_schedule() {
+    fn suspects_do_not_advance_the_schedule() {
         let mut ledger = three();
         let liar = LearnerId(1);
         for _ in 0..3 {

@@ -1,7 +1,7 @@
-//! Accounting of leased, trained and merged tokens, by learner.
+//! Accounting of leased, trained and merged tokens of each learner.
 //!
-//! [`Books`] owns the leases, the ledger and the stock of each learner. It does not depend on connections, rounds or
-//! parameters.
+//! [`Books`] owns the leases, the ledger, and the stock of leased text of each learner. It does not depend on
+//! connections, rounds or parameters.
 
 mod accounts;
 mod lease;
@@ -17,28 +17,28 @@ use super::speed::SPEED_SLACK;
 use super::{Entry, MergeEntry, Suspicion, UpdateOutcome};
 use crate::data::LEASES_MAX;
 use crate::wire::{Fate, FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Millis, Progress, Serial};
-use lease::Supplies;
+use lease::LeaseStocks;
 
-/// Windows in one lease, at most.
+/// Maximum number of windows in one lease.
 pub(super) const LEASE_WINDOWS_MAX: u32 = 1 << 16;
-/// Minimum training time covered by the leases of a learner with merged updates, in milliseconds. It holds for texts of
-/// any size, and is several times the interval of one second between two reports.
+/// Minimum training time that the leases of a learner with merged updates cover, in milliseconds, for texts of any
+/// size. It is several times the interval of about one second between two reports.
 const AHEAD_MS: u64 = 8_000;
-/// Largest number of leases of one learner, so that tiny shards do not flood it.
+/// Maximum number of leases of one learner, which limits them if shards are very small.
 const LEASES_HELD_MAX: usize = LEASES_MAX as usize / 2;
 
-/// Constants of the books during a run.
+/// Settings of [`Books`].
 #[derive(Clone, Copy, Debug)]
 pub struct BookTerms {
-    /// Tokens in a window.
+    /// Number of tokens in a window.
     pub context: u32,
-    /// Training time that one lease should last, in milliseconds.
+    /// Training time that one lease should cover, in milliseconds.
     pub lease_ms: u64,
     /// Time without progress after which a lease expires, in milliseconds.
     pub lease_idle_ms_max: u64,
-    /// Largest number of identities in the ledger.
+    /// Maximum number of identities in the ledger.
     pub identities_max: u32,
-    /// Largest number of identities without merged updates.
+    /// Maximum number of identities without merged updates.
     pub strangers_max: u32,
 }
 
@@ -48,24 +48,24 @@ pub struct Books {
     terms: BookTerms,
     leases: LeasePool,
     ledger: Ledger,
-    supplies: Supplies,
-    /// Leases of returning learners that have not yet reported which of them they still hold.
+    stocks: LeaseStocks,
+    /// Leases of each returning learner that has not reported yet which of them it still holds.
     doubts: BTreeMap<LearnerId, Vec<LeaseId>>,
-    /// Time of the last report of each learner, as far as this process knows.
+    /// Time of the last report of each learner; missing if unknown to this process.
     reported: BTreeMap<LearnerId, Millis>,
     /// Decisions that are not on the tape yet, oldest first.
     entries: VecDeque<Entry>,
 }
 
 impl Books {
-    /// Creates the books from a snapshot, or new ones.
+    /// Creates the books of a run with the leases and the ledger of a snapshot, or with new ones.
     #[must_use]
     pub fn new(terms: BookTerms, leases: LeasePool, ledger: Ledger) -> Self {
-        let (supplies, doubts, reported) = (Supplies::default(), BTreeMap::new(), BTreeMap::new());
-        Self { terms, leases, ledger, supplies, doubts, reported, entries: VecDeque::new() }
+        let (stocks, doubts, reported) = (LeaseStocks::default(), BTreeMap::new(), BTreeMap::new());
+        Self { terms, leases, ledger, stocks, doubts, reported, entries: VecDeque::new() }
     }
 
-    /// Appends a decision for the tape, in the order in which decisions change the run.
+    /// Appends a decision for the tape. Call it in the order in which decisions change the run.
     pub fn note(&mut self, entry: Entry) {
         self.entries.push_back(entry);
     }
@@ -81,17 +81,17 @@ impl Books {
         &self.ledger
     }
 
-    /// Returns the windows on lease.
+    /// Returns the leases.
     #[must_use]
     pub fn leases(&self) -> &LeasePool {
         &self.leases
     }
 
-    /// Ensures that the ledger has room for another identity. If necessary it forgets a learner without contribution
-    /// that is not `needed`, and returns it.
+    /// Makes room in the ledger for another identity. If a limit is reached, deletes the account of a learner without a
+    /// merged or pending update, without a lease, and that is not `needed`. Returns that learner.
     ///
     /// # Errors
-    /// Each variant of [`BooksFull`]: all known learners have contributed or are needed.
+    /// Each variant of [`BooksFull`], if no account can be deleted.
     pub fn make_room(&mut self, needed: impl Fn(LearnerId) -> bool) -> Result<Option<LearnerId>, BooksFull> {
         let BookTerms { identities_max, strangers_max, .. } = self.terms;
         let full = if self.ledger.strangers() >= strangers_max as usize {
@@ -104,15 +104,15 @@ impl Books {
         let leases = &self.leases;
         let evicted = self.ledger.evict(|learner| !needed(learner) && !leases.has(learner));
         let evicted = evicted.ok_or(full)?;
-        self.supplies.forget(evicted);
+        self.stocks.forget(evicted);
         self.doubts.remove(&evicted);
         self.reported.remove(&evicted);
         self.note(Entry::Forgotten { learner: evicted });
         Ok(Some(evicted))
     }
 
-    /// Enrols the learner with this identity, under `number` if one is given. Returns its number, and whether it was
-    /// known before.
+    /// Enrols the learner with this identity, under `number` if one is given. Returns its number, and true if it had an
+    /// account before.
     pub fn enrol(
         &mut self,
         identity: &Identity,
@@ -134,12 +134,12 @@ impl Books {
         (learner, returning)
     }
 
-    /// Opens an account for `learner`, unless it has one. Only the number of the learner is known.
+    /// Opens an account for `learner` without an identity, unless it has one.
     pub fn know(&mut self, learner: LearnerId) {
         self.ledger.know(learner);
     }
 
-    /// Lets `learner` count at least `tokens` beyond its merged tokens, even if fewer were leased to it here.
+    /// Raises the leased tokens of `learner` to at least its merged tokens plus `tokens`.
     pub fn credit(&mut self, learner: LearnerId, tokens: u64) {
         self.ledger.credit(learner, tokens);
     }
@@ -149,31 +149,31 @@ impl Books {
         self.leases.reopen(first);
     }
 
-    /// Records that a new process of `learner` counts its tokens from 0. The leases of the previous process are lost
-    /// and taken back.
+    /// Records that `learner` began a new process, whose reported tokens start at 0, and takes back the leases of the
+    /// previous process.
     pub fn restart(&mut self, learner: LearnerId) -> Vec<Returned> {
         self.ledger.restart(learner);
         self.note(Entry::Restarted { learner });
         self.release(learner)
     }
 
-    /// Takes back all leases of `learner`, which has left for good or starts again without them.
+    /// Takes back all leases of `learner`.
     pub fn release(&mut self, learner: LearnerId) -> Vec<Returned> {
         let returned = self.leases.release(learner);
-        self.came_back(&returned, false);
+        self.book_returned(&returned, false);
         returned
     }
 
-    /// Records that `learner` takes part again. Its next report says which of its leases it holds. A grant may have
-    /// been lost with its connection, and a syncer that crashed may still list leases that were finished long ago.
+    /// Records that `learner` returned. The next [`Self::report`] takes back the leases that it does not name: a grant
+    /// may have been lost with the connection, and after a crash of the syncer finished leases may still be listed.
     pub fn doubt(&mut self, learner: LearnerId) {
         self.doubts.insert(learner, self.leases.leases(learner));
     }
 
-    /// Takes back expired leases. Their learners may return and send updates that were trained on them.
+    /// Takes back expired leases. Their learners may still send updates that were trained on them.
     pub fn expire(&mut self, now: Millis) -> Vec<Returned> {
         let returned = self.leases.expire(now, now.after(self.terms.lease_idle_ms_max));
-        self.came_back(&returned, true);
+        self.book_returned(&returned, true);
         returned
     }
 
@@ -183,15 +183,14 @@ impl Books {
         self.leases.deadline()
     }
 
-    /// Counts training time of `learner` from `now`, unless an earlier time is known.
+    /// Credits training time of `learner` from `now` on, unless a time is known already.
     pub fn count_from(&mut self, now: Millis, learner: LearnerId) {
         self.reported.entry(learner).or_insert(now);
     }
 
-    /// Returns how many of the reported `tokens` of the present process of `learner` are believed. The increase is
-    /// bounded by `tokens_per_ms` and the time since the previous report. The excess is believed as time passes.
-    /// After a restart of the syncer, or before a learner begins, that time is unknown; the duration of one lease is
-    /// assumed.
+    /// Returns the accepted part of `tokens`, the tokens that the current process of `learner` reports. Its increase is
+    /// at most `SPEED_SLACK · tokens_per_ms` times the time since the previous report; later reports can add the
+    /// rest. If this process of the syncer does not know that time, the duration of one lease replaces it.
     fn believed(&mut self, now: Millis, learner: LearnerId, tokens: u64, tokens_per_ms: f64) -> u64 {
         let before = self.reported.insert(learner, now);
         let passed_ms = before.map_or(self.terms.lease_ms, |before| now.since(before));
@@ -199,9 +198,9 @@ impl Books {
         tokens.min(self.ledger.reported(learner).saturating_add(more as u64))
     }
 
-    /// Takes in a report of `learner`, which can train on `tokens_per_ms` tokens per millisecond. Returns the leases
-    /// that it does not hold. If it `is_live`, its leases that wait for their turn are extended. In a hidden tab or a
-    /// long pause it takes no step, so it does not name them.
+    /// Books a report of `learner`, which can train on at most `tokens_per_ms` tokens per millisecond. If the learner
+    /// `is_live`, its unstarted leases are extended, and those in [`Self::doubt`] that the report does not name are
+    /// taken back and returned. (Reports do not name unstarted leases while no steps are taken, as in a hidden tab.)
     pub fn report(
         &mut self,
         now: Millis,
@@ -226,18 +225,18 @@ impl Books {
         let mut doubted = if is_live { self.doubts.remove(&learner).unwrap_or_default() } else { Vec::new() };
         doubted.retain(|doubted| progress.leases.iter().all(|(lease, _)| lease != doubted));
         let returned = self.leases.withdraw(learner, &doubted);
-        self.came_back(&returned, false);
+        self.book_returned(&returned, false);
         returned
     }
 
-    /// Grants leases that supply `learner` for about `lease_ms`.
+    /// Grants leases that keep `learner` busy for about `lease_ms`, if it has less than half of that left.
     pub fn grant(&mut self, now: Millis, learner: LearnerId, speed: &Speed) -> Vec<LeaseGrant> {
         let BookTerms { context, lease_ms, lease_idle_ms_max, .. } = self.terms;
         let batch = speed.batch;
         let wanted = speed.lease_steps(lease_ms).saturating_mul(batch);
-        // A learner holds at most an eighth of the data, so that all learners share each pass. On a small text, a
-        // learner with merged updates also gets leases of the next passes, or it would starve between two reports.
-        // A learner without merged updates does not: its batch and speed are unproven claims.
+        // A learner holds at most an eighth of the text, so that all learners share each epoch. On a small text, a
+        // learner with merged updates also gets leases of the next epochs, or it would run out of text between two
+        // reports. A learner without merged updates does not: its batch and speed are unproven claims.
         let share = u32::try_from(self.leases.epoch_windows() / 8).unwrap_or(u32::MAX);
         let is_known =
             speed.step_ms > 0.0 && self.ledger.account(learner).is_some_and(|account| !account.is_stranger());
@@ -247,18 +246,18 @@ impl Books {
         // A grant ends with its shard, so that one batch may need several grants.
         let enough = wanted.div_ceil(2).max(batch);
         let mut grants = Vec::new();
-        while held < enough && self.supplies.may_lease(now, learner, speed, lease_ms) {
+        while held < enough && self.stocks.may_lease(now, learner, speed, lease_ms) {
             let more = LEASES_HELD_MAX.saturating_sub(self.leases.leases(learner).len()) as u32;
             if more == 0 {
                 break;
             }
-            // Other learners may have returned pieces of a single window. Half of the leases accept any piece, and
-            // the other half must then complete a batch.
+            // Other learners may have returned ranges of a single window. Half of the leases may be of any size, and
+            // the other half must then be large enough to complete a batch.
             let is_choosy = more <= LEASES_HELD_MAX as u32 / 2;
             let least = if is_choosy { batch.saturating_sub(held).div_ceil(more) } else { 1 };
             let grant = self.leases.grant(learner, wanted - held, least, now.after(lease_idle_ms_max));
             held += grant.windows;
-            self.supplies.add(learner, grant.windows);
+            self.stocks.add(learner, grant.windows);
             self.ledger.lease(learner, u64::from(grant.windows) * u64::from(context));
             self.note(Entry::Leased { learner, grant });
             grants.push(grant);
@@ -272,7 +271,7 @@ impl Books {
         self.leases.leases(learner)
     }
 
-    /// Returns true if nothing was ever leased to `learner`.
+    /// Returns true if no text was ever leased to `learner`.
     #[must_use]
     pub fn is_new(&self, learner: LearnerId) -> bool {
         self.ledger.account(learner).is_some_and(|account| account.leased_tokens == 0)
@@ -283,33 +282,33 @@ impl Books {
         self.ledger.note_update(learner);
     }
 
-    /// Returns the tokens that were leased to `learner` and are not merged on `fragment`.
+    /// Returns the number of tokens that were leased to `learner` and are not merged on `fragment`.
     #[must_use]
     pub fn unmerged_tokens(&self, learner: LearnerId, fragment: FragmentId) -> u64 {
-        self.ledger.countable(learner, fragment, u64::MAX)
+        self.ledger.creditable(learner, fragment, u64::MAX)
     }
 
-    /// Returns the last update of `learner` that was merged on `fragment`.
+    /// Returns the serial number of the last merged update of `learner` on `fragment`.
     #[must_use]
     pub fn last_merged(&self, learner: LearnerId, fragment: FragmentId) -> Option<Serial> {
         *self.ledger.account(learner)?.merged.get(usize::from(fragment.0))?
     }
 
-    /// Records a merge for the tape, and the merged time of its learners. The outcomes of the updates must be settled
-    /// next.
+    /// Books a merge: its entry, the merged time of its learners, and their schedule credit. Call [`Self::settle`] for
+    /// each of its updates next.
     pub fn note_merge(&mut self, entry: MergeEntry) {
         self.ledger.note_merge(&entry);
         self.note(Entry::Merged(entry));
     }
 
-    /// Records that updates of `learner` did harm. Its probation begins again.
+    /// Books the conviction of `learner`, whose probation begins again.
     pub fn convict(&mut self, learner: LearnerId) {
         self.ledger.convict(learner);
         self.note(Entry::Blamed { learner });
     }
 
-    /// Sets or clears the suspicion that `learner` does not train what it claims. Returns true if that changed
-    /// whether it is suspected.
+    /// Sets the suspicion that `learner` does not train what it claims, or clears it with `None`. Returns true if the
+    /// learner became suspected or was cleared.
     pub fn suspect(&mut self, learner: LearnerId, suspicion: Option<Suspicion>) -> bool {
         let is_news = self.ledger.suspect(learner, suspicion);
         if is_news {
@@ -318,7 +317,7 @@ impl Books {
         is_news
     }
 
-    /// Records that the owner pardoned `learner`. Returns true if it had been convicted; otherwise nothing changes.
+    /// Books the pardon of `learner`. Returns false, and changes nothing, if it has no convictions.
     pub fn pardon(&mut self, learner: LearnerId) -> bool {
         let was_convicted = self.ledger.pardon(learner);
         if was_convicted {
@@ -327,7 +326,7 @@ impl Books {
         was_convicted
     }
 
-    /// Books the outcome of an update. The outcomes of a merge are on the tape with it.
+    /// Books the outcome of an update. The entry of a merge already has the outcomes of its updates.
     pub fn settle(&mut self, settled: &UpdateOutcome) {
         let &UpdateOutcome { learner, fragment, serial, fate, .. } = settled;
         self.ledger.settle(learner, fragment, serial, &fate);
@@ -336,15 +335,15 @@ impl Books {
         }
     }
 
-    /// Returns the refusals of `learner` since its last merged update.
+    /// Returns the number of refusals of `learner` since its last merged update.
     #[must_use]
     pub fn refusals(&self, learner: LearnerId) -> u32 {
         self.ledger.account(learner).map_or(0, |account| account.refused_in_a_row)
     }
 
-    fn came_back(&mut self, returned: &[Returned], expired: bool) {
+    fn book_returned(&mut self, returned: &[Returned], expired: bool) {
         for &Returned { learner, lease, windows } in returned {
-            self.supplies.take_back(learner, windows);
+            self.stocks.take_back(learner, windows);
             if !expired {
                 self.ledger.take_back(learner, u64::from(windows) * u64::from(self.terms.context));
             }
@@ -353,16 +352,16 @@ impl Books {
     }
 }
 
-/// Reached limits on the identities in the ledger.
+/// Error if the ledger has no room for another identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BooksFull {
-    /// The limit on all identities.
+    /// The limit on all identities is reached.
     #[error("the run has {identities_max} identities, which is the limit")]
     Identities {
         /// The limit.
         identities_max: u32,
     },
-    /// The limit on identities without merged updates.
+    /// The limit on identities without merged updates is reached.
     #[error(
         "{strangers_max} identities without a merged update are present, which is the limit: come back later"
     )]
@@ -372,10 +371,10 @@ pub enum BooksFull {
     },
 }
 
-/// Applies `entry` to the leases and the ledger. A window has `context` tokens.
+/// Applies an entry of the tape to the leases and the ledger. A window has `context` tokens.
 ///
 /// # Errors
-/// [`LeaseError::OutOfTurn`]: a lease does not follow the previous ones.
+/// [`LeaseError::OutOfTurn`] if a grant does not follow the previous ones.
 pub(in crate::diloco) fn follow(
     entry: &Entry,
     leases: &mut LeasePool,
@@ -398,7 +397,7 @@ pub(in crate::diloco) fn follow(
         Entry::Reported { learner, tokens, leases: done } => {
             ledger.report(*learner, *tokens);
             for &(lease, done) in done {
-                // The deadline is set again after a restart.
+                // Expiry times are set again after a restart.
                 leases.progress(*learner, lease, done, Millis(0));
             }
         }
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_lasts_as_long_as_it_should() {
+    fn lease_covers_its_training_time() {
         let mut books = books();
         let anne = enrol(&mut books, 1);
         assert!(books.is_new(anne));
@@ -478,7 +477,7 @@ mod tests {
         assert_eq!(books.grant(Millis(700), anne, &SPEED)[0].windows, 15, "less than half is left");
     }
 
-    /// Returns books over `windows` windows in one shard, with one learner, which has a merged update if `is_merged`.
+    /// Creates books with `windows` windows in one shard and one learner, which has a merged update if `is_merged`.
     fn small_text(windows: u32, is_merged: bool) -> (Books, LearnerId) {
         let terms = BookTerms { lease_ms: 30_000, lease_idle_ms_max: 60_000, ..TERMS };
         let mut books = Books::new(terms, LeasePool::new(vec![windows]).unwrap(), Ledger::new(vec![1]));
@@ -492,10 +491,10 @@ mod tests {
         (books, anne)
     }
 
-    /// Goal: a learner with merged updates never waits for text, even if a pass is very short. Its steps take 60 ms, it
-    /// reports each second, and it gets leases 200 ms after a report.
+    /// Goal: a learner with merged updates never waits for text, even if an epoch is very short. Its steps take 60 ms,
+    /// it reports each second, and it gets leases 200 ms after a report.
     #[test]
-    fn a_short_pass_starves_nobody_that_trains() {
+    fn short_epochs_do_not_starve_learners() {
         const BATCH: u32 = 8;
         for steps_a_pass in [3, 22, 100] {
             let (mut books, anne) = small_text(steps_a_pass * BATCH, true);
@@ -545,9 +544,9 @@ mod tests {
         }
     }
 
-    /// Goal: a learner without merged updates gets an eighth of the text or one batch, regardless of its claims.
+    /// Goal: a learner without merged updates gets an eighth of the text or one batch, whatever it claims.
     #[test]
-    fn a_stranger_is_not_leased_ahead() {
+    fn learner_without_merges_gets_no_leases_of_later_epochs() {
         for step_ms in [0.0, 0.01, 60.0] {
             let (mut books, anne) = small_text(176, false);
             let speed = Speed { step_ms, step_ms_least: step_ms.max(0.01), batch: 8 };
@@ -560,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn who_claims_to_be_done_too_soon_has_to_wait() {
+    fn leases_wait_for_training_time_despite_reports() {
         let mut books = books();
         let anne = enrol(&mut books, 1);
         let mut leased = 0;
@@ -570,7 +569,7 @@ mod tests {
                 books.report(Millis(0), anne, &progress(0, vec![(grant.lease, grant.windows)]), 1e3, true);
             }
         }
-        // The largest stock without elapsed time, and one grant more.
+        // The largest stock, and one grant more.
         assert!((512..=532).contains(&leased), "{leased}");
     }
 
@@ -599,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_comes_back_and_is_granted_again() {
+    fn expired_leases_are_granted_again() {
         let mut books = books();
         let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
         let lost = books.grant(Millis(0), anne, &SPEED).remove(0);
@@ -612,9 +611,10 @@ mod tests {
         assert_eq!(books.restart(bert), [], "nothing is left to come back");
     }
 
-    /// Learners that come and go may leave pieces of one window each, and the number of leases of a learner is limited.
+    /// Goal: a learner gets a full batch although others returned ranges of one window each and the number of its
+    /// leases is limited.
     #[test]
-    fn pieces_smaller_than_a_batch_starve_nobody() {
+    fn ranges_smaller_than_a_batch_do_not_starve_learners() {
         let mut books = books();
         let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
         assert_eq!(books.grant(Millis(0), anne, &Speed { batch: 4, ..SPEED })[0].windows, 40);
@@ -628,9 +628,9 @@ mod tests {
         assert!(books.leases.remaining(bert) >= 64, "{}", books.leases.remaining(bert));
     }
 
-    /// This also holds after the syncer has restarted, when the time of the last report is unknown.
+    /// Goal: if the time of the last report is unknown, as after a restart, a report is accepted up to one lease.
     #[test]
-    fn a_restart_lets_nobody_say_more_than_a_lease_holds() {
+    fn first_report_after_a_restart_is_limited_to_one_lease() {
         let mut books = books();
         let anne = enrol(&mut books, 1);
         books.grant(Millis(0), anne, &SPEED);
@@ -652,16 +652,16 @@ mod tests {
             books.report(Millis(at), anne, &progress(said, vec![]), 0.1, true);
             books.ledger.reported(anne)
         };
-        // A tenth of a token in a millisecond, and twice that with the slack.
+        // The rate is 0.1 tokens per millisecond, which the slack doubles.
         assert_eq!(believed(100, 75), 20);
         assert_eq!(believed(100, 75), 20, "no time has passed");
         assert_eq!(believed(300, 75), 60, "what is left over is believed as time passes");
         assert_eq!(believed(1_300, 75), 75, "never more than it says");
     }
 
-    /// The learner trains and is merged, and repeatedly leaves before it reports the finished windows of its lease.
+    /// Goal: a learner that is merged and repeatedly restarts before it reports its finished windows loses no credit.
     #[test]
-    fn processes_that_are_lost_leave_no_debt() {
+    fn lost_processes_do_not_reduce_later_credit() {
         let mut books = books();
         let anne = enrol(&mut books, 1);
         for process in 0..10 {
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_learner_that_came_back_does_not_name_comes_back() {
+    fn leases_that_a_returning_learner_does_not_name_are_taken_back() {
         let mut books = books();
         let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
         let held = books.grant(Millis(0), anne, &SPEED).remove(0);
@@ -711,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn coming_and_going_earns_nothing() {
+    fn reconnecting_without_training_earns_no_credit() {
         let mut books = books();
         let anne = enrol(&mut books, 1);
         for round in 0..100 {
@@ -729,7 +729,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_came_to_nothing_makes_room() {
+    fn account_without_merges_is_deleted_to_make_room() {
         let mut books = books();
         let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
         let full = BooksFull::Identities { identities_max: 2 };

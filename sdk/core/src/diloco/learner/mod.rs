@@ -1,9 +1,9 @@
-//! The learner of a run, as a state machine.
+//! Learner of a run, as a state machine.
 //!
-//! It has the same three kinds of methods as the syncer: [`Learner::handle`] takes an input, [`Learner::poll`]
-//! returns the next output, and [`Learner::deadline`] returns the next wake-up time. The shell trains whenever
-//! [`Learner::can_train`] and it has windows, connected or not, and drains `poll` between steps. Nothing here ever
-//! waits for the network.
+//! The methods are like those of the syncer: [`Learner::handle`] takes an input, [`Learner::poll`] returns the next
+//! output, and [`Learner::deadline`] returns the next wake-up time. The host trains while [`Learner::can_train`]
+//! returns true and it has windows, connected or not, and carries out the outputs between steps. No method waits for
+//! the network.
 
 mod track;
 mod upload;
@@ -25,18 +25,18 @@ use crate::wire::{
 use track::{Fetch, Meter, Track};
 use upload::ANY_VERSION;
 
-/// Identity of a learner, as it introduces itself.
+/// Settings of a learner: its identity, and the numbers of its updates.
 #[derive(Clone, Debug)]
 pub struct LearnerConfig {
-    /// Public key, the same at each start.
+    /// Public key, the same in each process of the learner.
     pub identity: Identity,
     /// Display name.
     pub name: String,
     /// Display name of the device.
     pub device: String,
-    /// Invite, if the run's owner requires one.
+    /// Invite, if the owner of the run requires one.
     pub invite: Option<Invite>,
-    /// Number of the first update. Each process of a learner should have a range of its own.
+    /// Serial number of the first update. Processes of a learner should use different ranges.
     pub serial_first: u64,
 }
 
@@ -44,49 +44,55 @@ pub struct LearnerConfig {
 pub struct Learner {
     config: LearnerConfig,
     connected: bool,
-    /// Whether the learner was welcomed on this connection. Before that, the outcome of earlier updates is unknown.
+    /// Whether `Welcome` has arrived on this connection. Before that, the outcome of earlier updates is unknown.
     welcomed: bool,
+    /// Whether the learner's user has paused training.
     paused: bool,
+    /// Whether the learner's page is hidden.
     hidden: bool,
+    /// Whether there are no windows to train on.
     starved: bool,
     /// Whether the learner is leaving, and sends its last updates.
     hands_in: bool,
+    /// State in the run; `None` before the first `Welcome`.
     part: Option<Part>,
     serial_next: u64,
     meter: Meter,
     out: VecDeque<Output>,
 }
 
-/// State in one run.
+/// State of a learner in one run.
 struct Part {
     run: RunId,
     learner: LearnerId,
     layout: LayoutHash,
     policy: ApplyPolicy,
+    /// State of each fragment, `[P]`.
     tracks: Vec<Track>,
-    /// Open questions, oldest first, each with the version that the syncer held.
+    /// Unanswered requests (`Collect`), oldest first, each with the version that the syncer held.
     asked: VecDeque<(FragmentId, Version)>,
-    /// Window of bodies on their way to the syncer.
+    /// Congestion window of update bodies.
     upload: Window,
-    /// Time before which no fragment is fetched while the learner can train: its link has other data to carry, too.
+    /// Time before which no fragment is fetched while the learner can train, so that other data can use the link, too.
     fetch_after: Millis,
-    /// `None` until the model is built.
+    /// Fragments of the run; `None` until the model is built.
     fragments: Option<Arc<Fragments>>,
-    /// Windows in one step, once the model is built.
+    /// Number of windows in one step, once the model is built.
     batch: NonZeroU32,
-    /// Merged tokens of the run that count for its schedule, as last received, and own tokens since then.
+    /// Tokens credited by the run's schedule, as last received.
     clock_tokens: u64,
+    /// The learner's trained tokens since `clock_tokens` was received.
     own_tokens: u64,
-    /// Whether it reported on this connection that it is ready.
+    /// Whether `Ready` was sent on this connection.
     ready: bool,
-    /// Whether the run's owner has paused it, as last received.
+    /// Whether the owner has paused the run, as last received.
     held: bool,
-    /// Share that the run's owner allows it, as last received.
+    /// Fraction of its time that the owner of the run allows the learner to train, as last received.
     share: Share,
 }
 
 impl Learner {
-    /// Creates a learner that has not joined a run.
+    /// Creates a learner that has not joined a run yet.
     #[must_use]
     pub fn new(config: LearnerConfig) -> Self {
         Self {
@@ -104,15 +110,15 @@ impl Learner {
         }
     }
 
-    /// Discards all state but its identity, its numbering and its owner's settings, so that it joins as a new
-    /// learner.
+    /// Discards all state except the settings, the next serial number, and whether the learner is paused or hidden. The
+    /// learner then joins like a new process.
     pub fn restart(&mut self) {
         let fresh = Self::new(self.config.clone());
         let Self { paused, hidden, serial_next, .. } = *self;
         *self = Self { paused, hidden, serial_next, ..fresh };
     }
 
-    /// Takes an input at `now`, which never goes back.
+    /// Handles an input at `now`, which never goes back.
     pub fn handle(&mut self, now: Millis, input: Input) {
         match input {
             Input::Connected => self.on_connected(),
@@ -138,12 +144,12 @@ impl Learner {
         }
     }
 
-    /// Returns the next output. Call it until `None` after every [`Self::handle`].
+    /// Returns the next output; call until it returns `None` after each [`Self::handle`].
     pub fn poll(&mut self) -> Option<Output> {
         self.out.pop_front()
     }
 
-    /// Returns the time at which to handle [`Input::Timeout`] if nothing else happens before; always after `now`.
+    /// Returns the time to handle [`Input::Timeout`] if no other input comes first; always after `now`.
     #[must_use]
     pub fn deadline(&self, now: Millis) -> Option<Millis> {
         let part = self.part.as_ref()?;
@@ -152,26 +158,26 @@ impl Learner {
         retries.into_iter().chain(report).min().map(|at| at.max(now.after(1)))
     }
 
-    /// Returns true if there are parameters to train, and neither its owner nor the run's owner has paused it.
+    /// Returns true if all parameters are loaded, and neither the learner's user nor the owner of the run has paused
+    /// it.
     #[must_use]
     pub fn can_train(&self) -> bool {
         !self.paused && self.part.as_ref().is_some_and(|part| part.is_loaded() && !part.held)
     }
 
-    /// Returns true if its owner has paused it.
+    /// Returns true if the learner's user has paused it.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// Returns true if it reported on this connection that it holds the parameters. From then on it takes part in
-    /// rounds.
+    /// Returns true if the learner has sent `Ready` on this connection, so that it takes part in rounds.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.connected && self.part.as_ref().is_some_and(|part| part.ready)
     }
 
-    /// Returns its present state.
+    /// Returns the state that the learner reports.
     #[must_use]
     pub(crate) fn state(&self) -> LearnerState {
         match self {
@@ -184,13 +190,13 @@ impl Learner {
         }
     }
 
-    /// Returns the part of its pace that the run's owner allows.
+    /// Returns the fraction of its time that the owner of the run allows the learner to train.
     #[must_use]
     pub fn share(&self) -> Share {
         self.part.as_ref().map_or(Share::FULL, |part| part.share)
     }
 
-    /// Sets whether there are no windows to train on, and reports to the syncer when they run out.
+    /// Sets whether there are no windows to train on. If they have just run out, sends a report.
     pub(crate) fn set_starved(&mut self, now: Millis, starved: bool) {
         if self.starved != starved {
             self.starved = starved;
@@ -200,31 +206,31 @@ impl Learner {
         }
     }
 
-    /// Returns the run and its id in it, once welcomed.
+    /// Returns the run and the learner's id in it; `None` before the first `Welcome`.
     #[must_use]
     pub fn run(&self) -> Option<(RunId, LearnerId)> {
         self.part.as_ref().map(|part| (part.run, part.learner))
     }
 
-    /// Returns the clock of the inner schedule: the run's merged tokens that count for it, as last received, plus own
-    /// tokens since then.
+    /// Returns the tokens that determine the learning rate: the tokens credited by the run's schedule, as last
+    /// received, plus the learner's own trained tokens since then.
     #[must_use]
     pub fn clock_tokens(&self) -> u64 {
         self.part.as_ref().map_or(0, |part| part.clock_tokens.saturating_add(part.own_tokens))
     }
 
-    /// Returns the run's merged tokens that count for the inner schedule, as last received.
+    /// Returns the tokens credited by the run's schedule, as last received.
     #[cfg(test)]
-    pub(crate) fn heard_tokens(&self) -> u64 {
+    pub(crate) fn received_clock_tokens(&self) -> u64 {
         self.part.as_ref().map_or(0, |part| part.clock_tokens)
     }
 
-    /// Returns the version of each fragment held, `[P]`; empty before the first `Welcome`.
+    /// Returns the version of each fragment that the learner holds, `[P]`; empty before the first `Welcome`.
     pub(crate) fn versions(&self) -> impl Iterator<Item = Option<Version>> {
         self.part.iter().flat_map(|part| part.tracks.iter().map(|track| track.version))
     }
 
-    /// Sends a last report and a goodbye.
+    /// Sends a last report and `Bye`.
     pub fn leave(&mut self, now: Millis) {
         self.report(now);
         let bye = Bye::new(CloseCode::Done, "the learner was stopped by its owner");
@@ -338,8 +344,8 @@ impl Learner {
         }
     }
 
-    /// Applies queued changes of `fragment`. If there is a gap before `wanted`, it schedules a fetch of Θ̂ at
-    /// `fetch_at`.
+    /// Applies queued changes of `fragment` in order. If `wanted` or a queued version cannot be reached by them,
+    /// schedules a fetch of Θ̂ at `fetch_at`.
     fn catch_up(&mut self, now: Millis, fragment: FragmentId, wanted: Option<Version>, fetch_at: Millis) {
         let Some(part) = &mut self.part else { return };
         let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) else { return };
@@ -388,7 +394,7 @@ impl Part {
     }
 }
 
-/// Inputs of the learner.
+/// Input of the learner.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum Input {
@@ -398,84 +404,83 @@ pub enum Input {
     Disconnected,
     /// A message was received.
     Message(Message),
-    /// The model of [`Output::Build`] is ready. It has these fragments, and trains `batch` windows in one step, at
-    /// most [`crate::wire::BATCH_MAX`].
+    /// The model of [`Output::Build`] is ready, with these fragments. Its steps have `batch` windows, at most
+    /// [`crate::wire::BATCH_MAX`].
     Built { fragments: Arc<Fragments>, batch: NonZeroU32 },
-    /// Θ̂ of one fragment was fetched by HTTP, `[fragment_len]`, at the version that the response named.
+    /// Θ̂ of a fragment was fetched, `[fragment_len]`, with the version that the response names.
     Fetched { fragment: FragmentId, version: Version, values: Vec<f32> },
-    /// A fetch failed. It is tried again at an [`Input::Timeout`].
+    /// A fetch failed. The learner repeats it at a later [`Input::Timeout`].
     FetchFailed { fragment: FragmentId },
-    /// The body for [`Output::Encode`], and the digest of the Θ̂ that it is relative to.
+    /// The update of [`Output::Encode`] is coded. `digest` is that of the Θ̂ from which its progress is counted.
     Encoded { serial: Serial, fragment: FragmentId, body: Vec<u8>, digest: u64 },
-    /// One inner step was finished.
+    /// An inner step is finished.
     Stepped(Step),
-    /// Tokens of the last steps that were routed to each expert of the layout, since the previous report.
+    /// Tokens routed to each expert of the layout since the previous input of this kind, `[experts]`.
     ExpertLoad { seen: Vec<u64> },
-    /// The owner paused or resumed training.
+    /// The learner's user paused or resumed training.
     Paused(bool),
-    /// The page became hidden or visible.
+    /// The learner's page became hidden or visible.
     Hidden(bool),
-    /// [`Learner::deadline`] was reached.
+    /// The time of [`Learner::deadline`] has come.
     Timeout,
 }
 
-/// One inner step.
+/// Result of one inner step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// Trained tokens. 0 if the call returned before any, and its time is then part of the next step.
+    /// Trained tokens; 0 if an asynchronous engine has not finished any. The duration then belongs to the next step.
     pub tokens: u64,
     /// Mean loss, in nats per token.
     pub loss: f32,
-    /// Duration in milliseconds, without pauses.
+    /// Duration without pauses, in milliseconds.
     pub step_ms: f32,
 }
 
-/// Outputs of the learner, to be carried out in this order before the next step.
+/// Action for the learner's host. Actions must be carried out in order and before the next step.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum Output {
-    /// Send a message, or drop it without a connection. The owner of the leases writes their finished windows into a
+    /// Send a message, or drop it if there is no connection. Before, add the finished windows of each lease to a
     /// `Progress` (`data::Feed::progress`).
     Send(Message),
-    /// Build the model and the engine of this run, or reuse them if the run is the same; answer with
-    /// [`Input::Built`].
+    /// Build the model and the engine of this run, or reuse them if the run is the same. Return [`Input::Built`].
     Build(Box<Welcome>),
-    /// Fetch Θ̂ of a fragment, at `version` or a later one.
+    /// Fetch Θ̂ of a fragment, at `version` or a later one. Return [`Input::Fetched`] or [`Input::FetchFailed`].
     Fetch { fragment: FragmentId, version: Version },
-    /// Code the present progress on a fragment; answer with [`Input::Encoded`], which may come later.
+    /// Code the current progress on a fragment. Return [`Input::Encoded`], at once or later.
     Encode { serial: Serial, fragment: FragmentId },
-    /// The last coded update is part of Θ̂, or of the next one (`Replica::include`).
+    /// Remove the last coded update from the progress, because Θ̂ or the next Θ̂ includes it (`Replica::include`).
     Include { fragment: FragmentId },
-    /// Apply a merged change (`Replica::apply`).
+    /// Apply a change (`Replica::apply`).
     Apply { fragment: FragmentId, body: Vec<u8> },
-    /// Load a whole Θ̂ (`Replica::load`).
+    /// Replace Θ̂ of a fragment (`Replica::load`).
     Load { fragment: FragmentId, values: Vec<f32>, keep: bool },
-    /// Train on these windows too.
+    /// Add these windows to those to train on.
     Grant(LeaseGrant),
-    /// Drop every lease but these.
+    /// Drop all leases except these.
     RetainLeases(Vec<LeaseId>),
-    /// Close the connection and reconnect later, after `wait_ms` if that is not 0.
+    /// Close the connection and reconnect later, after the time in [`Bye::wait_ms`] if that is not 0.
     Reconnect(Bye),
-    /// Close the connection for good; the reason is for the user.
+    /// Close the connection and do not reconnect. The reason is for the user.
     Stop(Bye),
 }
 
-/// Delay before a fetch is retried that failed or returned an older version than requested: a cache may lag behind
-/// the syncer.
+/// Delay before a fetch is repeated that failed or returned an older version than requested, in milliseconds. A cache
+/// may have an older version than the syncer. The delay doubles with each consecutive failure.
 const FETCH_RETRY_MS: u64 = 1_000;
-/// Maximum number of doublings of the delay before a failed fetch is retried.
+/// Maximum number of doublings of [`FETCH_RETRY_MS`].
 const FETCH_DOUBLINGS_MAX: u32 = 5;
 
 impl Learner {
     fn on_connected(&mut self) {
-        // A shell may reconnect before it notices that the old connection is gone.
+        // A host may reconnect before it notices that the old connection is gone.
         self.on_disconnected();
         self.connected = true;
         let hello = Hello {
             run: self.part.as_ref().map(|part| part.run),
             layout: self.part.as_ref().map(|part| part.layout),
             identity: self.config.identity,
-            // The holder of the key signs later.
+            // The host, which has the key, signs later.
             signature: Signature::NONE,
             name: self.config.name.clone(),
             device: self.config.device.clone(),
@@ -519,7 +524,7 @@ impl Learner {
             return self.out.push_back(Output::Build(welcome));
         };
         part.tick(welcome.clock_tokens);
-        // A syncer that lost the enrolment in a crash may have given another number.
+        // A syncer that lost the enrolment in a crash may have assigned another number.
         (part.learner, part.held, part.share) = (welcome.learner, welcome.held, welcome.share);
         let news = welcome.versions.iter().zip(welcome.merged.iter().zip(&welcome.unsettled));
         for (fragment, (track, (&version, (&merged, &unsettled)))) in
@@ -532,7 +537,7 @@ impl Learner {
                     if track.include(None) {
                         self.out.push_back(Output::Include { fragment });
                     }
-                    // The syncer sends the changes that follow, or reports that it cannot.
+                    // The syncer answers with the next changes or `Resync`.
                     let run = welcome.run;
                     self.out.push_back(Output::Send(Message::VersionAck { run, fragment, version: held }));
                 }
@@ -566,7 +571,7 @@ impl Learner {
         let keep = track.version.is_some();
         let mut again_at = now;
         if let Fetch::Running(asked, since) = track.fetch {
-            // Half of the link's time is left for everything else.
+            // Fetches use at most half of the time, so that other data can use the link.
             part.fetch_after = now.after(now.since(since));
             if version < asked {
                 again_at = now.after(FETCH_RETRY_MS);
@@ -581,7 +586,7 @@ impl Learner {
         track.has_drifted = false;
         let run = part.run;
         self.out.push_back(Output::Load { fragment, values, keep });
-        // Before the welcome there is no recipient, and after it the learner reports all versions that it holds.
+        // With `Welcome`, the learner reports all versions that it holds.
         if self.welcomed {
             self.out.push_back(Output::Send(Message::VersionAck { run, fragment, version }));
         }
@@ -601,7 +606,7 @@ impl Learner {
         }
     }
 
-    /// Schedules a fetch of the whole `fragment`, since the syncer sends no more changes of it.
+    /// Handles `Resync`: schedules a fetch of `fragment`, since the syncer sends no more changes of it.
     fn on_behind(&mut self, now: Millis, fragment: FragmentId, version: Version) {
         let part = self.part.as_mut();
         let track = part.and_then(|part| part.tracks.get_mut(usize::from(fragment.0)));
@@ -613,8 +618,8 @@ impl Learner {
         }
     }
 
-    /// Begins due fetches: all missing fragments at once, and otherwise one old fragment at a time, the one due
-    /// first.
+    /// Begins the due fetches. Before all fragments are loaded, these are all at once; afterwards one at a time, the
+    /// earliest first.
     fn fetch_due(&mut self, now: Millis) {
         let Some(part) = self.part.as_mut().filter(|part| part.fragments.is_some()) else { return };
         let is_loaded = part.is_loaded();
@@ -636,7 +641,7 @@ impl Learner {
         }
     }
 
-    /// Returns the time at which [`Self::fetch_due`] has work to do, if no fetch ends before.
+    /// Returns the time at which [`Self::fetch_due`] begins the next fetch; `None` if it must first wait for an input.
     fn fetch_at(&self) -> Option<Millis> {
         let part = self.part.as_ref()?;
         let due = part.tracks.iter().filter_map(|track| match track.fetch {
@@ -651,7 +656,8 @@ impl Learner {
         (!busy && !self.starved).then(|| at.max(part.fetch_after))
     }
 
-    /// Reports to the syncer once every fragment is there. Old fragments are fetched while the learner trains.
+    /// Sends `Ready` and a report once all fragments are loaded. Outdated ones may still be fetched while the learner
+    /// trains.
     fn ready(&mut self, now: Millis) {
         let Some(part) = self.part.as_mut().filter(|_| self.welcomed) else { return };
         if part.is_loaded() && !part.ready {

@@ -1,33 +1,36 @@
-//! State of one fragment in a learner.
+//! State of one fragment in a learner, and the meter of its steps.
 
 use std::collections::VecDeque;
 
 use super::Step;
 use crate::wire::{ApplyPolicy, Fate, LearnerState, Merged, Millis, Progress, RunId, Serial, Version};
 
-/// Largest number of queued changes while Θ̂ is fetched; beyond it Θ̂ is fetched again. A syncer stops sending long
-/// before, since none of them is confirmed meanwhile.
+/// Maximum number of queued changes while Θ̂ is fetched. With more, the queue is cleared and Θ̂ is fetched again. A
+/// syncer sends fewer, because none of them is confirmed during the fetch.
 const QUEUE_MAX: usize = 64;
 
 /// State of one fragment.
 #[derive(Debug, Default)]
 pub(super) struct Track {
-    /// Version of the Θ̂ held; `None` until there is one.
+    /// Version of Θ̂ that the learner holds; `None` until the first is loaded.
     pub(super) version: Option<Version>,
-    /// Expected digest of that Θ̂, according to the syncer.
+    /// Digest of that Θ̂ according to the syncer.
     digest: u64,
-    /// Whether the engine holds a different Θ̂, which must be fetched again.
+    /// Whether the engine holds a Θ̂ with another digest, so that Θ̂ must be fetched again.
     pub(super) has_drifted: bool,
-    /// Steps and tokens since the last merged position; the next update reports them.
+    /// Local steps that are not yet part of Θ̂. The next update reports them. `Overwrite` clears them with each new Θ̂,
+    /// and `Blend` scales them.
     steps: u32,
+    /// Tokens of these steps.
     tokens: u64,
-    /// Part of these tokens that was routed to each expert of the fragment; empty if the engine does not report it.
+    /// Part of these tokens that was routed to each expert, `[experts]`; empty if the engine does not report it.
     seen: Vec<u64>,
-    /// Last update, until its fate is known and its version has arrived.
+    /// Last update, until it is included in the version held, late or refused.
     pub(super) sent: Option<Sent>,
     pub(super) fetch: Fetch,
-    /// Consecutive failed fetches.
+    /// Number of consecutive failed fetches.
     pub(super) failures: u32,
+    /// Changes that cannot be applied yet.
     queue: VecDeque<Merged>,
 }
 
@@ -36,18 +39,18 @@ pub(super) struct Track {
 pub(super) enum Fetch {
     #[default]
     Idle,
-    /// A fetch of this version began at that time.
+    /// A fetch of this version or a later one began at that time.
     Running(Version, Millis),
-    /// A fetch of this version may begin at that time.
+    /// A fetch of this version or a later one may begin at that time.
     DueAt(Version, Millis),
 }
 
-/// An update, from the time of its coding.
+/// Update that is being coded or was sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) serial: Serial,
     pub(super) base: Version,
-    /// Digest of the Θ̂ that it is relative to.
+    /// Digest of Θ̂ at version `base`.
     pub(super) digest: u64,
     pub(super) steps: u32,
     pub(super) tokens: u64,
@@ -55,21 +58,21 @@ pub(super) struct Sent {
     pub(super) stage: Stage,
 }
 
-/// Progress of an update.
+/// Delivery state of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// The engine codes it.
+    /// The engine codes the update.
     Coding,
-    /// It was sent at this time.
+    /// The update was sent at this time.
     Out(Millis),
-    /// The syncer has received it.
+    /// The syncer has received the update.
     Arrived,
-    /// It was merged into this version.
+    /// The update was merged into this version.
     Merged(Version),
 }
 
 impl Track {
-    /// Creates a track whose fragment is fetched at once.
+    /// Creates the state of a fragment that must be fetched, with a fetch due at `now`.
     pub(super) fn wanting(version: Version, now: Millis) -> Self {
         Self { fetch: Fetch::DueAt(version, now), ..Self::default() }
     }
@@ -79,7 +82,7 @@ impl Track {
         self.tokens = self.tokens.saturating_add(tokens);
     }
 
-    /// Adds the tokens of the last steps that were routed to each expert of the fragment.
+    /// Adds tokens routed to each expert of the fragment, `[experts]`.
     pub(super) fn saw(&mut self, seen: impl ExactSizeIterator<Item = u64>) {
         self.seen.resize(seen.len(), 0);
         self.seen.iter_mut().zip(seen).for_each(|(sum, seen)| *sum = sum.saturating_add(seen));
@@ -89,7 +92,7 @@ impl Track {
         self.steps > 0 && self.tokens > 0
     }
 
-    /// Records that the progress since `base` is being coded.
+    /// Records that the current progress, relative to version `base`, is being coded.
     pub(super) fn code(&mut self, serial: Serial, base: Version) {
         let (digest, steps, tokens) = (self.digest, self.steps, self.tokens);
         let seen = self.seen.clone();
@@ -101,7 +104,7 @@ impl Track {
         self.sent.as_mut().filter(|sent| sent.serial == serial)
     }
 
-    /// Returns true if an update is between the engine and the syncer.
+    /// Returns true if an update is being coded or in flight.
     pub(super) fn is_under_way(&self) -> bool {
         let stage = self.sent.as_ref().map(|sent| sent.stage);
         matches!(stage, Some(Stage::Coding | Stage::Out(_)))
@@ -112,12 +115,12 @@ impl Track {
         self.sent.as_ref().is_some_and(|sent| sent.stage == Stage::Arrived)
     }
 
-    /// Returns the tokens of the update that the syncer has received and that has no fate yet; 0 without one.
+    /// Returns the tokens of the update that the syncer has received and that has no fate yet; 0 if there is none.
     pub(super) fn tokens_unsettled(&self) -> u64 {
         self.sent.as_ref().filter(|sent| sent.stage == Stage::Arrived).map_or(0, |sent| sent.tokens)
     }
 
-    /// Takes in the fate of an update.
+    /// Handles the fate of an update.
     pub(super) fn receipt(&mut self, serial: Serial, fate: &Fate) {
         let Some(sent) = self.sent(serial) else { return };
         match fate {
@@ -126,12 +129,12 @@ impl Track {
         }
     }
 
-    /// Takes in the state of a `Welcome` after a lost connection: the last merged update, and the received update
-    /// without a fate. Any other update that was sent is lost. So is one that was merged by a syncer that has since
-    /// forgotten it.
+    /// Handles a `Welcome` after a lost connection. `merged` is the last merged update, and `unsettled` the received
+    /// update without a fate. Any other update that was sent is lost, also one that was merged before the syncer lost
+    /// its state in a crash.
     pub(super) fn welcome(&mut self, version: Version, merged: Option<Serial>, unsettled: Option<Serial>) {
         self.queue.clear();
-        // A new connection does not reset the count of failures: repeated failures must not defeat the backoff.
+        // A new connection does not reset `failures`, so that the backoff of fetches continues.
         self.fetch = Fetch::Idle;
         let Some(sent) = &mut self.sent else { return };
         if merged == Some(sent.serial) {
@@ -143,8 +146,8 @@ impl Track {
         }
     }
 
-    /// Returns true if the last update is part of the version held, or of `coming`. Its steps and tokens then no
-    /// longer count as progress.
+    /// Returns true if the last update was merged into the version held or an older one, or up to `coming` if that is
+    /// given. Its steps and tokens are then removed from the progress.
     pub(super) fn include(&mut self, coming: Option<Version>) -> bool {
         let held = coming.or(self.version);
         let is_in = |sent: &Sent| matches!(sent.stage, Stage::Merged(version) if Some(version) <= held);
@@ -155,7 +158,7 @@ impl Track {
         true
     }
 
-    /// Records that the engine does not hold what `version` names. Θ̂ must be fetched, and no update is sent before.
+    /// Records that the Θ̂ of the engine has a wrong digest. Θ̂ is fetched again, and no update is sent before.
     pub(super) fn drift(&mut self, now: Millis) {
         (self.sent, self.has_drifted) = (None, true);
         if let Some(version) = self.version.filter(|_| self.fetch == Fetch::Idle) {
@@ -163,9 +166,8 @@ impl Track {
         }
     }
 
-    /// Records that the learner now holds `version`, with this digest.
-    ///
-    /// A policy that drops local progress drops its tokens too: they are trained and never merged.
+    /// Records that the learner now holds `version`, with this digest. If the policy drops or scales local progress,
+    /// its steps and tokens are dropped or scaled, too.
     pub(super) fn advance(&mut self, version: Version, digest: u64, policy: ApplyPolicy) {
         (self.version, self.digest) = (Some(version), digest);
         match policy {
@@ -183,7 +185,7 @@ impl Track {
         }
     }
 
-    /// Queues `merged` until Θ̂ is there.
+    /// Queues a change.
     pub(super) fn queue(&mut self, merged: Merged) {
         if self.queue.len() == QUEUE_MAX {
             self.queue.clear();
@@ -191,8 +193,7 @@ impl Track {
         self.queue.push_back(merged);
     }
 
-    /// Removes and returns the queued change that follows the version held, if there is one. Older changes are
-    /// dropped.
+    /// Removes and returns the queued change whose base is the version held, if there is one. Drops older changes.
     pub(super) fn next_queued(&mut self) -> Option<Merged> {
         let version = self.version?;
         self.queue.retain(|merged| merged.version > version);
@@ -200,45 +201,50 @@ impl Track {
         self.queue.remove(next)
     }
 
-    /// Returns the newest queued version that the learner does not hold, if there is one.
+    /// Returns the newest queued version, if it is newer than the version held.
     pub(super) fn gap(&self) -> Option<Version> {
         let newest = self.queue.iter().map(|merged| merged.version).max();
         newest.filter(|newest| self.version.is_none_or(|held| held < *newest))
     }
 }
 
-/// Counts since the learner began or restarted, and averages since the last report.
+/// Meter of steps, tokens, step times and losses, for reports.
 #[derive(Default)]
 pub(super) struct Meter {
+    /// Number of steps of this process.
     steps: u64,
+    /// Trained tokens of this process.
     tokens: u64,
-    /// Steps with tokens.
+    /// Number of steps with tokens.
     trained: u64,
-    /// Mean step time of the last report that had one.
+    /// Mean step time in the last report, in milliseconds; 0 until known.
     step_ms: f32,
-    /// Total time of the steps since then, and their number.
+    /// Total time of the steps since that report, in milliseconds.
     spent_ms: f64,
+    /// Number of steps with tokens since that report.
     timed: u32,
-    /// Sum of token losses since the last report, and the number of these tokens.
+    /// Sum of token losses since the last report, in nats.
     loss_sum: f64,
+    /// Number of tokens in `loss_sum`.
     loss_tokens: u64,
+    /// Time of the last report.
     pub(super) reported: Option<Millis>,
 }
 
 impl Meter {
-    /// Records a step. Returns true for the first one with a meaningful time.
+    /// Records a step. Returns true for the second step with tokens, which is the first with a typical duration.
     ///
-    /// The time of a step without tokens is unknown: an engine that prepares a batch while it trains on the previous
-    /// one returns from its second step at once. That time is part of the next step.
+    /// The duration of a step without tokens is added to the next step. An asynchronous engine, which prepares a batch
+    /// while it trains on the previous one, returns from its second step at once.
     pub(super) fn step(&mut self, step: Step) -> bool {
         self.steps += 1;
         self.tokens = self.tokens.saturating_add(step.tokens);
         if self.trained == 1 && self.timed == 1 {
-            // The first step takes longer than others, so its time is dropped.
+            // The first step takes longer than others, so its duration is dropped.
             (self.spent_ms, self.timed) = (0.0, 0);
         }
-        // A moving average would weight the newest step most. A slow step is more likely than others to be the newest
-        // when a report is due.
+        // A moving average would give the newest step the largest weight, and a slow step is more likely than others to
+        // be the newest one when a report is due.
         self.spent_ms += f64::from(step.step_ms);
         if step.tokens == 0 {
             return false;
@@ -276,8 +282,7 @@ mod tests {
 
     const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: true };
 
-    /// Creates a track at version 1 that has sent three steps, and received the receipt that merges them into version
-    /// 2.
+    /// Creates a track at version 1 whose update of three steps was merged into version 2.
     fn merged_into_2() -> Track {
         let mut track = Track { version: Some(Version(1)), ..Track::default() };
         (0..3).for_each(|_| track.step(10));
@@ -287,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_merged_is_not_reported_again() {
+    fn merged_steps_are_not_reported_again() {
         let mut track = merged_into_2();
         assert!(!track.include(None), "the version that holds it is not there yet");
         assert!(track.include(Some(Version(2))));
@@ -295,9 +300,9 @@ mod tests {
         assert!(!track.has_progress() && !track.include(None), "it counts once");
     }
 
-    /// Goal: the tokens of an expert are reported once, with the update of their steps.
+    /// Goal: the tokens of each expert are reported once, with the update of their steps.
     #[test]
-    fn what_experts_saw_is_reported_with_its_steps() {
+    fn expert_tokens_are_reported_with_their_steps() {
         let mut track = Track { version: Some(Version(1)), ..Track::default() };
         track.step(10);
         track.saw([4, 0].into_iter());
@@ -312,9 +317,9 @@ mod tests {
         assert_eq!(track.seen, [0, 0]);
     }
 
-    /// Goal: versions from other learners in between neither count nor forget an update on its way.
+    /// Goal: versions that do not include the update neither remove it nor its steps.
     #[test]
-    fn what_is_under_way_outlives_the_versions_of_others() {
+    fn update_in_flight_survives_versions_of_others() {
         let mut track = merged_into_2();
         track.sent = Some(Sent { stage: Stage::Arrived, ..track.sent.unwrap() });
         for version in [2, 3] {
@@ -326,18 +331,18 @@ mod tests {
         assert!(!track.has_progress());
     }
 
-    /// Goal: a syncer that crashed after the receipt, and has an older state, costs no progress.
+    /// Goal: no progress is lost if the syncer crashes after the receipt and resumes from an older state.
     #[test]
-    fn what_was_merged_by_a_syncer_that_forgot_it_is_reported_again() {
+    fn update_that_a_crashed_syncer_lost_is_reported_again() {
         let mut track = merged_into_2();
         track.welcome(Version(1), None, None);
         assert!(!track.include(Some(Version(1 << 32))), "a version of others");
         assert!(track.has_progress() && track.sent.is_none());
     }
 
-    /// Goal: changes may come in any order, also useless ones, and the version held is no gap.
+    /// Goal: queued changes may arrive in any order and be useless, and the version held is no gap.
     #[test]
-    fn changes_are_taken_in_their_order_and_a_gap_is_ahead() {
+    fn queued_changes_are_applied_in_order_up_to_a_gap() {
         let change = |base: u64, version: u64| Merged {
             run: RunId(1),
             fragment: FragmentId(0),
@@ -362,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_welcome_settles_what_a_lost_connection_left_open() {
+    fn welcome_determines_the_state_of_the_last_update() {
         let check = |merged, unsettled, expected: Option<Stage>| {
             let mut track = merged_into_2();
             track.sent = Some(Sent { stage: Stage::Out(Millis(1)), ..track.sent.unwrap() });
@@ -374,9 +379,9 @@ mod tests {
         check(Some(Serial(6)), None, None);
     }
 
-    /// Goal: a report has the mean time of its steps, however they scatter, and not that of the last one.
+    /// Goal: a report has the mean duration of the steps since the previous report.
     #[test]
-    fn a_report_is_of_the_steps_since_the_one_before() {
+    fn report_has_the_mean_step_time() {
         let mut meter = Meter::default();
         let mut said = |steps: &[f32]| {
             let step = |step_ms: &f32| Step { tokens: 1, loss: 1.0, step_ms: *step_ms };
@@ -396,9 +401,9 @@ mod tests {
         assert_eq!(meter.report(Millis(0), RunId(1), LearnerState::Training).step_ms, 100.0);
     }
 
-    /// Goal: an engine that trains asynchronously reports true step times, and never a time of zero.
+    /// Goal: with an asynchronous engine, reported step times are correct and never 0.
     #[test]
-    fn a_step_of_no_tokens_is_none_whose_time_is_known() {
+    fn step_without_tokens_adds_its_time_to_the_next() {
         let step = |tokens, step_ms| Step { tokens, loss: 1.0, step_ms };
         let mut meter = Meter::default();
         let told = |meter: &mut Meter| meter.report(Millis(0), RunId(1), LearnerState::Training).step_ms;
@@ -413,7 +418,7 @@ mod tests {
         }
         let progress = meter.report(Millis(0), RunId(1), LearnerState::Training);
         assert_eq!((progress.step_ms, progress.steps, progress.tokens), (12.0, 6, 320));
-        // An engine that waits for its second batch before training takes the time of that batch.
+        // An engine that waits for its second batch before it trains adds the waiting time to the next step.
         let mut meter = Meter::default();
         for (tokens, step_ms) in [(64, 300.0), (0, 0.0), (0, 8.0), (64, 12.0)] {
             meter.step(step(tokens, step_ms));
@@ -421,9 +426,9 @@ mod tests {
         assert_eq!(told(&mut meter), 20.0);
     }
 
-    /// Goal: a loss is weighted by its tokens, however often an engine reports it.
+    /// Goal: losses are weighted by their tokens.
     #[test]
-    fn a_loss_is_that_of_tokens() {
+    fn report_has_the_mean_loss_per_token() {
         let mut meter = Meter::default();
         let told = |meter: &mut Meter| meter.report(Millis(0), RunId(1), LearnerState::Training).loss;
         for (tokens, loss) in [(64, 3.0), (0, 3.0), (192, 2.0)] {

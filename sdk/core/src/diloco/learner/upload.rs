@@ -1,4 +1,4 @@
-//! Uploads: answers to questions, as many at once as the link can carry.
+//! Uploads: answers to requests, with as many updates in flight as the congestion window allows.
 
 use super::track::{Stage, Track};
 use super::{Learner, Output, Part};
@@ -6,28 +6,28 @@ use crate::diloco::checksum;
 use crate::diloco::window::Window;
 use crate::wire::{FragmentId, Message, Millis, Serial, Update, Version};
 
-/// Smallest window of bodies on their way to the syncer.
+/// Smallest congestion window, in update bodies.
 const UPLOADS_LEAST: f64 = 2.0;
 
-/// Later than any version. A leaving learner no longer needs θ. It reports its remaining progress on top of a merged
-/// update before it holds the version with that update.
+/// Version above all others. A leaving learner uses it to report the progress after a merged update without waiting for
+/// the version that includes the update. θ then mixes both states, but it is no longer trained.
 pub(super) const ANY_VERSION: Version = Version(u64::MAX);
 
 /// State of the last updates of a leaving learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandsIn {
-    /// The syncer has not confirmed all of them.
+    /// An update is being coded or in flight.
     UnderWay,
-    /// The syncer has received all, and some fates are still open.
+    /// The syncer has received all updates, and at least one has no fate yet.
     Unsettled,
-    /// No further message about them is expected.
+    /// All updates have a fate, or there is no connection.
     Nothing,
 }
 
 impl Learner {
-    /// Begins to leave: reports, sends all progress that the syncer does not have yet and that the engine can code,
-    /// and stops training. Call [`Self::leave`] once [`Self::hands_in`] is over. A learner that is ended earlier has
-    /// at least reported its trained tokens.
+    /// Begins to leave: sends a report, and an update of each fragment with remaining progress. The caller must stop
+    /// training, and call [`Self::leave`] once [`Self::hands_in`] is [`HandsIn::Nothing`], or earlier if it cannot
+    /// wait.
     pub fn hand_in(&mut self, now: Millis) {
         self.hands_in = true;
         self.report(now);
@@ -44,7 +44,7 @@ impl Learner {
         self.answer();
     }
 
-    /// Returns the state of its last updates.
+    /// Returns the state of the last updates.
     #[must_use]
     pub fn hands_in(&self) -> HandsIn {
         let Some(part) = self.part.as_ref().filter(|part| self.connected && part.ready) else {
@@ -59,7 +59,7 @@ impl Learner {
         }
     }
 
-    /// Returns for each fragment the tokens of the update that the syncer has received and that has no fate yet,
+    /// Returns, for each fragment, the tokens of the update that the syncer has received and that has no fate yet,
     /// `[P]`; empty before the first `Welcome`.
     pub fn tokens_unsettled(&self) -> impl Iterator<Item = u64> {
         self.part.iter().flat_map(|part| part.tracks.iter().map(Track::tokens_unsettled))
@@ -74,8 +74,8 @@ impl Learner {
         }
     }
 
-    /// Answers open questions in their order, as many as the link can carry at once. A leaving learner has its link
-    /// for itself.
+    /// Answers unanswered requests in order, as far as the congestion window allows. For a leaving learner the window
+    /// does not apply, since it sends no other data.
     pub(super) fn answer(&mut self) {
         let Some(part) = self.part.as_mut().filter(|part| self.connected && part.ready) else { return };
         let additive = part.policy.is_additive();
@@ -112,14 +112,13 @@ impl Learner {
         let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) else { return };
         let Some(sent) = track.sent(serial) else { return };
         if !(self.connected && part.ready) {
-            // No syncer can take it. Its progress goes into the next update.
+            // Without a connection, the progress goes into the next update.
             track.sent = None;
             return;
         }
         if sent.digest != digest {
-            // The engine holds another Θ̂ than the syncer published, so its progress is unknown. The question is not
-            // repeated; it is answered once Θ̂ is fetched. A newer question, over another connection, takes its
-            // place.
+            // The engine holds another Θ̂ than the syncer published, so its progress is unknown. The syncer does not
+            // repeat the request, so it is answered after Θ̂ is fetched, unless a newer request has arrived.
             if part.asked.iter().all(|&(asked, _)| asked != fragment) {
                 part.asked.push_back((fragment, sent.base));
             }
@@ -147,7 +146,7 @@ impl Learner {
 }
 
 impl Part {
-    /// Creates the window of uploads: two bodies at first, at most one of each fragment.
+    /// Creates the congestion window of uploads: two bodies at first, and at most one per fragment.
     pub(super) fn upload(fragments: usize) -> Window {
         Window::new(UPLOADS_LEAST, UPLOADS_LEAST, fragments as f64)
     }

@@ -1,36 +1,36 @@
-//! Codec for the change of a fragment: 4, 2 or 1 bits for each value, in blocks that share a scale.
+//! Codec for updates and changes of a fragment: 4, 2 or 1 bits per value, in blocks that share a scale.
 //!
 //! # Body layout
 //! The values of a fragment, segment after segment, are cut into blocks of `block` values. A block never crosses a
-//! segment, so the last one of each segment may be shorter. A body is
+//! segment, so the last block of each segment may be shorter. A body consists of
 //!
 //! 1. one scale for each block, in order: the upper 16 bits of an `f32` (bfloat16), little endian;
 //! 2. zero or two zero bytes, up to a multiple of 4;
-//! 3. for each block, one code for each value, the first in the lowest bits of the first byte, with zero codes up to
-//!    a multiple of 32 bits. Every block starts at a multiple of 4 bytes. So `block` is a multiple of 8 for codes of
-//!    4 bits, of 16 for 2 bits, and of 32 for 1 bit.
+//! 3. for each block, one code per value, the first in the lowest bits of the first byte, with zero codes up to
+//!    a multiple of 32 bits. Every block starts at a multiple of 4 bytes. Therefore `block` is a multiple of 8 for
+//!    codes of 4 bits, of 16 for 2 bits, and of 32 for 1 bit.
 //!
-//! A value is `number(code) · scale`. That product is exact in `f32`, so adding it to a parameter gives the same bits
+//! A value is `level(code) · scale`. That product is exact in `f32`, so adding it to a parameter gives the same bits
 //! with and without fused multiply-add: syncer and learners agree on Θ̂.
 //!
-//! | code | number of the bits `n` | scale |
+//! | code | level of the bits `n` | scale |
 //! |---|---|---|
-//! | [`Code::Int4`] | `n` as two's complement, −7…7 | largest size in the block / 7 |
-//! | [`Code::E3m0`] | 0 for `n = 0`; else ±2^(L−7), L = `n & 7`, negative if `n & 8` | largest size in the block |
-//! | [`Code::Int2`] | 1 + 2 · (`n & 1`), negative if `n & 2`: ±1, ±3 | 0.624 · mean size in the block |
-//! | [`Code::Int1`] | 1 for `n = 0`, −1 for `n = 1` | mean size in the block |
+//! | [`Code::Int4`] | `n` as two's complement, −7…7 | largest magnitude in the block / 7 |
+//! | [`Code::E3m0`] | 0 for `n = 0`; else ±2^(L−7), L = `n & 7`, negative if `n & 8` | largest magnitude in the block |
+//! | [`Code::Int2`] | 1 + 2 · (`n & 1`), negative if `n & 2`: ±1, ±3 | 0.624 · mean magnitude in the block |
+//! | [`Code::Int1`] | 1 for `n = 0`, −1 for `n = 1` | mean magnitude in the block |
 //!
-//! Scales are rounded up, and values to the nearest number of the rounded scale, in 4 bits halves to even. A scale is
+//! Scales are rounded up, and values to the nearest level of the rounded scale, with ties to even in 4 bits. A scale is
 //! 0 or within 2⁻¹⁰⁰…2⁶⁰; a block with a smaller scale is coded as zeros. Nibble 8 (−8, −0) is unused. A merge of any
-//! accepted bodies stays finite. Coding the decoded values of a body gives that body again, except with
-//! [`Code::Int2`], whose scale follows the coded sizes.
+//! accepted bodies stays finite. Coding the decoded values of a body gives the same body again, except with
+//! [`Code::Int2`], whose scale follows the coded magnitudes.
 //!
-//! The constant of [`Code::Int2`] gives the steps with the least mean square error for normally distributed values
-//! (Max, 1960). The paper does not publish its codes of 1 and 2 bits; ours are for comparison in simulations, and a
+//! The constant of [`Code::Int2`] gives the levels with the least mean square error for normally distributed values
+//! (Max, 1960). The paper does not publish its codes of 1 and 2 bits. Ours are for comparisons in simulations, and a
 //! syncer does not offer them.
 //!
-//! With blocks of 256, a value costs 4 + 16/256 = 4.0625 bits, plus the padding of each segment's last block.
-//! [`Code::F32`] has neither blocks nor scales: the values are `f32`, little endian.
+//! With 4 bits and blocks of 256, a value costs 4 + 16/256 = 4.0625 bits, plus the padding of each segment's last
+//! block. [`Code::F32`] has neither scales nor codes: the values are `f32`, little endian.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,21 +42,22 @@ use crate::wire::{Code, ExchangeSpec};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Largest size of a coded value, at which [`Codec::encode`] saturates.
+/// Largest magnitude of a coded value. [`Codec::encode`] clips larger values to it.
 pub const VALUE_ABS_MAX: f32 = (1_u64 << 60) as f32;
 
-/// Codec of one fragment's values, the same in both directions.
+/// Codec of the values of a fragment, for updates and changes alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Codec {
     code: Code,
     block: u32,
 }
 
-/// A body that passed [`Codec::check`], with its sums of squares. Serialisation omits its bytes.
+/// Body that passed [`Codec::check`], with its sums of squares. Serialisation omits its bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckedBody {
     #[serde(skip)]
     bytes: Arc<Vec<u8>>,
+    /// Sum of squares of each segment, `[segments]`.
     squares: Vec<f64>,
 }
 
@@ -67,13 +68,13 @@ impl CheckedBody {
         &self.bytes
     }
 
-    /// Returns the bytes of the body, to be kept longer than the merge.
+    /// Returns shared ownership of the bytes of the body, for use after the merge.
     #[must_use]
     pub fn shared(&self) -> Arc<Vec<u8>> {
         Arc::clone(&self.bytes)
     }
 
-    /// Returns the sums of squares without the bytes.
+    /// Returns a copy that has the sums of squares but no bytes.
     #[must_use]
     pub fn without_bytes(&self) -> Self {
         Self { bytes: Arc::default(), squares: self.squares.clone() }
@@ -92,18 +93,18 @@ impl CheckedBody {
     }
 }
 
-/// Reasons for which a codec is not available, or a body is invalid.
+/// Error in the settings of a codec or in a body.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum QuantError {
-    /// The block size does not fill whole words, or is above 65536.
+    /// The block size is 0, above 65536, or not a multiple of the values in a word.
     #[error("a block of {block} values: choose a multiple of {multiple} from {multiple} to 65536")]
     Block {
-        /// Requested size.
+        /// Requested number of values in a block.
         block: u32,
-        /// Values in a word of 4 bytes; 8 with [`Code::F32`].
+        /// Number of values in a word of 4 bytes; 8 with [`Code::F32`].
         multiple: u32,
     },
-    /// The length of the body does not match the fragment.
+    /// The length of the body is not that for the fragment.
     #[error("a body of {actual} bytes where the fragment takes {expected}")]
     Length {
         /// Expected number of bytes.
@@ -111,21 +112,22 @@ pub enum QuantError {
         /// Actual number of bytes.
         actual: usize,
     },
-    /// A scale, or with [`Code::F32`] a value, is infinite or NaN.
+    /// A scale is infinite or NaN, or a value with [`Code::F32`] is.
     #[error("scale or value {block} is not finite")]
     NotFinite {
-        /// Index of the block, or with [`Code::F32`] of the value.
+        /// Index of the block, or of the value with [`Code::F32`].
         block: usize,
     },
-    /// A scale is negative or outside 2⁻¹⁰⁰…2⁶⁰, or with [`Code::F32`] a value is above 2⁶⁰ in size.
+    /// A scale is negative, or neither 0 nor within 2⁻¹⁰⁰…2⁶⁰. With [`Code::F32`], the magnitude of a value is above
+    /// 2⁶⁰.
     #[error("scale or value {block} is {value}, out of range")]
     Range {
-        /// Index of the block, or with [`Code::F32`] of the value.
+        /// Index of the block, or of the value with [`Code::F32`].
         block: usize,
         /// The invalid scale or value.
         value: f32,
     },
-    /// A code is invalid: a nibble 8, or not 0 with a scale of 0.
+    /// A code is invalid: it is nibble 8, or its scale is 0 and it is not.
     #[error("block {block} holds an invalid code")]
     Code {
         /// Index of the block.
@@ -140,8 +142,8 @@ impl Codec {
     /// Creates the codec of `spec`.
     ///
     /// # Errors
-    /// [`QuantError::Block`]: `spec.block` is above 65536 or not a multiple of 8, with [`Code::Int2`] of 16, with
-    /// [`Code::Int1`] of 32.
+    /// [`QuantError::Block`] if `spec.block` is 0, above 65536, or not a multiple of 8 (16 for [`Code::Int2`], 32 for
+    /// [`Code::Int1`]).
     pub fn new(spec: &ExchangeSpec) -> Result<Self, QuantError> {
         let ExchangeSpec { code, block, .. } = *spec;
         let multiple = match code {
@@ -155,24 +157,24 @@ impl Codec {
         Ok(Self { code, block })
     }
 
-    /// Returns the code of a value.
+    /// Returns the code of the values.
     #[must_use]
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// Returns the number of bytes in a body of a fragment made of `segments`.
+    /// Returns the number of bytes in a body of the fragment with these segments.
     #[must_use]
     pub fn body_bytes(&self, segments: &[Segment]) -> usize {
         let codes = segments.iter().map(|segment| self.code_bytes(segment.len as usize));
         self.head_bytes(segments) + codes.sum::<usize>()
     }
 
-    /// Codes `values`, `[fragment_len]`. NaN is coded as 0, and values above 2⁶⁰ in size as ±2⁶⁰. [`Self::decode`]
-    /// accepts every result.
+    /// Codes `values`, `[fragment_len]`. NaN is coded as 0, and magnitudes above 2⁶⁰ are clipped to 2⁶⁰.
+    /// [`Self::decode`] accepts every result.
     ///
     /// # Panics
-    /// If `values` and `segments` differ in length.
+    /// If the number of `values` is not that of the fragment.
     #[must_use]
     pub fn encode(&self, segments: &[Segment], values: &[f32]) -> Vec<u8> {
         assert_eq!(values.len(), fragment_len(segments), "one value per parameter of the fragment");
@@ -193,13 +195,13 @@ impl Codec {
         Ok(values)
     }
 
-    /// Writes the values of `body` to `values`, `[fragment_len]`; all or nothing.
+    /// Writes the values of `body` to `values`, `[fragment_len]`. After an error, `values` are unchanged.
     ///
     /// # Errors
-    /// Each variant of [`QuantError`] but `Block`.
+    /// Any variant of [`QuantError`] except `Block`.
     ///
     /// # Panics
-    /// If `values` and `segments` differ in length.
+    /// If the number of `values` is not that of the fragment.
     pub fn decode_into(
         &self,
         segments: &[Segment],
@@ -214,25 +216,25 @@ impl Codec {
         Ok(())
     }
 
-    /// Checks `body`, and returns the L2 norm of its values. It is exact except for the rounding of the `f64` sum
+    /// Checks `body`, and returns the L2 norm of its values. The norm is exact except for the rounding of the `f64` sum
     /// over blocks.
     ///
     /// # Errors
-    /// Each variant of [`QuantError`] but `Block`.
+    /// Any variant of [`QuantError`] except `Block`.
     pub fn norm(&self, segments: &[Segment], body: &[u8]) -> Result<f64, QuantError> {
         Ok(self.squares(segments, body)?.iter().sum::<f64>().sqrt())
     }
 
-    /// Checks `body`, so that it need not be checked again.
+    /// Checks `body`. The type of the result records that the check has passed.
     ///
     /// # Errors
-    /// Each variant of [`QuantError`] but `Block`.
+    /// Any variant of [`QuantError`] except `Block`.
     pub fn check(&self, segments: &[Segment], body: Vec<u8>) -> Result<CheckedBody, QuantError> {
         let squares = self.squares(segments, &body)?;
         Ok(CheckedBody { bytes: Arc::new(body), squares })
     }
 
-    /// Checks `body`, and returns the sum of squares of each segment.
+    /// Checks `body`, and returns the sum of squares of each segment, `[segments]`.
     ///
     /// # Errors
     /// The same as [`Self::norm`].
@@ -249,12 +251,12 @@ impl Codec {
         self.spans(segments).map(|span| check_span(self, span, body)).collect()
     }
 
-    /// Returns the number of blocks in a fragment made of `segments`.
+    /// Returns the number of blocks in the fragment with these segments.
     pub fn block_count(&self, segments: &[Segment]) -> usize {
         segments.iter().map(|segment| segment.len.div_ceil(self.block) as usize).sum()
     }
 
-    /// Returns the number of code bytes for `len` values of one block or of whole blocks.
+    /// Returns the number of bytes of the codes of `len` values, which are one block or several whole blocks.
     #[inline(always)]
     fn code_bytes(&self, len: usize) -> usize {
         match self.code {
@@ -265,7 +267,7 @@ impl Codec {
         }
     }
 
-    /// Returns the number of bytes before the codes.
+    /// Returns the number of bytes before the codes in a body: the scales and their padding.
     pub fn head_bytes(&self, segments: &[Segment]) -> usize {
         match self.code {
             Code::Int4 | Code::E3m0 | Code::Int2 | Code::Int1 => {
@@ -276,8 +278,8 @@ impl Codec {
     }
 }
 
-// The loops over blocks are compiled for each instruction set. The bits cannot differ: Rust never fuses a
-// multiplication and an addition, and never reorders floating-point sums.
+// The following loops over blocks are compiled for several instruction sets. Their results are bit-identical, because
+// Rust neither fuses multiplications and additions nor reorders floating-point sums.
 
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 fn encode_span(codec: &Codec, span: Span, values: &[f32], body: &mut [u8]) {
@@ -304,20 +306,19 @@ fn check_span(codec: &Codec, span: Span, body: &[u8]) -> Result<f64, QuantError>
     Ok(sum)
 }
 
-/// Returns the checksum for [`crate::wire::Update::checksum`]: the first 8 bytes of the SHA-256 of `body`, big
-/// endian.
+/// Returns the checksum for [`crate::wire::Update::checksum`]: the first 8 bytes of the SHA-256 of `body`, big endian.
 #[must_use]
 pub fn checksum(body: &[u8]) -> u64 {
     let digest = Sha256::digest(body);
     u64::from_be_bytes(digest[..8].try_into().expect("SHA-256 has 32 bytes"))
 }
 
-/// Returns the number of values in a fragment made of `segments`.
+/// Returns the number of values in the fragment with these segments.
 pub(crate) fn fragment_len(segments: &[Segment]) -> usize {
     segments.iter().map(|segment| segment.len as usize).sum()
 }
 
-/// Evaluates `$coded` with the alphabet `$A` of a code, or `$plain` for [`Code::F32`], which has no alphabet.
+/// Evaluates `$coded` with `$A` as the alphabet of a code, or `$plain` for [`Code::F32`], which has no alphabet.
 macro_rules! with_alphabet {
     ($code:expr, $A:ident => $coded:expr, plain => $plain:expr) => {
         match $code {
@@ -342,32 +343,32 @@ macro_rules! with_alphabet {
     };
 }
 
-/// Location of a segment in the fragment and its body.
+/// Location of a segment in its fragment and in a body.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// First block in the fragment.
+    /// Index of the segment's first block in the fragment.
     pub block: usize,
-    /// First value in the fragment.
+    /// Index of the segment's first value in the fragment.
     pub value: usize,
-    /// First code, in bytes of the body.
+    /// Offset of the segment's first code in the body, in bytes.
     pub code: usize,
     /// Number of values.
     pub len: usize,
 }
 
-/// One block of a body.
+/// Location of one block in its fragment and in a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::diloco) struct Block {
-    /// Index in the whole body.
+    /// Index of the block in the fragment.
     pub index: usize,
-    /// Range of its values in the fragment.
+    /// Range of the block's values in the fragment.
     pub values: Range<usize>,
-    /// Range of its codes in the body.
+    /// Range of the block's codes in the body, in bytes.
     pub codes: Range<usize>,
 }
 
 impl Codec {
-    /// Returns the location of each segment of a fragment, in order.
+    /// Returns the location of each of `segments`, in order.
     pub fn spans(&self, segments: &[Segment]) -> impl Iterator<Item = Span> {
         let mut next = Span { block: 0, value: 0, code: self.head_bytes(segments), len: 0 };
         segments.iter().map(move |segment| {
@@ -379,7 +380,7 @@ impl Codec {
         })
     }
 
-    /// Returns the blocks of `span`, in order. With [`Code::F32`] they only divide the work.
+    /// Returns the blocks of `span`, in order. With [`Code::F32`], blocks have no scales and only divide the work.
     #[inline(always)]
     pub(in crate::diloco) fn blocks(&self, span: Span) -> impl Iterator<Item = Block> {
         let size = self.block as usize;
@@ -400,7 +401,7 @@ impl Codec {
         self.block as usize
     }
 
-    /// Codes `values`, the values of `block`, into its part of `body`, which is zero.
+    /// Codes `values`, the values of `block`, into the scale and the codes of `block` in `body`, which must be zero.
     #[inline(always)]
     pub(in crate::diloco) fn encode_block(&self, block: &Block, values: &[f32], body: &mut [u8]) {
         with_alphabet!(self.code, A => {
@@ -418,7 +419,8 @@ impl Codec {
         self.unpack_block(block, body, values, |value, decoded| *value = decoded);
     }
 
-    /// Calls `take(value, decoded)` for each of `values` with the decoded value in `block` of a checked `body`.
+    /// Calls `take(value, decoded)` for each of `values` with the corresponding decoded value of `block` in a checked
+    /// `body`.
     #[inline(always)]
     pub(in crate::diloco) fn unpack_block(
         &self,
@@ -434,8 +436,8 @@ impl Codec {
         }, plain => block::read_f32(codes, values, take));
     }
 
-    /// Adds `factor` times the decoded values in `block` of a checked `body` to `sums`. Each term is rounded to a
-    /// whole number, so the sums are exact as long as they stay below 2⁵³.
+    /// Adds `factor` times the decoded values of `block` in a checked `body` to `sums`. Each term is rounded to an
+    /// integer, so the sums are exact as long as their magnitudes stay below 2⁵³.
     #[inline(always)]
     pub(in crate::diloco) fn add_whole_block(
         &self,
@@ -446,13 +448,13 @@ impl Codec {
     ) {
         let codes = &body[block.codes.clone()];
         with_alphabet!(self.code, A => {
-            // Numbers are integers, so it is enough to round their factor.
+            // Levels are integers, so it is enough to round their factor.
             let unit = whole(factor * f64::from(scale(block, body) * A::UNIT));
             block::unpack::<A, _>(codes, sums, |sum, n| *sum += f64::from(n) * unit);
         }, plain => block::read_f32(codes, sums, |sum, value| *sum += whole(f64::from(value) * factor)));
     }
 
-    /// Returns the sum of squares of the decoded values in `block` of a checked `body`.
+    /// Returns the sum of squares of the decoded values of `block` in a checked `body`.
     #[inline(always)]
     pub(in crate::diloco) fn block_square(&self, block: &Block, body: &[u8]) -> f64 {
         let codes = &body[block.codes.clone()];
@@ -492,11 +494,12 @@ fn check_codes<A: Alphabet>(block: &Block, scale: f32, codes: &[u8]) -> Result<(
     Ok(())
 }
 
-/// Smallest scale except 0.
+/// Smallest scale above 0.
 const SCALE_MIN: f32 = 1.0 / (1_u128 << 100) as f32;
+/// Largest scale.
 const SCALE_MAX: f32 = (1_u64 << 60) as f32;
 
-/// Returns the bits of the smallest bfloat16 that is at least `scale`, or 0 below [`SCALE_MIN`].
+/// Returns the bits of the smallest bfloat16 that is at least `scale`, or 0 if `scale` is below [`SCALE_MIN`].
 #[inline(always)]
 fn scale_bits(scale: f32) -> u16 {
     if scale < SCALE_MIN { 0 } else { ((scale.to_bits() + 0xFFFF) >> 16) as u16 }

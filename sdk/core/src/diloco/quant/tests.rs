@@ -1,4 +1,4 @@
-//! Tests of the codes: round trips, refusals, and frozen bytes.
+//! Tests of the codec: round trips, refused bodies, and frozen bytes.
 
 use proptest::prelude::*;
 
@@ -16,13 +16,13 @@ fn codec(code: Code, block: u32) -> Codec {
 fn segments(lens: &[u32]) -> Vec<Segment> {
     let mut start = 0;
     let segment = |&len: &u32| {
-        start += len + 3; // what lies between segments belongs to other fragments
+        start += len + 3; // Values between segments belong to other fragments.
         Segment { start: start - len, len, merge: MergeClass::Radial, cols: 0, expert: None }
     };
     lens.iter().map(segment).collect()
 }
 
-/// Values of many sizes, with zeros and whole blocks of zeros.
+/// Returns a strategy for values of many magnitudes, with zeros.
 fn values(len: usize) -> impl Strategy<Value = Vec<f32>> {
     let value = prop_oneof![Just(0.0), -1.0_f32..1.0, -1e-6_f32..1e-6, any::<f32>().prop_map(bounded)];
     prop::collection::vec(value, len)
@@ -41,7 +41,7 @@ fn the_smallest_scale_is_kept_and_what_is_below_it_is_nothing() {
 }
 
 #[test]
-fn takes_blocks_of_whole_words_only() {
+fn block_sizes_fill_whole_words() {
     let block = |code, block| {
         let apply = ApplyPolicy::Overwrite;
         Codec::new(&ExchangeSpec { fragments: 1, sync_every: 1, block, code, apply }).err()
@@ -62,12 +62,12 @@ fn takes_blocks_of_whole_words_only() {
     }
 }
 
-/// If this fails, either undo the change or raise the version of the wire.
+/// Goal: bytes do not change unnoticed. If this fails, undo the change or raise the wire version.
 #[test]
 fn bytes_are_frozen() {
     let values = [7.0, -7.0, 3.4, -0.5, 0.0, 1.5, 2.5, -1.0, 6.0, 0.25, -0.125];
     let body = |code| codec(code, 8).encode(&segments(&[9, 2]), &values);
-    // Scales 1, 6/7 rounded up, 0.25/7 rounded up; padding; 8 + 8 + 8 codes.
+    // Scales 1, 6/7 and 0.25/7, each rounded up; 2 bytes of padding; 8 + 8 + 8 codes.
     let int4 = [0x80, 0x3f, 0x5c, 0x3f, 0x13, 0x3d, 0, 0, 0x97, 0x03, 0x20, 0xf2, 7, 0, 0, 0, 0xd7, 0, 0, 0];
     assert_eq!(body(Code::Int4), int4);
     let e3m0 = [0xe0, 0x40, 0xc0, 0x40, 0x80, 0x3e, 0, 0, 0xf7, 0xb6, 0x50, 0xc5, 7, 0, 0, 0, 0xe7, 0, 0, 0];
@@ -75,12 +75,12 @@ fn bytes_are_frozen() {
 }
 
 #[test]
-fn holds_to_four_and_a_sixteenth_bits() {
+fn int4_costs_four_and_a_sixteenth_bits() {
     for len in [4_096, 65_536, 1_000_448] {
         let bytes = codec(Code::Int4, 256).body_bytes(&segments(&[len]));
         assert!(bytes as f64 * 8.0 <= f64::from(len) * 4.0625, "{len}: {bytes} bytes");
     }
-    // The padding: less than 4 bytes for each segment, a scale for each segment's short block, and 2 bytes in all.
+    // Padding is less than 4 bytes and one scale per segment, and 2 bytes per body.
     let lens = [4_099, 5, 777];
     let bytes = codec(Code::Int4, 256).body_bytes(&segments(&lens));
     let len: u32 = lens.iter().sum();
@@ -88,7 +88,7 @@ fn holds_to_four_and_a_sixteenth_bits() {
 }
 
 #[test]
-fn saturates_what_no_code_stands_for() {
+fn values_out_of_range_are_clipped() {
     for code in CODES {
         let codec = codec(code, 8);
         let segments = segments(&[6]);
@@ -101,7 +101,7 @@ fn saturates_what_no_code_stands_for() {
 }
 
 #[test]
-fn refuses_what_encode_never_writes() {
+fn bodies_that_encode_never_writes_are_refused() {
     let segments = segments(&[3]);
     let check = |code, at: usize, bytes: &[u8], expected| {
         let codec = codec(code, 8);
@@ -118,7 +118,7 @@ fn refuses_what_encode_never_writes() {
         check(code, 0, &[0x00, 0x80], QuantError::Range { block, value: -0.0 });
         check(code, 0, &[0x01, 0x00], QuantError::Range { block, value: f32::from_bits(1 << 16) });
         check(code, 0, &[0x00, 0x5E], QuantError::Range { block, value: VALUE_ABS_MAX * 2.0 });
-        check(code, 0, &[0x00, 0x00], QuantError::Code { block }); // a scale of 0 over codes
+        check(code, 0, &[0x00, 0x00], QuantError::Code { block }); // scale 0 with codes
         check(code, 4, &[0x08], QuantError::Code { block });
         check(code, 4, &[0x80], QuantError::Code { block });
         check(code, 5, &[0x10], QuantError::Padding);
@@ -137,8 +137,8 @@ fn checksum_is_the_start_of_sha_256() {
     assert_eq!(checksum(b"abc"), 0xba78_16bf_8f01_cfea);
 }
 
-/// Returns a bound on the error of coding `x`, a value in scales: 0.5 for int4, and the distance to the nearest number
-/// for E3M0.
+/// Returns an upper bound on the coding error of `x`, both in scales: 0.5 for Int4, and the distance to the nearest
+/// level for E3M0.
 fn worst(code: Code, x: f32) -> f64 {
     let x = f64::from(x.abs());
     match code {
@@ -151,7 +151,7 @@ fn worst(code: Code, x: f32) -> f64 {
 
 proptest! {
     #[test]
-    fn errs_by_half_a_step_at_most(
+    fn coding_error_is_at_most_half_a_step(
         (lens, values) in prop::collection::vec(1_u32..70, 1..5)
             .prop_flat_map(|lens| { let n = lens.iter().sum::<u32>() as usize; (Just(lens), values(n)) }),
         block in 1_u32..5,
@@ -177,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn coding_again_changes_nothing(
+    fn coding_decoded_values_gives_the_same_body(
         (lens, values) in prop::collection::vec(1_u32..70, 1..5)
             .prop_flat_map(|lens| { let n = lens.iter().sum::<u32>() as usize; (Just(lens), values(n)) }),
         block in 1_u32..5,
@@ -192,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn norm_is_that_of_the_decoded(values in values(300), block in 1_u32..4) {
+    fn norm_equals_that_of_decoded_values(values in values(300), block in 1_u32..4) {
         let segments = segments(&[33, 267]);
         for code in CODES.into_iter().chain(low::LOW) {
             let codec = codec(code, block * 32);
@@ -205,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn refuses_any_other_length(len in 1_u32..100, wrong in 0_usize..500) {
+    fn wrong_lengths_are_refused(len in 1_u32..100, wrong in 0_usize..500) {
         let segments = segments(&[len, 5]);
         for code in CODES {
             let codec = codec(code, 16);
@@ -247,15 +247,15 @@ mod low {
 
     pub(super) const LOW: [Code; 2] = [Code::Int2, Code::Int1];
 
-    /// If this fails, either undo the change or raise the version of the wire.
+    /// Goal: bytes do not change unnoticed. If this fails, undo the change or raise the wire version.
     #[test]
     fn bytes_are_frozen() {
         let mut values = vec![0.0; 36];
         values[..8].copy_from_slice(&[8.0, -8.0, 0.5, -0.25, 3.0, -3.0, f32::NAN, 0.0]);
         values[34..].copy_from_slice(&[-1.0, 2.0]);
         let body = |code| codec(code, 32).encode(&segments(&[34, 2]), &values);
-        // Mean sizes 22.75/32, 0.5 and 1.5, times 0.624 for int2, all rounded up to 8 bits. The first segment
-        // has a whole block and one of 2 values, of which one is 0 and is coded as the smaller number.
+        // The scales are mean magnitudes, 22.75/32, 0 and 1.5, times 0.624 for Int2, rounded up to bfloat16. The first
+        // segment has a whole block and a block of 2 zeros.
         let scales = |factor: f32| {
             [22.75 / 32.0, 0.0, 1.5].map(|mean: f32| (((mean * factor).to_bits() + 0xFFFF) >> 16) as u16)
         };
@@ -272,7 +272,7 @@ mod low {
     }
 
     #[test]
-    fn costs_its_bits_and_a_share_of_a_scale() {
+    fn low_bit_codes_cost_their_bits_and_scales() {
         for (code, bits) in [(Code::Int2, 2.0625), (Code::Int1, 1.0625)] {
             for len in [4_096, 65_536, 1_000_448] {
                 let bytes = codec(code, 256).body_bytes(&segments(&[len]));
@@ -282,7 +282,7 @@ mod low {
     }
 
     #[test]
-    fn keeps_what_is_no_number_and_what_is_too_large_within_range() {
+    fn nan_and_large_values_are_coded_within_range() {
         for code in LOW {
             let (codec, segments) = (codec(code, 32), segments(&[4]));
             let body = codec.encode(&segments, &[f32::NAN, f32::INFINITY, f32::MIN, 1e30]);
@@ -300,7 +300,7 @@ mod low {
     }
 
     #[test]
-    fn refuses_what_encode_never_writes() {
+    fn bodies_that_encode_never_writes_are_refused() {
         let segments = segments(&[3]);
         for (code, padding) in [(Code::Int2, 0x40), (Code::Int1, 0x08)] {
             let check = |at: usize, bytes: &[u8], expected| {
@@ -321,10 +321,10 @@ mod low {
         }
     }
 
-    /// Mean square error of the best code for normally distributed values: 0.1188 of their variance with four levels at
-    /// equal distances, and 1 − 2/π with two (Max, 1960).
+    /// Goal: the mean square error for normally distributed values is that of the best code of the same bits: 0.1188 of
+    /// their variance with four equidistant levels, and 1 − 2/π with two levels (Max, 1960).
     #[test]
-    fn errs_as_little_as_a_code_of_its_bits_can() {
+    fn low_bit_codes_have_the_least_square_error() {
         let mut rng = crate::rng::Rng::new(1);
         let bell = |rng: &mut crate::rng::Rng| (0..12).map(|_| rng.unit() as f32).sum::<f32>() - 6.0;
         let values: Vec<f32> = (0..65_536).map(|_| bell(&mut rng)).collect();
@@ -340,7 +340,7 @@ mod low {
 
     proptest! {
         #[test]
-        fn signs_are_coded_again_as_they_are(
+        fn coding_decoded_signs_gives_the_same_body(
             (lens, values) in prop::collection::vec(1_u32..150, 1..5)
                 .prop_flat_map(|lens| { let n = lens.iter().sum::<u32>() as usize; (Just(lens), values(n)) }),
             block in 1_u32..4,
@@ -351,9 +351,9 @@ mod low {
             prop_assert_eq!(codec.encode(&segments, &decoded), body);
         }
 
-        /// Each value is coded as the nearest number of its block's scale.
+        /// Goal: each value is coded as the nearest level of its block.
         #[test]
-        fn takes_the_nearest_number(values in values(300), block in 1_u32..4) {
+        fn values_are_coded_as_the_nearest_level(values in values(300), block in 1_u32..4) {
             let segments = segments(&[133, 167]);
             for (code, numbers) in [(Code::Int2, &[-3.0, -1.0, 1.0, 3.0][..]), (Code::Int1, &[-1.0, 1.0])] {
                 let codec = codec(code, block * 32);

@@ -1,4 +1,4 @@
-//! Verification of update bodies, which needs only the layout of the run, and admission of updates to a round.
+//! Verification of update bodies, and admission of updates to a round.
 
 use std::sync::Arc;
 
@@ -11,21 +11,25 @@ use crate::wire::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Slack of the largest norm over that of AdamW: for residues, decay, and a learner's own optimiser.
-const REACH_SLACK: f64 = 4.0;
+/// Ratio of the largest admitted norm to the largest norm of AdamW. It leaves room for residues, weight decay, and
+/// optimisers of custom learners.
+const NORM_SLACK: f64 = 4.0;
 
-/// Amounts of an update that count.
+/// Admitted steps and credited tokens of an update, which are at most the claimed ones.
 pub(super) struct Admitted {
-    /// Steps that can have been taken, at least 1.
+    /// Claimed steps, limited to those that the learner can have taken, at least 1.
     pub(super) steps: u32,
-    /// Tokens that those steps can hold and that were leased, at least 1.
+    /// Claimed tokens, limited to those of the admitted steps and of the sender's leases, at least 1.
     pub(super) tokens: u64,
-    /// Tokens that can have gone through each expert, `[experts]`.
+    /// Credited tokens for each expert, `[experts]`.
     pub(super) seen: Vec<u64>,
 }
 
 impl Rounds {
-    /// Checks an update and returns the amounts that count, or its fate.
+    /// Checks an update, and adds its norms to the statistics if it is admitted.
+    ///
+    /// # Errors
+    /// The fate of an update that is not admitted.
     pub(super) fn admit(
         &mut self,
         now: Millis,
@@ -52,17 +56,17 @@ impl Rounds {
         let steps_max = self.steps_max(now, learner, sender);
         let steps = update.steps.min(u32::try_from(steps_max).unwrap_or(u32::MAX));
         let len = self.terms.segments.iter().map(|segment| segment.len as usize).sum();
-        if body.norm() > reach(&self.terms.inner, steps, len) {
+        if body.norm() > max_update_norm(&self.terms.inner, steps, len) {
             return Err(Fate::Refused(Refusal::Norm));
         }
-        // Tokens count only as far as the believed steps can hold them and as they were leased.
         let tokens = update.tokens.min(u64::from(steps).saturating_mul(sender.step_tokens));
         match tokens.min(sender.unmerged_tokens) {
             0 => Err(Fate::Refused(Refusal::Unleased)),
             tokens => {
-                let rate = self.norm_pace(1, sender.clock_tokens);
+                let scale = self.norm_scale(1, sender.clock_tokens);
                 if sender.is_in_norm_stats {
-                    self.usual.note(learner, !sender.trust.level.is_trusted(), body.squares(), steps, rate);
+                    let is_new = !sender.trust.level.is_trusted();
+                    self.norm_stats.note(learner, is_new, body.squares(), steps, scale);
                 }
                 let RoundTerms { experts, mixture, .. } = &self.terms;
                 let seen = believed(experts, *mixture, &update.seen, update.tokens, tokens);
@@ -71,12 +75,12 @@ impl Rounds {
         }
     }
 
-    /// Returns the steps that `learner` can have taken on this fragment since its steps were last counted.
+    /// Returns the number of steps that `learner` can have taken since its last credited step on this fragment, plus H.
     ///
-    /// After a restart of the syncer the time since then is unknown, and the duration of a lease takes its place. For a
-    /// learner that was never merged on this fragment, it is at most the time since it connected.
+    /// If this process of the syncer does not know that time, the duration of a lease replaces it. For a learner
+    /// without a merged update on this fragment, it is at most the time since the learner connected.
     fn steps_max(&self, now: Millis, learner: LearnerId, sender: &SenderInfo) -> u64 {
-        let since = self.counted.get(&learner);
+        let since = self.credited.get(&learner);
         let unknown_ms = sender.stranger_ms.unwrap_or(u64::MAX).min(self.terms.lease_ms);
         let passed_ms = since.map_or(unknown_ms, |since| now.since(*since));
         let steps = (SPEED_SLACK * passed_ms as f64 / sender.step_ms_least) as u64;
@@ -84,59 +88,61 @@ impl Rounds {
         steps.saturating_add(u64::from(self.terms.sync_every))
     }
 
-    /// Returns the pace of an update: its norm grows with the current learning rate and the root of the steps.
-    pub(super) fn norm_pace(&self, steps: u32, clock_tokens: u64) -> f64 {
+    /// Returns the scale of the norms of updates: the current learning rate times the square root of `steps`.
+    pub(super) fn norm_scale(&self, steps: u32, clock_tokens: u64) -> f64 {
         let lr = learning_rate(&self.terms.inner, clock_tokens);
-        // A run at a rate of 0 trains nothing and is still valid.
+        // A learning rate of 0 is valid.
         f64::from(if lr > 0.0 { lr } else { 1.0 }) * f64::from(steps).sqrt()
     }
 }
 
-/// Returns the largest possible norm after `steps` steps on `len` values, without knowledge of any update.
+/// Returns the largest admitted norm of an update of `len` values after `steps` steps; infinity at a learning rate of
+/// 0.
 ///
 /// AdamW moves a value by at most `lr · max(1, (1 − β1) / √(1 − β2))` in a step (Kingma and Ba 2015, section 2.1).
-/// Unbounded at a rate of 0, which trains nothing.
-fn reach(inner: &InnerSpec, steps: u32, len: usize) -> f64 {
+/// The bound is [`NORM_SLACK`] times the norm of such moves.
+fn max_update_norm(inner: &InnerSpec, steps: u32, len: usize) -> f64 {
     if inner.lr_max <= 0.0 {
         return f64::INFINITY;
     }
     let [beta1, beta2] = [inner.beta1, inner.beta2].map(f64::from);
     let step = f64::from(inner.lr_max) * ((1.0 - beta1) / (1.0 - beta2).sqrt()).max(1.0);
-    REACH_SLACK * step * f64::from(steps) * (len as f64).sqrt()
+    NORM_SLACK * step * f64::from(steps) * (len as f64).sqrt()
 }
 
-/// Verifier of updates. It has no state, so a shell with threads can verify on its readers while the syncer is busy.
-/// Hashing and summing a large fragment takes long.
+/// Verifier of update bodies. It has no state, so a host with threads can verify on its reader threads while the syncer
+/// is busy. Large fragments take long to hash and to sum up.
 #[derive(Clone, Debug)]
 pub struct Verifier {
     fragments: Arc<Fragments>,
     codec: Codec,
 }
 
-/// An update with a verified body.
+/// Update after verification of its body.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Verified {
+    /// The valid body, or the reason to refuse the update.
     pub(super) body: Result<CheckedBody, Refusal>,
-    /// The checksum of the body, if there is one.
+    /// Claimed checksum of the body, which a valid body has.
     pub(super) checksum: u64,
-    /// The run it is for.
+    /// Run that the sender named.
     pub run: RunId,
     /// The fragment.
     pub fragment: FragmentId,
-    /// Number that its sender gave it.
+    /// Serial number that the sender gave the update.
     pub serial: Serial,
-    /// The version that it builds on.
+    /// Version from which the sender trained.
     pub base: Version,
-    /// Steps since then, as claimed by its sender.
+    /// Claimed steps since the sender's last merged update.
     pub steps: u32,
-    /// Tokens trained on since then, as claimed by its sender.
+    /// Claimed tokens of these steps.
     pub tokens: u64,
-    /// Claimed tokens through each expert of the fragment, or empty.
+    /// Claimed tokens for each expert of the fragment, `[experts]` or empty.
     pub(super) seen: Vec<u64>,
 }
 
 impl Verified {
-    /// Returns a copy without the bytes of the body, for a leader whose gateway keeps them.
+    /// Returns a copy without the bytes of the body, for a remote leader. The gateway keeps the bytes.
     #[must_use]
     pub fn without_bytes(&self) -> Self {
         let body = self.body.as_ref().map(CheckedBody::without_bytes).map_err(|refusal| *refusal);
@@ -150,25 +156,25 @@ impl Verified {
 }
 
 impl Verifier {
-    /// Creates a verifier for a run with these fragments and this code.
+    /// Creates a verifier for a run with `fragments` and `codec`.
     #[must_use]
     pub fn new(fragments: Arc<Fragments>, codec: Codec) -> Self {
         Self { fragments, codec }
     }
 
-    /// Returns the code of update bodies.
+    /// Returns the codec of update bodies.
     #[must_use]
     pub fn codec(&self) -> Codec {
         self.codec
     }
 
-    /// Checks length, checksum and codes of the body, and the number of experts. A fault takes effect only when the
-    /// update is handled.
+    /// Checks length, checksum, codes and norm of the body, and the number of experts. A faulty update is refused
+    /// later, by `Rounds::answer`.
     #[must_use]
     pub fn verify(&self, update: Update) -> Verified {
         let Update { run, fragment, serial, base, steps, tokens, body, checksum, seen } = update;
         Verified {
-            body: self.look_into(fragment, body, checksum, seen.len()),
+            body: self.check_body(fragment, body, checksum, seen.len()),
             checksum,
             run,
             fragment,
@@ -180,7 +186,7 @@ impl Verifier {
         }
     }
 
-    fn look_into(
+    fn check_body(
         &self,
         fragment: FragmentId,
         body: Vec<u8>,
@@ -205,9 +211,9 @@ mod tests {
     use super::*;
     use crate::model::{AdamW, Preset, layout};
 
-    /// The worst case for a gradient: zeros for a long time, then a large constant.
+    /// Goal: the bound holds for the worst case of gradients: zeros for a long time, then a large constant.
     #[test]
-    fn no_gradient_takes_adamw_out_of_reach() {
+    fn norm_bound_holds_for_adamw_on_any_gradient() {
         let inner = InnerSpec { clip_norm: 0.0, weight_decay: 0.0, ..Preset::Tiny.inner() };
         let layout = layout(&Preset::Tiny.model(16)).unwrap();
         let mut params = vec![0.0; layout.len()];
@@ -219,20 +225,20 @@ mod tests {
         for steps in 1..=30 {
             optimiser.step(&layout, &inner, inner.lr_max, &mut params, &vec![1e3; layout.len()]);
             let norm = params.iter().map(|p| f64::from(*p).powi(2)).sum::<f64>().sqrt();
-            let reach = reach(&inner, steps, layout.len());
-            assert!(norm < reach && norm > reach / (5.0 * REACH_SLACK), "{steps}: {norm} {reach}");
+            let bound = max_update_norm(&inner, steps, layout.len());
+            assert!(norm < bound && norm > bound / (5.0 * NORM_SLACK), "{steps}: {norm} {bound}");
         }
     }
 
     #[test]
     fn a_long_memory_of_squares_reaches_farther() {
-        let reach = |beta2| reach(&InnerSpec { beta1: 0.9, beta2, ..Preset::Tiny.inner() }, 1, 1);
-        let ratio = reach(0.9999) / reach(0.99);
+        let bound = |beta2| max_update_norm(&InnerSpec { beta1: 0.9, beta2, ..Preset::Tiny.inner() }, 1, 1);
+        let ratio = bound(0.9999) / bound(0.99);
         assert!((ratio - 10.0).abs() < 1e-2, "{ratio}");
     }
 
     #[test]
-    fn without_a_rate_there_is_no_reach() {
-        assert_eq!(reach(&InnerSpec { lr_max: 0.0, ..Preset::Tiny.inner() }, 1, 1), f64::INFINITY);
+    fn norm_is_unbounded_at_a_learning_rate_of_zero() {
+        assert_eq!(max_update_norm(&InnerSpec { lr_max: 0.0, ..Preset::Tiny.inner() }, 1, 1), f64::INFINITY);
     }
 }

@@ -1,4 +1,4 @@
-//! Merging: from the updates of a round to a new version.
+//! Handling of merge and rollback jobs, which turn the updates of rounds into a new version.
 
 use std::collections::BTreeSet;
 
@@ -10,38 +10,40 @@ use crate::diloco::{
 };
 use crate::wire::{Fate, LateReason, LearnerId, Millis, Round, Serial, Version};
 
-/// Versions that are remembered to compute the age of a base. Our own constant.
+/// Number of latest versions that are remembered to compute the age of a base. Our own constant.
 const VERSIONS_KEPT: usize = 1_024;
 
-/// A round that is being merged.
+/// Round that is being merged.
 #[derive(Debug)]
 pub(super) struct Merging {
     round: Round,
     outer: OuterSpec,
-    /// As in [`crate::diloco::MergeJob`].
+    /// As in [`MergeEntry::radii`].
     radii: Vec<f64>,
+    /// As in [`MergeEntry::absent`].
     absent: f64,
-    /// The weights for each expert.
+    /// Merge weights for each expert, `[experts]`.
     experts: Vec<ExpertWeights>,
     shares: Vec<MergeShare>,
     launched: Millis,
+    /// Start of the merge job.
     began: Millis,
 }
 
-/// One learner's part in a merge.
+/// One update in a merge.
 #[derive(Debug)]
 struct MergeShare {
     part: Part,
     /// Share of the sum of all weights, 0 to 1.
     weight: f32,
-    /// Steps after this time are not part of the update.
+    /// Time of the request. Steps after it are not part of the update.
     until: Millis,
-    /// Arrival of the update.
+    /// Time of arrival.
     came: Millis,
 }
 
 impl Merging {
-    /// Returns the update of `learner` in this merge.
+    /// Returns the serial number of the update of `learner` in this merge.
     pub(super) fn serial(&self, learner: LearnerId) -> Option<Serial> {
         self.shares
             .iter()
@@ -51,20 +53,20 @@ impl Merging {
     }
 }
 
-/// A round that ended in a new version.
+/// Result of a round that ended in a new version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Merge {
     /// Entry for the tape.
     pub entry: MergeEntry,
-    /// Fate of each update, by learner id.
+    /// Outcome of each update, ordered by learner id.
     pub settled: Vec<UpdateOutcome>,
     /// Coded change of Θ̂.
     pub body: Vec<u8>,
-    /// Time of collecting, in milliseconds.
+    /// Duration of the collection, in milliseconds.
     pub collect_ms: u64,
-    /// Time of merging, in milliseconds.
+    /// Duration of the merge, in milliseconds.
     pub sync_ms: u64,
-    /// Pace of each learner in this merge, by id.
+    /// Pace of each learner in this merge, ordered by learner id.
     pub paces: Vec<Paced>,
 }
 
@@ -73,16 +75,16 @@ pub struct Merge {
 pub struct Paced {
     /// The learner.
     pub learner: LearnerId,
-    /// Tokens of the update that count.
+    /// Credited tokens of the update.
     pub tokens: u64,
-    /// Time between the arrivals of the learner's previous merged update on this fragment and this one, divided by its
-    /// steps, in milliseconds; `None` for the first.
+    /// Mean time per step in milliseconds, as by `Part::step_ms`; `None` if this process has not seen a previous
+    /// update.
     pub step_ms: Option<f64>,
 }
 
 impl Rounds {
-    /// Ends collecting and moves the updates and the fragment's state into a job. `None` if no round collects. `known`
-    /// is true if any established learner is connected and answers.
+    /// Ends the collection and moves the updates and the fragment's state into a merge job. `None` if no round
+    /// collects. `known` is true if an established learner is connected and expected to answer.
     pub fn merge(&mut self, now: Millis, outer: OuterSpec, known: bool) -> Option<MergeJob> {
         self.collecting()?;
         let state = self.state.take()?;
@@ -117,7 +119,7 @@ impl Rounds {
             let experts = experts.iter().map(|of| of.weights[at]).collect();
             updates.push(Weighted { learner, weight, experts, steps: reach, body });
         }
-        let radii = self.usual.radii(self.terms.norm_ratio_max);
+        let radii = self.norm_stats.radii(self.terms.norm_ratio_max);
         let (round, launched) = (open.round, open.launched);
         let absent_experts = experts.iter().map(|of| of.absent).collect();
         self.phase = Phase::Merging(Merging {
@@ -146,21 +148,21 @@ impl Rounds {
         })
     }
 
-    /// Takes the state after a remote round, and keeps its Θ̂ only.
+    /// Replaces the state by Θ̂ and the version of `state`, the result of a remote round.
     pub(crate) fn follow(&mut self, state: FragmentState) {
         let FragmentState { version, hat, .. } = state;
         self.version = version;
         self.state = Some(FragmentState::of_hat(version, hat));
     }
 
-    /// Drops everything but Θ̂, because other processes lead from now on.
+    /// Drops Θ and the momentum, because other processes lead the rounds from now on.
     pub(crate) fn keep_hat(&mut self) {
         if let Some(state) = self.state.take() {
             self.follow(state);
         }
     }
 
-    /// Takes the outcome of a merge job; `None` if it is not the job under way.
+    /// Handles the outcome of a merge job; `None` if it is not the job under way.
     pub fn merged(&mut self, now: Millis, outcome: MergeOutcome) -> Option<Merge> {
         let MergeOutcome { round, state, body, checksum, digest, norm, .. } = outcome;
         let (base, version) = (self.version, state.version);
@@ -177,7 +179,7 @@ impl Rounds {
         let paces = shares.iter().map(paced).collect();
         let settled = shares.into_iter().map(|MergeShare { part, weight, until, .. }| {
             let Part { learner, serial, tokens, .. } = part;
-            self.counted.insert(learner, until);
+            self.credited.insert(learner, until);
             let fate = Fate::Merged { version, weight, tokens };
             UpdateOutcome { round: Some(round), fragment, learner, serial, tokens, fate }
         });
@@ -201,8 +203,8 @@ impl Rounds {
         Some(Merge { entry, settled, body, collect_ms, sync_ms, paces })
     }
 
-    /// Takes the state back from a failed job. Its updates count as late, so that their senders keep them. `None` if it
-    /// is not the job under way.
+    /// Takes the state back from a failed merge job and returns its updates as late, so that their senders keep their
+    /// progress. `None` if it is not the job under way.
     pub fn failed(&mut self, failure: MergeFailure) -> Option<Vec<UpdateOutcome>> {
         let MergeFailure { round, state, .. } = failure;
         let merging = self.take_back(round, state)?;
@@ -215,7 +217,7 @@ impl Rounds {
         Some(merging.shares.into_iter().map(settled).collect())
     }
 
-    /// Ends the rounds for good and returns the waiting updates as late.
+    /// Returns the updates that wait for a next round as late, because the run is over.
     pub fn end(&mut self) -> Vec<UpdateOutcome> {
         let (fragment, fate) = (self.terms.fragment, Fate::Late(LateReason::RoundOver));
         let late = std::mem::take(&mut self.early).into_iter();
@@ -230,7 +232,7 @@ impl Rounds {
         .collect()
     }
 
-    /// Notes a new version of the fragment.
+    /// Adds a new version of the fragment to the latest versions.
     pub(super) fn note_version(&mut self, version: Version) {
         self.versions.push_back(version);
         if self.versions.len() > VERSIONS_KEPT {
@@ -238,8 +240,8 @@ impl Rounds {
         }
     }
 
-    /// Returns the number of turns of the fragment that an update of `learner` covers, at least 1. The learner may have
-    /// missed turns, and in some of those it may have stood still.
+    /// Returns the number of merges of the fragment that an update of `learner` spans, at least 1: the merges since its
+    /// last merged update, but at most `steps / H`, since the learner may have been idle during some of them.
     fn turns(&self, learner: LearnerId, steps: u32) -> f64 {
         let before = self.merged_to.get(&learner).copied();
         let known = before.map_or(0, |before| self.versions.partition_point(|version| *version <= before));
@@ -253,7 +255,7 @@ impl Rounds {
         Load { steps, tokens, age: newer as u32, trust }
     }
 
-    /// Returns the weights of updates for each expert of the fragment.
+    /// Returns the merge weights of updates for each expert of the fragment, `[experts]`.
     fn expert_weights<'a>(
         &self,
         taken: impl Iterator<Item = &'a PendingUpdate> + Clone,
@@ -280,11 +282,12 @@ impl Rounds {
     }
 }
 
-/// Returns the share of the outer step that a merge takes, above 0 up to 1, from the turns and weights of its updates.
+/// Returns the fraction of the outer step that a merge takes, above 0 and at most 1. `updates` has, for each update,
+/// the number of merges that it spans and its weight.
 ///
-/// In each turn Θ moves by the work of one turn. A learner that missed turns sends its work in a single, longer update,
-/// while the others moved Θ as if they were alone. Taken in full, that update would count once for each missed
-/// turn.
+/// Each merge moves Θ by the progress of one turn. A learner that missed merges sends the progress of several turns in
+/// one update, although the merges that it missed already moved Θ. In full, its update would move Θ as far again for
+/// each missed merge.
 fn step_share<'a>(updates: impl Iterator<Item = (f64, &'a f64)>) -> f64 {
     let (mut share, mut total) = (0.0, 0.0);
     for (turns, weight) in updates {
@@ -294,7 +297,7 @@ fn step_share<'a>(updates: impl Iterator<Item = (f64, &'a f64)>) -> f64 {
     if share > 0.0 { share / total } else { 1.0 }
 }
 
-/// A rollback under way.
+/// Rollback under way.
 #[derive(Debug)]
 pub(super) struct Remaking {
     round: Round,
@@ -302,7 +305,7 @@ pub(super) struct Remaking {
     began: Millis,
 }
 
-/// A fragment after its rollback.
+/// Result of the rollback of a fragment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Remade {
     /// Entry for the tape.
@@ -314,8 +317,8 @@ pub struct Remade {
 }
 
 impl Rounds {
-    /// Hands out the fragment's state for a rollback without the updates in `without`, as a round of its own. `None`
-    /// while a round is under way.
+    /// Starts a rollback without the updates of the learners in `without`, with a round number of its own. Returns the
+    /// fragment's state for the job; `None` while a round is under way.
     pub fn remake(
         &mut self,
         now: Millis,
@@ -336,7 +339,7 @@ impl Rounds {
         matches!(self.phase, Phase::Remaking(_))
     }
 
-    /// Takes the outcome of a rollback; `None` if it is not the job under way.
+    /// Handles the outcome of a rollback job; `None` if it is not the job under way.
     pub fn remade(&mut self, now: Millis, outcome: MergeOutcome) -> Option<Remade> {
         let MergeOutcome { round, fragment, state, body, checksum: sum, digest, norm } = outcome;
         let (base, version) = (self.version, state.version);
@@ -349,14 +352,14 @@ impl Rounds {
         Some(Remade { entry, body, sync_ms: now.since(began) })
     }
 
-    /// Takes the state back from a failed job and returns true if it is the one under way.
+    /// Takes the state back from a failed rollback job. Returns false if it is not the job under way.
     pub fn not_remade(&mut self, failure: MergeFailure) -> bool {
         self.end_remaking(failure.round, failure.state).is_some()
     }
 
-    /// Drops the waiting update of `learner` and returns its fate: late.
+    /// Drops the pending update of `learner` and returns it as late.
     pub fn discard(&mut self, learner: LearnerId) -> Option<UpdateOutcome> {
-        // The time for which the learner is sent away must not count as time between merged updates.
+        // The time of the exclusion must not count as time between merged updates.
         self.came.remove(&learner);
         let fragment = self.terms.fragment;
         let late = |round, PendingUpdate { serial, tokens, .. }: PendingUpdate| {

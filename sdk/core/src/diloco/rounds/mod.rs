@@ -1,12 +1,12 @@
-//! The rounds of one fragment: collect, decide, merge, one after the other.
+//! State machine of the rounds of one fragment, which collects, decides and merges one round after another.
 //!
 //! [`Rounds`] owns the state of one fragment: Θ, Θ̂ and momentum, the version, the round under way, and the norm
-//! statistics. It knows nothing of connections, leases or other fragments. Inputs are values ([`Launch`],
-//! [`SenderInfo`]), and so are results ([`Merge`] and [`super::UpdateOutcome`] among them). The rounds of a fragment
-//! can therefore run in a process of their own.
+//! statistics. It does not depend on connections, leases or other fragments. Inputs are values such as [`Launch`] and
+//! [`SenderInfo`]; results are values such as [`Merge`] and [`super::UpdateOutcome`]. The rounds of a fragment can
+//! therefore run in a separate process.
 //!
-//! Pending answers are updated as answers arrive and learners join or leave. The round is examined after each message,
-//! which must not cost a pass over all invited learners.
+//! The set of pending learners is updated incrementally. The syncer examines each round after each message, which must
+//! not cost a pass over all invited learners.
 
 mod admit;
 mod merge;
@@ -33,21 +33,21 @@ use norm_stats::NormStats;
 pub struct RoundTerms {
     /// The fragment.
     pub fragment: FragmentId,
-    /// Its segments of tensors.
+    /// Segments of the fragment, by ascending start.
     pub segments: Vec<Segment>,
-    /// The experts of those segments.
+    /// Experts with segments in the fragment.
     pub experts: Vec<FragmentExpert>,
-    /// Expert layout of the model, if it has experts.
+    /// Expert layout of the model; `None` if the model has no experts.
     pub mixture: Option<Mixture>,
-    /// Code of update bodies.
+    /// Codec of update bodies.
     pub codec: Codec,
-    /// The inner optimiser of the run, which bounds the norm of an update.
+    /// Inner optimiser of the run, which bounds the norm of an update.
     pub inner: InnerSpec,
     /// H, in steps.
     pub sync_every: u32,
-    /// Whether an update can be merged in a later round than the one that asked for it: see `ApplyPolicy::is_additive`.
+    /// Whether an update can be merged in a later round than the one that requested it: see `ApplyPolicy::is_additive`.
     pub is_additive: bool,
-    /// Duration of a lease, in milliseconds.
+    /// Training time that one lease covers, in milliseconds.
     pub lease_ms: u64,
     /// Rule for the end of a round.
     pub quorum: QuorumPolicy,
@@ -55,39 +55,40 @@ pub struct RoundTerms {
     pub merge: MergeRule,
     /// Bounds on the weights of updates.
     pub influence: Influence,
-    /// Largest norm of an update on a segment, in medians of the norm statistics at its pace; the excess does not
-    /// count. 0 for no bound.
+    /// Upper bound on the norm of an update on a segment, as a multiple of the median in the norm statistics; longer
+    /// updates are scaled down to it. 0 for no bound.
     pub norm_ratio_max: f64,
 }
 
-/// Rounds of one fragment, at most one of them under way.
+/// Rounds of one fragment, of which at most one is under way.
 #[derive(Debug)]
 pub struct Rounds {
     terms: RoundTerms,
-    /// Version of Θ̂; also known while a merge job has the state.
+    /// Version of Θ̂; also known while a merge job holds the state.
     version: Version,
-    /// `None` while a merge job has it.
+    /// State of the fragment; `None` while a merge job holds it.
     state: Option<FragmentState>,
     phase: Phase,
-    /// Learners with an open question, and its time.
+    /// Learners with an unanswered request, and the time of the request.
     asked: BTreeMap<LearnerId, Millis>,
     /// Learners that were asked ahead of the next round and had no update.
     passed: BTreeSet<LearnerId>,
     /// Time of the last launch.
     launched: Option<Millis>,
-    /// Answers that came while no round collected; they are part of the next one.
+    /// Updates that arrived while no round collected. The next round takes them.
     early: BTreeMap<LearnerId, PendingUpdate>,
-    usual: NormStats,
-    /// The latest versions, oldest first.
+    norm_stats: NormStats,
+    /// The latest versions, oldest first, at most `VERSIONS_KEPT`.
     versions: VecDeque<Version>,
-    /// Start of the uncounted time of each learner, as far as this process knows.
-    counted: BTreeMap<LearnerId, Millis>,
-    /// Arrival of the last merged update of each learner.
+    /// Time since which the steps of each learner are not credited yet; missing if unknown to this process.
+    credited: BTreeMap<LearnerId, Millis>,
+    /// Time of arrival of the last merged update of each learner.
     came: BTreeMap<LearnerId, Millis>,
-    /// Version that it was merged into.
+    /// Version into which the last update of each learner was merged.
     merged_to: BTreeMap<LearnerId, Version>,
 }
 
+/// State of the round under way.
 #[derive(Debug)]
 enum Phase {
     Idle,
@@ -97,20 +98,21 @@ enum Phase {
     Remaking(Remaking),
 }
 
-/// An update that passed every check.
+/// Admitted update that is not merged yet.
 #[derive(Debug)]
 struct PendingUpdate {
     serial: Serial,
-    /// The version that it builds on.
+    /// Version from which the sender trained.
     base: Version,
+    /// Admitted steps.
     steps: u32,
-    /// Tokens that count.
+    /// Credited tokens.
     tokens: u64,
-    /// Believed tokens through each expert, `[experts]`.
+    /// Credited tokens for each expert, `[experts]`.
     seen: Vec<u64>,
-    /// Trust in its sender.
+    /// Trust in the sender.
     trust: SenderTrust,
-    /// Steps after this time are not part of the update.
+    /// Time of the request. Steps after it are not part of the update.
     until: Millis,
     /// Time of arrival.
     came: Millis,
@@ -119,12 +121,12 @@ struct PendingUpdate {
 }
 
 impl Rounds {
-    /// Creates the rounds of a fragment in `state`, none of them under way. Norm statistics and uncounted times are not
-    /// part of the state: they start from scratch with each process.
+    /// Creates the rounds of a fragment with `state`, without a round under way. Norm statistics and the times of
+    /// credited steps are not part of the state, so they start from scratch with each process.
     #[must_use]
     pub fn new(terms: RoundTerms, state: FragmentState) -> Self {
         Self {
-            usual: NormStats::new(&terms.segments),
+            norm_stats: NormStats::new(&terms.segments),
             terms,
             version: state.version,
             state: Some(state),
@@ -134,7 +136,7 @@ impl Rounds {
             launched: None,
             early: BTreeMap::new(),
             versions: VecDeque::new(),
-            counted: BTreeMap::new(),
+            credited: BTreeMap::new(),
             came: BTreeMap::new(),
             merged_to: BTreeMap::new(),
         }
@@ -146,7 +148,7 @@ impl Rounds {
         self.version
     }
 
-    /// Returns true if the body of `update` is invalid or has the segments of this fragment.
+    /// Returns true if the body of `update` is invalid or has as many segments as this fragment.
     pub(crate) fn is_of_fragment(&self, update: &Verified) -> bool {
         update.body().is_none_or(|body| body.squares().len() == self.terms.segments.len())
     }
@@ -163,7 +165,7 @@ impl Rounds {
         self.state.as_ref().map(|state| (state.version, Arc::clone(&state.hat)))
     }
 
-    /// Returns true if no round is under way, so that one may be launched.
+    /// Returns true if no round is under way, so that a round may be launched.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle)
@@ -175,17 +177,17 @@ impl Rounds {
         matches!(self.phase, Phase::Merging(_) | Phase::Remaking(_))
     }
 
-    /// Starts a round with the answers that already wait for it. Returns the learners to ask for their progress.
+    /// Starts a round with the updates that wait for it. Returns the learners to send `Collect` to.
     ///
     /// # Panics
-    /// If a round is under way: [`super::Schedule`] launches on idle fragments only.
+    /// If a round is under way. [`super::Schedule`] launches on idle fragments only.
     pub fn launch(&mut self, now: Millis, launch: Launch) -> Vec<LearnerId> {
         assert!(self.is_idle(), "one round on a fragment at a time");
         let Launch { round, invited, last_of, .. } = launch;
         let taken = std::mem::take(&mut self.early);
         self.passed.clear();
         if !self.terms.is_additive {
-            // Questions about an older version can no longer be answered.
+            // Requests about an older version can no longer be answered.
             self.asked.clear();
         }
         let is_to_ask =
@@ -208,18 +210,18 @@ impl Rounds {
             taken,
             quorum_at: None,
             last_of,
-            said: None,
+            decision: None,
         });
         ask
     }
 
-    /// Returns true if answers wait for the next round.
+    /// Returns true if updates wait for the next round.
     #[must_use]
     pub fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
 
-    /// Returns the update of `learner` that has no fate yet, if there is one.
+    /// Returns the serial number of the update of `learner` that has no fate yet, if there is one.
     #[must_use]
     pub fn unsettled(&self, learner: LearnerId) -> Option<Serial> {
         let taken = match &self.phase {
@@ -230,11 +232,11 @@ impl Rounds {
         taken.or_else(|| self.early.get(&learner).map(|taken| taken.serial))
     }
 
-    /// Admits an update of `learner` to the round under way or to the next one.
+    /// Admits an update of `learner` to the collecting round, or to the next one if none collects.
     ///
     /// # Errors
-    /// The fate of an update that is not admitted, [`Fate::Late`] or [`Fate::Refused`]. Such an update is still an
-    /// answer: the round no longer waits for this learner.
+    /// [`Fate::Late`] or [`Fate::Refused`] for an update that is not admitted. It is still an answer: the round no
+    /// longer waits for this learner.
     pub fn answer(
         &mut self,
         now: Millis,
@@ -265,7 +267,7 @@ impl Rounds {
         Ok(Answered { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
     }
 
-    /// Reports, once per round, that the round under way has its quorum.
+    /// Returns the quorum of the collecting round, once per round as soon as it is reached.
     pub fn reach_quorum(&mut self, now: Millis) -> Option<Quorum> {
         let policy = self.policy()?;
         let view = self.view()?;
@@ -277,18 +279,18 @@ impl Rounds {
         Some(Quorum { round: open.round, updates: view.updates, after_ms: now.since(open.launched) })
     }
 
-    /// Decides what to do about the round under way; `None` if none collects. On [`Decision::Merge`] call
-    /// [`Self::merge`], on [`Decision::Abandon`] [`Self::abandon`].
+    /// Returns the decision about the collecting round; `None` if none collects. The caller follows it: it calls
+    /// [`Self::merge`] on [`Decision::Merge`] and [`Self::abandon`] on [`Decision::Abandon`].
     pub fn decide(&mut self, now: Millis, timing: &Timing) -> Option<Verdict> {
         let decision = self.policy()?.decide(timing, now, &self.view()?);
         let open = self.collecting_mut()?;
         let kind = std::mem::discriminant(&decision);
-        let is_new = open.said.as_ref().map(std::mem::discriminant) != Some(kind);
-        open.said = Some(decision);
+        let is_new = open.decision.as_ref().map(std::mem::discriminant) != Some(kind);
+        open.decision = Some(decision);
         Some(Verdict { round: open.round, decision, is_new })
     }
 
-    /// Returns the end of the round under way if no further answer comes; `None` if none collects.
+    /// Returns the time at which the collecting round ends without further answers; `None` if none collects.
     #[must_use]
     pub fn ends_at(&self, now: Millis, timing: &Timing) -> Option<Millis> {
         Some(match self.policy()?.decide(timing, now, &self.view()?) {
@@ -302,27 +304,27 @@ impl Rounds {
         (self.terms.quorum, self.terms.merge) = (quorum, merge);
     }
 
-    /// Ends the collecting round without a version. Learners that have not answered yet still may.
+    /// Ends the collecting round without a version. Learners may still answer its requests.
     pub fn abandon(&mut self) {
         if self.collecting().is_some() {
             self.phase = Phase::Idle;
         }
     }
 
-    /// Counts the tokens of `learner` from `now` on, unless an earlier time is known.
+    /// Credits steps of `learner` from `now` on, unless a time is known already.
     pub fn count_from(&mut self, now: Millis, learner: LearnerId) {
-        self.counted.entry(learner).or_insert(now);
+        self.credited.entry(learner).or_insert(now);
     }
 
-    /// Forgets the arrival of the last update of `learner`, because a new process trains for it. The time since an
-    /// update of the previous process says nothing about the pace.
+    /// Forgets the arrival of the last update of `learner`, which began a new process. The time since then may include
+    /// time without training, so it would distort the pace.
     pub fn restart(&mut self, learner: LearnerId) {
         self.came.remove(&learner);
     }
 
     /// Forgets `learner`, which has no merged update.
     pub fn forget(&mut self, learner: LearnerId) {
-        self.counted.remove(&learner);
+        self.credited.remove(&learner);
         self.came.remove(&learner);
         self.unask(learner);
     }
@@ -343,7 +345,7 @@ impl Rounds {
 
     fn view(&self) -> Option<RoundView> {
         let open = self.collecting()?;
-        // The last round waits for all learners.
+        // A last round waits for all learners.
         let overdue = if open.last_of.is_some() { 0 } else { open.waiting.overdue() };
         Some(RoundView {
             launched: open.launched,
@@ -362,14 +364,14 @@ impl Rounds {
     }
 }
 
-/// Returns true if a learner has had a whole round to answer: it was asked by the launch of the previous round.
+/// Returns true if a learner has had a whole round to answer: it was asked at or before the previous launch.
 fn is_overdue(asked: Option<&Millis>, launched_before: Option<Millis>) -> bool {
     asked.zip(launched_before).is_some_and(|(&at, launched)| at <= launched)
 }
 
 impl Rounds {
-    /// Returns true if `learner` may be asked ahead of the next round: it has no open question and no unsettled update.
-    /// A learner that answered without an update is not asked again before that round.
+    /// Returns true if `learner` may be asked ahead of the next round: the fragment is idle and its progress is kept by
+    /// learners, and `learner` has no unanswered request, no waiting update, and did not just answer without an update.
     #[must_use]
     pub fn may_ask_ahead(&self, learner: LearnerId) -> bool {
         self.terms.is_additive
@@ -384,8 +386,8 @@ impl Rounds {
         self.asked.entry(learner).or_insert(now);
     }
 
-    /// Notes that `learner` is back, and returns true if the round under way waits for its answer. The caller then asks
-    /// it, again if necessary.
+    /// Handles the reconnection of `learner`. Returns true if the collecting round lacks its answer; the caller then
+    /// sends it `Collect`.
     pub fn ask_again(&mut self, now: Millis, learner: LearnerId) -> bool {
         let Some(open) = self.collecting_mut().filter(|open| open.awaits(learner)) else { return false };
         open.waiting.begin(learner, is_overdue(Some(&now), open.launched_before));
@@ -393,7 +395,7 @@ impl Rounds {
         true
     }
 
-    /// Notes that `learner` has no update; `None` if it was not asked or no round waits for it.
+    /// Handles the answer of `learner` that it has no update; `None` if it was not asked or no round waits for it.
     pub fn pass(&mut self, now: Millis, learner: LearnerId) -> Option<Answered> {
         let asked = self.asked.remove(&learner)?;
         let Some(open) = self.collecting_mut().filter(|open| open.awaits(learner)) else {
@@ -404,18 +406,18 @@ impl Rounds {
         Some(Answered { round: Some(open.round), tokens: 0, after_ms: Some(now.since(asked)) })
     }
 
-    /// Returns true if `learner` was asked and has not answered yet.
+    /// Returns true if `learner` has an unanswered request.
     pub(crate) fn is_asked(&self, learner: LearnerId) -> bool {
         self.asked.contains_key(&learner)
     }
 
-    /// Drops the questions to all learners that are not in `those`.
+    /// Drops the requests to all learners that are not in `those`.
     pub fn unask_all_but(&mut self, those: &BTreeSet<LearnerId>) {
         self.asked.retain(|learner, _| those.contains(learner));
         self.passed.retain(|learner| those.contains(learner));
     }
 
-    /// Drops all questions to `learner`, whose connection is gone. The round stops waiting for it.
+    /// Drops the request to `learner`, whose connection is gone. The round no longer waits for it.
     pub fn unask(&mut self, learner: LearnerId) {
         if let Some(open) = self.collecting_mut() {
             open.waiting.end(learner);
@@ -425,22 +427,23 @@ impl Rounds {
     }
 }
 
-/// A round that collects updates relative to the current version.
+/// Round that collects updates.
 #[derive(Debug)]
 struct Collecting {
     round: Round,
     launched: Millis,
-    /// Launch of the previous round. A learner asked by then has had a whole round to answer.
+    /// Time of the previous launch on this fragment. A learner asked by then has had a whole round to answer.
     launched_before: Option<Millis>,
     invited: BTreeSet<LearnerId>,
     answered: BTreeSet<LearnerId>,
     waiting: Waiting,
+    /// Admitted updates.
     taken: BTreeMap<LearnerId, PendingUpdate>,
     quorum_at: Option<Millis>,
-    /// Set for the last round of a finishing run, which waits for every learner.
+    /// As in [`Launch::last_of`].
     last_of: Option<u32>,
-    /// The last decision that was reported.
-    said: Option<Decision>,
+    /// The last decision that was returned.
+    decision: Option<Decision>,
 }
 
 impl Collecting {
@@ -454,29 +457,29 @@ impl Collecting {
     }
 }
 
-/// An answer that was admitted.
+/// Admitted answer of a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// Its round; `None` if it waits for the next one.
+    /// Round of the answer; `None` if it waits for the next round.
     pub round: Option<Round>,
-    /// Tokens of the update that count; 0 for an answer without an update.
+    /// Credited tokens of the update; 0 for an answer without an update.
     pub tokens: u64,
-    /// Time since the question, in milliseconds, if there was one.
+    /// Time since the request, in milliseconds; `None` without a request.
     pub after_ms: Option<u64>,
 }
 
-/// A round that has just reached its quorum.
+/// Round that has just reached its quorum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quorum {
     /// The round.
     pub round: Round,
-    /// Updates received so far.
+    /// Number of updates admitted so far.
     pub updates: u32,
     /// Time since the round was launched, in milliseconds.
     pub after_ms: u64,
 }
 
-/// Decision about the round under way.
+/// Decision about the collecting round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
     /// The round.
@@ -491,7 +494,7 @@ pub struct Verdict {
 #[derive(Debug, Default)]
 struct Waiting {
     pending: BTreeSet<LearnerId>,
-    /// Those of them that were asked for an earlier round already.
+    /// Those among the pending learners that have had a whole round to answer.
     overdue: BTreeSet<LearnerId>,
 }
 
@@ -513,12 +516,12 @@ impl Waiting {
         }
     }
 
-    /// Returns the number of pending answers.
+    /// Returns the number of pending learners.
     fn pending(&self) -> u32 {
         self.pending.len() as u32
     }
 
-    /// Returns the number of pending answers that an earlier round already asked for.
+    /// Returns the number of pending learners that have had a whole round to answer.
     fn overdue(&self) -> u32 {
         self.overdue.len() as u32
     }

@@ -1,30 +1,30 @@
-//! Norm statistics of a fragment's updates, which bound the pull of one update on a merge.
+//! Norm statistics of a fragment's updates, which bound the length of a single update in a merge.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::diloco::Segment;
 use crate::wire::LearnerId;
 
-/// Norms of the updates of one fragment on each segment, divided by their pace. The pace is the current learning rate
-/// times the root of the steps. Without the rate, honest updates after the warm-up would be a hundred times longer than
+/// Norms of the updates of one fragment on each segment, divided by their scale: the learning rate times the square
+/// root of the steps. Without the learning rate, honest updates after the warm-up would be a hundred times longer than
 /// those before.
 ///
-/// Each learner has one vote, however many updates it sends.
+/// Each learner has the same weight, however many updates it sends.
 #[derive(Clone, Debug)]
 pub(super) struct NormStats {
-    voices: BTreeMap<LearnerId, Voice>,
-    /// Updates noted so far.
+    learners: BTreeMap<LearnerId, LearnerNorms>,
+    /// Number of updates noted so far.
     count: u64,
-    /// Lower bound of a norm, `[segments]`.
+    /// Lower bound on the scaled norm on each segment, `[segments]`.
     least: Vec<f64>,
-    /// Pace of one step at the last update.
-    rate: f64,
+    /// Scale of a one-step update at the last update.
+    scale: f64,
 }
 
-/// Vote of one learner, from its updates.
+/// Norms of one learner's updates.
 #[derive(Clone, Debug)]
-struct Voice {
-    /// Norms of its last updates, oldest first, `[segments]` each; never empty.
+struct LearnerNorms {
+    /// Scaled norms of its last updates, oldest first, `[segments]` each; never empty.
     noted: VecDeque<Vec<f64>>,
     /// Whether the learner was a newcomer at its last update.
     is_new: bool,
@@ -33,70 +33,71 @@ struct Voice {
 }
 
 impl NormStats {
-    /// Updates that are kept per learner.
+    /// Number of updates that are kept per learner.
     const KEPT: usize = 8;
-    /// Weight of a vote: divisible by every count up to [`Self::KEPT`].
-    const VOICE: u64 = 840;
-    /// Learners that are kept.
-    const VOICES: usize = 64;
+    /// Weight of one learner, divisible by every number up to [`Self::KEPT`].
+    const LEARNER_WEIGHT: u64 = 840;
+    /// Number of learners that are kept.
+    const LEARNERS_MAX: usize = 64;
+    /// Number of updates that a bound needs.
     const NEEDED: usize = 4;
-    /// Lower bound of a norm per value, in learning rates. AdamW moves a value by about one learning rate in a step.
-    /// Without the bound, a learner that sends tiny updates for a while would hold down every learner that trains.
-    const USUAL_PER_VALUE: f64 = 0.1;
+    /// Lower bound on the norm per value, in learning rates. AdamW moves a value by about one learning rate in a step.
+    /// Without this bound, a learner that sends tiny updates for a while would restrict every learner that trains.
+    const LEAST_PER_VALUE: f64 = 0.1;
 
     /// Creates empty statistics for a fragment with these segments.
     pub(super) fn new(segments: &[Segment]) -> Self {
-        let least = |segment: &Segment| Self::USUAL_PER_VALUE * f64::from(segment.len).sqrt();
-        Self { voices: BTreeMap::new(), count: 0, least: segments.iter().map(least).collect(), rate: 0.0 }
+        let least = |segment: &Segment| Self::LEAST_PER_VALUE * f64::from(segment.len).sqrt();
+        Self { learners: BTreeMap::new(), count: 0, least: segments.iter().map(least).collect(), scale: 0.0 }
     }
 
-    /// Adds an update of `learner` with `steps` steps, from its sums of squares, `[segments]`. `rate` is the pace of
-    /// one step, above 0. Long updates are noted in full. Honest updates may therefore grow over time, while a minority
-    /// of forgers cannot move the median.
-    pub(super) fn note(&mut self, learner: LearnerId, is_new: bool, squares: &[f64], steps: u32, rate: f64) {
-        let pace = rate * f64::from(steps.max(1)).sqrt();
-        let norms = squares.iter().map(|square| square.sqrt() / pace).collect();
-        (self.count, self.rate) = (self.count + 1, rate);
-        let fresh = || Voice { noted: VecDeque::new(), is_new, at: 0 };
-        let voice = self.voices.entry(learner).or_insert_with(fresh);
-        if voice.noted.len() == Self::KEPT {
-            voice.noted.pop_front();
+    /// Adds an update of `learner` with `steps` steps, from its sums of squares, `[segments]`. `scale` is the scale of
+    /// a one-step update, above 0. Norms above the current bound are noted unchanged, so honest updates may grow over
+    /// time, while a minority of learners cannot move the median.
+    pub(super) fn note(&mut self, learner: LearnerId, is_new: bool, squares: &[f64], steps: u32, scale: f64) {
+        let total = scale * f64::from(steps.max(1)).sqrt();
+        let norms = squares.iter().map(|square| square.sqrt() / total).collect();
+        (self.count, self.scale) = (self.count + 1, scale);
+        let fresh = || LearnerNorms { noted: VecDeque::new(), is_new, at: 0 };
+        let its = self.learners.entry(learner).or_insert_with(fresh);
+        if its.noted.len() == Self::KEPT {
+            its.noted.pop_front();
         }
-        voice.noted.push_back(norms);
-        (voice.is_new, voice.at) = (is_new, self.count);
-        if self.voices.len() > Self::VOICES {
-            let oldest = self.voices.iter().min_by_key(|(_, voice)| (!voice.is_new, voice.at));
+        its.noted.push_back(norms);
+        (its.is_new, its.at) = (is_new, self.count);
+        if self.learners.len() > Self::LEARNERS_MAX {
+            let oldest = self.learners.iter().min_by_key(|(_, its)| (!its.is_new, its.at));
             if let Some((&learner, _)) = oldest {
-                self.voices.remove(&learner);
+                self.learners.remove(&learner);
             }
         }
     }
 
-    /// Returns the largest norm that counts for an update of one step on each segment, `[segments]`: `ratio_max`
-    /// medians. Newcomers vote only while too few updates of other learners are known. Empty, for no bound, while too
-    /// few updates are known at all or if `ratio_max` is 0.
+    /// Returns the upper bound on the norm of a one-step update on each segment, `[segments]`: `ratio_max` times the
+    /// median. Newcomers are included only if fewer than [`Self::NEEDED`] updates of other learners are known. Empty,
+    /// for no bound, if fewer updates are known at all or if `ratio_max` is 0.
     pub(super) fn radii(&self, ratio_max: f64) -> Vec<f64> {
-        let count = |voices: &[&Voice]| voices.iter().map(|voice| voice.noted.len()).sum::<usize>();
-        let mut voices: Vec<&Voice> = self.voices.values().filter(|voice| !voice.is_new).collect();
-        if count(&voices) < Self::NEEDED {
-            voices = self.voices.values().collect();
+        let count = |learners: &[&LearnerNorms]| learners.iter().map(|its| its.noted.len()).sum::<usize>();
+        let mut learners: Vec<&LearnerNorms> = self.learners.values().filter(|its| !its.is_new).collect();
+        if count(&learners) < Self::NEEDED {
+            learners = self.learners.values().collect();
         }
-        if count(&voices) < Self::NEEDED || ratio_max <= 0.0 {
+        if count(&learners) < Self::NEEDED || ratio_max <= 0.0 {
             return Vec::new();
         }
         let radius = |(segment, &least): (usize, &f64)| {
-            let norms = voices.iter().flat_map(|voice| {
-                let part = Self::VOICE / voice.noted.len() as u64;
-                voice.noted.iter().map(move |norms| (norms[segment].max(least), part))
+            let norms = learners.iter().flat_map(|its| {
+                let part = Self::LEARNER_WEIGHT / its.noted.len() as u64;
+                its.noted.iter().map(move |norms| (norms[segment].max(least), part))
             });
-            ratio_max * self.rate * median(norms.collect())
+            ratio_max * self.scale * median(norms.collect())
         };
         self.least.iter().enumerate().map(radius).collect()
     }
 }
 
-/// Returns the weighted median of `values`; 0 without values. If two values share the middle, returns their
-/// geometric mean, so that neither of two learners decides alone.
+/// Returns the median of `values`, each with its weight; 0 without values. If the middle lies between two values,
+/// returns their geometric mean, so that neither of two learners decides alone.
 fn median(mut values: Vec<(f64, u64)>) -> f64 {
     values.sort_by(|a, b| a.0.total_cmp(&b.0));
     let total: u64 = values.iter().map(|(_, weight)| weight).sum();
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_grown_is_usual_in_the_end() {
+    fn radii_follow_lasting_growth() {
         let mut usual = usual(&[1]);
         (0..32).for_each(|_| note(&mut usual, 1, &[1.0], 1, 1.0));
         (0..3).for_each(|_| note(&mut usual, 1, &[1e6], 1, 1.0));
@@ -154,10 +155,9 @@ mod tests {
         assert_eq!(usual.radii(RATIO), [3e3]);
     }
 
-    /// Goal: the longest updates of a minority move no radius, however many it sends and however many learners join and
-    /// leave.
+    /// Goal: a minority of learners cannot move a radius, however many updates it sends.
     #[test]
-    fn each_learner_has_one_voice() {
+    fn each_learner_has_the_same_weight() {
         let mut usual = usual(&[1]);
         (1..=3).for_each(|learner| note(&mut usual, learner, &[1.0], 1, 1.0));
         (0..1_000).for_each(|_| note(&mut usual, 9, &[1e6], 1, 1.0));
@@ -169,9 +169,9 @@ mod tests {
         assert_eq!(pair.radii(RATIO), [30.0], "of two neither has the word alone");
     }
 
-    /// Goal: however many newcomers join, established learners determine the statistics.
+    /// Goal: whatever the number of newcomers, established learners determine the statistics.
     #[test]
-    fn newcomers_are_heard_only_while_nobody_else_is_known() {
+    fn newcomers_enter_only_without_enough_other_updates() {
         let mut usual = usual(&[1]);
         for learner in 100..200 {
             usual.note(LearnerId(learner), true, &[1e6], 1, 1.0);
@@ -185,11 +185,11 @@ mod tests {
             usual.note(LearnerId(learner), true, &[1e6], 1, 1.0);
         }
         assert_eq!(usual.radii(RATIO), [3.0]);
-        assert_eq!(usual.voices.len(), NormStats::VOICES);
+        assert_eq!(usual.learners.len(), NormStats::LEARNERS_MAX);
     }
 
     #[test]
-    fn next_to_nothing_does_not_become_usual() {
+    fn radii_have_a_lower_bound() {
         let mut usual = usual(&[100]);
         (0..32).for_each(|_| note(&mut usual, 1, &[0.0], 1, 2.0));
         assert_eq!(usual.radii(RATIO), [6.0]);

@@ -1,4 +1,4 @@
-//! Rounds of one fragment without a syncer.
+//! Tests of the rounds of one fragment, without a syncer.
 
 use super::*;
 use crate::diloco::{
@@ -11,7 +11,7 @@ const RUN: RunId = RunId(1);
 const P: FragmentId = FragmentId(0);
 const ANNE: LearnerId = LearnerId(1);
 const BERT: LearnerId = LearnerId(2);
-/// Facts about a learner whose claims are all believed.
+/// Facts about a sender whose claims are accepted in full.
 const TRUSTED: SenderInfo = SenderInfo {
     step_ms_least: 1.0,
     steps_max: None,
@@ -23,7 +23,7 @@ const TRUSTED: SenderInfo = SenderInfo {
     clock_tokens: 0,
 };
 
-/// One fragment, and the verifier of its updates.
+/// Creates the rounds of one fragment, and the verifier of its updates.
 fn fragment() -> (Rounds, Verifier) {
     fragment_with(ApplyPolicy::Keep { residue: true })
 }
@@ -55,7 +55,7 @@ fn update(rounds: &Rounds, verifier: &Verifier, serial: u64, value: f32) -> Veri
     update_of_experts(rounds, verifier, serial, value, &[])
 }
 
-/// Creates the same update of 80 tokens, with the tokens routed to each expert.
+/// Creates an update of ten steps and 80 tokens in which each value is `value`; `seen` has the tokens for each expert.
 fn update_of_experts(
     rounds: &Rounds,
     verifier: &Verifier,
@@ -124,9 +124,9 @@ fn a_round_from_launch_to_version() {
     );
 }
 
-/// Goal: a learner's work in turns that it missed counts once, and not once for each of them; H is six steps.
+/// Goal: progress over missed merges moves Θ once, and not once for each missed merge; H is six steps.
 #[test]
-fn what_turns_were_missed_for_counts_once() {
+fn outer_step_shrinks_for_updates_that_span_missed_merges() {
     let (mut rounds, verifier) = fragment();
     let mut serial = 0;
     let mut turn = |answers: &[(LearnerId, u32)]| {
@@ -149,7 +149,7 @@ fn what_turns_were_missed_for_counts_once() {
 }
 
 #[test]
-fn an_answer_without_a_round_is_part_of_the_next_one() {
+fn update_without_a_round_joins_the_next_round() {
     let (mut rounds, verifier) = fragment();
     assert_eq!(rounds.launch(Millis(0), launch(4, &[ANNE, BERT])), [ANNE, BERT]);
     let near = update(&rounds, &verifier, 1, 0.1);
@@ -173,7 +173,7 @@ fn an_answer_without_a_round_is_part_of_the_next_one() {
 }
 
 #[test]
-fn who_was_asked_is_not_asked_again_until_its_connection_is_gone() {
+fn learner_is_asked_again_only_after_its_connection_is_gone() {
     let (mut rounds, _) = fragment();
     assert_eq!(rounds.launch(Millis(0), launch(4, &[ANNE, BERT])), [ANNE, BERT]);
     rounds.abandon();
@@ -190,7 +190,7 @@ fn who_was_asked_is_not_asked_again_until_its_connection_is_gone() {
 }
 
 #[test]
-fn who_did_not_answer_in_a_whole_round_does_not_hold_up_the_next() {
+fn overdue_learner_does_not_delay_the_next_round() {
     let (mut rounds, verifier) = fragment();
     rounds.terms.quorum.updates_min = NonZeroU32::new(2).unwrap();
     let decision = |rounds: &mut Rounds, now, serial, number| {
@@ -211,7 +211,7 @@ fn who_did_not_answer_in_a_whole_round_does_not_hold_up_the_next() {
 }
 
 #[test]
-fn who_has_nothing_to_report_is_asked_ahead_once() {
+fn learner_without_an_update_is_asked_ahead_once() {
     let (mut rounds, _) = fragment();
     assert!(rounds.may_ask_ahead(ANNE));
     rounds.ask_ahead(Millis(0), ANNE);
@@ -223,9 +223,10 @@ fn who_has_nothing_to_report_is_asked_ahead_once() {
     assert!(rounds.may_ask_ahead(ANNE));
 }
 
-/// The progress in an update is lost with the next version, unless learners keep it.
+/// Goal: without an additive policy, learners lose their progress with the next version, so late updates are not
+/// merged.
 #[test]
-fn where_progress_is_not_kept_an_answer_has_to_be_in_time() {
+fn update_must_be_in_time_without_an_additive_policy() {
     let (mut rounds, verifier) = fragment_with(ApplyPolicy::Overwrite);
     let check = |rounds: &mut Rounds, learner, update: Verified, expected: Fate| {
         assert_eq!(rounds.answer(Millis(50), learner, update, &TRUSTED), Err(expected));
@@ -242,22 +243,22 @@ fn where_progress_is_not_kept_an_answer_has_to_be_in_time() {
 }
 
 #[test]
-fn norms_are_judged_by_the_rate_and_the_root_of_the_steps() {
+fn norm_scale_follows_the_rate_and_the_root_of_the_steps() {
     let (mut rounds, _) = fragment();
     let inner = crate::model::Preset::Tiny.inner();
     rounds.terms.inner = inner;
     let clock_tokens = inner.total_tokens / 2;
     let rate = f64::from(crate::diloco::learning_rate(&inner, clock_tokens));
     assert!(rate > 0.0 && rate != 1.0);
-    assert_eq!(rounds.norm_pace(1, clock_tokens), rate);
-    assert_eq!(rounds.norm_pace(400, clock_tokens), 20.0 * rate);
-    // A run at a rate of 0 trains nothing and still has a pace.
+    assert_eq!(rounds.norm_scale(1, clock_tokens), rate);
+    assert_eq!(rounds.norm_scale(400, clock_tokens), 20.0 * rate);
+    // A learning rate of 0 is valid.
     rounds.terms.inner.lr_max = 0.0;
-    assert_eq!(rounds.norm_pace(4, clock_tokens), 2.0);
+    assert_eq!(rounds.norm_scale(4, clock_tokens), 2.0);
 }
 
 #[test]
-fn a_share_of_a_merge_is_bounded_and_said() {
+fn share_of_a_merge_is_bounded_and_reported() {
     let (mut rounds, verifier) = fragment();
     rounds.terms.influence = Influence { turns_max: 0.0, ..Influence::default() };
     let everyone: Vec<LearnerId> = (1..=4).map(LearnerId).collect();
@@ -281,7 +282,7 @@ fn a_share_of_a_merge_is_bounded_and_said() {
 }
 
 #[test]
-fn a_refused_update_is_an_answer_too() {
+fn refused_update_is_an_answer() {
     let (mut rounds, verifier) = fragment();
     rounds.launch(Millis(0), launch(4, &[ANNE]));
     let huge = update(&rounds, &verifier, 4, 1e9);
@@ -294,7 +295,7 @@ fn a_refused_update_is_an_answer_too() {
 }
 
 #[test]
-fn tokens_count_as_far_as_they_can_have_been_trained() {
+fn tokens_are_credited_up_to_steps_and_leases() {
     let check = |sender: SenderInfo, expected: Result<u64, Fate>| {
         let (mut rounds, verifier) = fragment();
         rounds.count_from(Millis(0), ANNE);
@@ -306,14 +307,14 @@ fn tokens_count_as_far_as_they_can_have_been_trained() {
     check(TRUSTED, Ok(80));
     check(SenderInfo { unmerged_tokens: 30, ..TRUSTED }, Ok(30));
     check(SenderInfo { unmerged_tokens: 0, ..TRUSTED }, Err(Fate::Refused(Refusal::Unleased)));
-    // In 10 ms, a learner at 10 ms per step takes 2 steps with the slack, and 6 more are always believed.
+    // In 10 ms, a learner at 10 ms per step takes 2 steps with the slack, and H = 6 more are always admitted.
     check(SenderInfo { step_ms_least: 10.0, ..TRUSTED }, Ok(64));
     check(SenderInfo { steps_max: Some(1), ..TRUSTED }, Ok(56));
 }
 
-/// Goal: after a restart of the syncer, no learner counts more than it can have trained on one lease.
+/// Goal: after a restart of the syncer, a learner is credited at most the training of one lease.
 #[test]
-fn after_a_restart_no_more_counts_than_a_lease_lasts() {
+fn credit_after_a_restart_is_limited_to_one_lease() {
     let (mut rounds, verifier) = fragment();
     rounds.launch(Millis(0), launch(4, &[ANNE]));
     let update = update(&rounds, &verifier, 4, 0.1);
@@ -322,7 +323,7 @@ fn after_a_restart_no_more_counts_than_a_lease_lasts() {
     assert_eq!(answered.map(|answered| answered.tokens), Ok(56), "a step in a second with the slack, and 6");
 }
 
-/// Otherwise passing newcomers would fill the memory of each fragment.
+/// Goal: a forgotten learner leaves no state, so that short visits do not fill the memory.
 #[test]
 fn nothing_is_left_of_who_is_forgotten() {
     let (mut rounds, verifier) = fragment();
@@ -340,7 +341,7 @@ fn nothing_is_left_of_who_is_forgotten() {
 }
 
 #[test]
-fn a_merge_that_fails_leaves_all_as_it_was() {
+fn failed_merge_leaves_the_fragment_unchanged() {
     let (mut rounds, verifier) = fragment();
     rounds.launch(Millis(0), launch(4, &[ANNE]));
     let update = update(&rounds, &verifier, 4, 0.1);
@@ -358,7 +359,7 @@ fn a_merge_that_fails_leaves_all_as_it_was() {
 }
 
 #[test]
-fn only_the_job_under_way_comes_back() {
+fn outcome_of_another_job_is_ignored() {
     let (mut rounds, verifier) = fragment();
     rounds.launch(Millis(0), launch(4, &[ANNE]));
     let answer = update(&rounds, &verifier, 4, 0.1);
@@ -371,7 +372,7 @@ fn only_the_job_under_way_comes_back() {
 }
 
 #[test]
-fn the_last_round_waits_for_everyone_alive() {
+fn last_round_waits_for_all_live_learners() {
     let (mut rounds, verifier) = fragment();
     rounds.launch(Millis(0), Launch { last_of: Some(3), ..launch(4, &[ANNE, BERT]) });
     let update = update(&rounds, &verifier, 4, 0.1);
@@ -384,7 +385,7 @@ fn the_last_round_waits_for_everyone_alive() {
     assert!(matches!(decide(&mut rounds), Decision::AwaitQuorum { .. }));
 }
 
-/// A fragment with two experts of one layer, one of them per token.
+/// Creates the rounds of a fragment with two experts in one layer, one expert per token.
 fn fragment_of_experts() -> (Rounds, Verifier) {
     let tensor = |name: &str| Tensor { name: name.into(), rows: 4, cols: 8, merge: MergeClass::Radial };
     let layout = Layout::new(vec![tensor("l.experts.0.w"), tensor("l.experts.1.w")]).unwrap();
@@ -401,7 +402,7 @@ fn fragment_of_experts() -> (Rounds, Verifier) {
     (Rounds::new(terms, state), Verifier::new(fragments, codec))
 }
 
-/// Goal: an expert is merged by its routed tokens, squared over the steps, and the tape records those weights.
+/// Goal: weights for an expert are its routed tokens squared, divided by the steps, and the tape records them.
 #[test]
 fn experts_are_merged_by_their_tokens() {
     let (mut rounds, verifier) = fragment_of_experts();
@@ -416,9 +417,9 @@ fn experts_are_merged_by_their_tokens() {
     assert!(found.iter().all(|expert| expert.absent <= 0.1), "{found:?}");
 }
 
-/// Goal: a liar's tokens count only as far as it can have trained, and a wrong number of experts is refused.
+/// Goal: claimed expert tokens are credited only up to those of the update, and a wrong number of experts is refused.
 #[test]
-fn what_cannot_be_is_not_believed_of_experts() {
+fn impossible_expert_tokens_are_not_credited() {
     let (mut rounds, verifier) = fragment_of_experts();
     rounds.launch(Millis(100), launch(7, &[ANNE, BERT]));
     let lie = update_of_experts(&rounds, &verifier, 7, 0.25, &[u64::MAX, u64::MAX]);

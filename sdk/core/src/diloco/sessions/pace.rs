@@ -1,10 +1,11 @@
-//! Pace of learners: their claims, checked against their merged updates.
+//! Pace of learners: claims of step times, limited by the merged updates.
 //!
-//! Nothing proves how long a step takes, and a claim costs nothing. So the claim of a learner counts as far as its
-//! merged updates confirm it. Once any pace is proven, the claims of learners without merged updates do not count.
+//! Nothing proves the time of a step, and a claim costs nothing. The claim of a learner is therefore limited to a range
+//! around the step times that follow from its merged updates. Once any learner has such a range, claims of learners
+//! without one are ignored.
 //!
 //! [`Index`] holds incremental statistics over all sessions: live learners, silence deadlines, slow answers and the
-//! median pace. No message needs a pass over all sessions.
+//! median step time. No message needs a pass over all sessions.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -14,53 +15,54 @@ use crate::diloco::speed::{SPEED_SLACK, STEP_MS};
 use crate::diloco::weighted_median::WeightedMedian;
 use crate::wire::{ConnId, LearnerId, LearnerState, Millis};
 
-/// Merged updates of a connection after which its pace is proven. Constant of ours.
+/// Number of merged updates of a connection after which its pace is proven. Our own constant.
 const MERGES_MIN: u32 = 8;
-/// Merged updates that are remembered. A pause shows in one update of each fragment, and must not be all that is
-/// known.
+/// Number of merged updates that are remembered. A pause lengthens one update of each fragment, so others must be
+/// remembered, too.
 const KEPT: usize = 64;
-/// Claims in the moving average; seconds, for a learner that reports each second. Constant of ours.
-const WORDS: u32 = 8;
+/// Approximate number of claims in the moving average. Learners report about once a second. Our own constant.
+const CLAIMS: u32 = 8;
 
-/// Smoothed step time that a learner claims.
+/// Moving average of the step times that a learner claims.
 ///
-/// The median of scattered claims is above their centre if some learners are slower than most. Of five equal and
-/// three slower learners, the lower median is the fourth of the five. So claims of some seconds are averaged. At
-/// first that is their mean without the very first claim, which is of a first step, and then a moving average.
+/// It smooths noise in single claims. Without it, the median over learners would be biased if some learners are slower
+/// than most: of five equal and three slower learners, the lower median is the fourth smallest claim, which is almost
+/// the largest of the five. The very first claim is dropped after the second, because a first step is slow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClaimedPace {
     ms: f64,
-    heard: u32,
+    /// Number of claims, at most [`CLAIMS`].
+    claims: u32,
 }
 
 impl ClaimedPace {
-    /// Takes in a claimed step time, in milliseconds.
-    pub(super) fn hear(&mut self, step_ms: f64) {
-        self.ms += (step_ms - self.ms) / f64::from(self.heard.max(1));
-        self.heard = WORDS.min(self.heard + 1);
+    /// Adds a claimed step time, in milliseconds.
+    pub(super) fn record_claim(&mut self, step_ms: f64) {
+        self.ms += (step_ms - self.ms) / f64::from(self.claims.max(1));
+        self.claims = CLAIMS.min(self.claims + 1);
     }
 
-    /// Returns the claimed step time, in milliseconds; `None` before the first claim.
+    /// Returns the average claim, in milliseconds; `None` before the first claim.
     pub(super) fn ms(&self) -> Option<f64> {
-        (self.heard > 0).then_some(self.ms)
+        (self.claims > 0).then_some(self.ms)
     }
 }
 
-/// Minimum interval over which reported steps are counted, in milliseconds. Delayed reports may arrive together.
+/// Minimum interval between two reports that are compared, in milliseconds. Delayed reports may arrive together.
 const STEPS_MS_MIN: u64 = 500;
 
-/// Rate at which reported steps of a learner arrive.
+/// Step time according to the number of steps in a learner's reports.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Steps {
-    /// Last report: its time, and the steps of the process until then.
+pub(super) struct ReportedSteps {
+    /// Time of the last used report, and its number of steps.
     before: Option<(Millis, u64)>,
-    /// Time per step in the last interval, in milliseconds. 0 until known.
+    /// Time per step between the last two used reports, in milliseconds; 0 if unknown.
     ms: f64,
 }
 
-impl Steps {
-    /// Takes in a report at `now`, that the learner's process has taken `steps` steps in all.
-    fn hear(&mut self, now: Millis, steps: u64) {
+impl ReportedSteps {
+    /// Records a report at `now` that the learner's process has taken `steps` steps so far.
+    fn record(&mut self, now: Millis, steps: u64) {
         let Some((at, before)) = self.before else {
             self.before = Some((now, steps));
             return;
@@ -70,13 +72,13 @@ impl Steps {
         }
         self.before = Some((now, steps));
         match steps.saturating_sub(before) {
-            // The learner rests, or one step takes longer than the interval.
+            // The learner rests, or one step takes longer than the interval between reports.
             0 => self.ms = 0.0,
             more => self.ms = (now.since(at) as f64 / more as f64).max(*STEP_MS.start()),
         }
     }
 
-    /// Returns the time from step to step including all rests, in milliseconds, or `None` until it is known.
+    /// Returns the time from one step to the next, including rests, in milliseconds; `None` if it is unknown.
     pub(super) fn ms(&self) -> Option<f64> {
         (self.ms > 0.0).then_some(self.ms)
     }
@@ -85,13 +87,13 @@ impl Steps {
 /// Pace of a learner according to the merged updates of one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MergedPace {
+    /// Number of merged updates.
     merges: u32,
-    /// Counted tokens of these updates.
+    /// Credited tokens of these updates.
     pub(super) tokens: u64,
-    /// Elapsed time between two updates on one fragment divided by the steps in between, in milliseconds, oldest
-    /// first.
+    /// Mean step times of the latest updates, as by `Part::step_ms`, in milliseconds, oldest first.
     seen: VecDeque<f64>,
-    /// Smallest and largest of these values; 0 without values.
+    /// Smallest and largest value in `seen`; 0 without values.
     bounds: [f64; 2],
 }
 
@@ -110,37 +112,38 @@ impl MergedPace {
 }
 
 impl Session {
-    /// Returns the step time in milliseconds: the claim, clamped to a factor of [`SPEED_SLACK`] around the values
-    /// from merged updates. `None` until enough updates are merged.
+    /// Returns the proven step time in milliseconds: the average claim, limited to the range from `least / SPEED_SLACK`
+    /// to `most · SPEED_SLACK` of the step times in merged updates, or `least` without a claim. `None` until
+    /// [`MERGES_MIN`] updates are merged.
     pub(super) fn proven_ms(&self) -> Option<f64> {
         let MergedPace { merges, bounds: [least, most], .. } = self.pace;
         if merges < MERGES_MIN || most <= 0.0 {
             return None;
         }
-        let word = self.word.ms().unwrap_or(least);
-        Some(word.clamp(least / SPEED_SLACK, most * SPEED_SLACK))
+        let claimed = self.claimed.ms().unwrap_or(least);
+        Some(claimed.clamp(least / SPEED_SLACK, most * SPEED_SLACK))
     }
 }
 
 impl Roster {
-    /// Records a merged update of `learner` with `tokens` counted tokens, and the step time in milliseconds that
-    /// follows from it, if one does.
+    /// Records a merged update of `learner` with `tokens` credited tokens. `step_ms` is its mean step time in
+    /// milliseconds, if it is known.
     pub fn note_merged(&mut self, learner: LearnerId, tokens: u64, step_ms: Option<f64>) {
         let Some(&conn) = self.connections.get(&learner) else { return };
         if let Some(session) = self.sessions.get_mut(&conn) {
             session.pace.note(tokens, step_ms);
-            self.index.tend(&self.patience, conn, session);
+            self.index.update(&self.patience, conn, session);
         }
     }
 
-    /// Takes in a report of the process behind `conn` at `now`, that it has taken `steps` steps in all.
+    /// Records a report at `now` that the process behind `conn` has taken `steps` steps so far.
     pub fn note_steps(&mut self, now: Millis, conn: ConnId, steps: u64) {
         if let Some(session) = self.sessions.get_mut(&conn) {
-            session.steps.hear(now, steps);
+            session.steps.record(now, steps);
         }
     }
 
-    /// Records that a round waits for `learner` from `now` on. An earlier wait goes on.
+    /// Records a request to `learner` at `now`, unless an earlier one is unanswered.
     pub fn note_asked(&mut self, now: Millis, learner: LearnerId) {
         let session = self.connections.get(&learner).and_then(|conn| self.sessions.get_mut(conn));
         if let Some(session) = session {
@@ -148,7 +151,7 @@ impl Roster {
         }
     }
 
-    /// Records that `learner` answered, even if it has no update.
+    /// Records that `learner` answered a request, with or without an update.
     pub fn note_heard(&mut self, learner: LearnerId) {
         let session = self.connections.get(&learner).and_then(|conn| self.sessions.get_mut(conn));
         if let Some(session) = session {
@@ -156,8 +159,8 @@ impl Roster {
         }
     }
 
-    /// Returns true if a round may wait for an answer of `learner`: no question has been open for longer than the
-    /// silence limit, and the learner has not reported a pause.
+    /// Returns true if `learner` is connected and expected to answer: it has not reported a pause, and no request has
+    /// been unanswered for longer than the silence limit.
     #[must_use]
     pub fn is_awaited(&self, now: Millis, learner: LearnerId) -> bool {
         self.session(learner).is_some_and(|session| {
@@ -166,7 +169,7 @@ impl Roster {
         })
     }
 
-    /// Returns true if `learner` answers questions: it did over this connection, and no question has been open for
+    /// Returns true if `learner` has answered a request over this connection, and no request has been unanswered for
     /// longer than the silence limit.
     #[must_use]
     pub fn answers(&self, now: Millis, learner: LearnerId) -> bool {
@@ -177,42 +180,45 @@ impl Roster {
     }
 }
 
-/// Bound on the median of claimed step times while no pace is proven, as a multiple of the shortest claim. Constant
-/// of ours.
+/// Upper bound on the median of claimed step times while no pace is proven, as a multiple of the shortest claim. Our
+/// own constant.
 const UNPROVEN_RATIO_MAX: f64 = 4.0;
 
-/// Sessions of a roster, indexed for the statistics.
+/// Index of a roster's sessions for its statistics.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
+    /// Learners that take part in rounds.
     live: BTreeSet<LearnerId>,
-    /// Deadlines after which each connection counts as gone.
+    /// Connections by the time at which they are closed if they stay silent.
     silences: BTreeSet<(Millis, ConnId)>,
-    /// Live sessions by answer time, as bits of a float above 0.
+    /// Live sessions by the bits of their answer time, a float above 0.
     answers: BTreeSet<(u64, ConnId)>,
-    /// Claimed step times of live sessions, with equal weights.
-    words: WeightedMedian,
+    /// Average claimed step times of live sessions, with equal weights.
+    claims: WeightedMedian,
     /// Proven step times of live sessions, weighted by merged tokens.
     proven: WeightedMedian,
 }
 
-/// Present entries of one session in the index.
+/// Keys of one session in the index.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct IndexKeys {
+    /// Key in `silences`.
     silent_at: Option<Millis>,
+    /// Key in `answers`.
     answer: Option<u64>,
 }
 
 impl Index {
     /// Updates all entries of `session`.
-    pub(super) fn tend(&mut self, patience: &Patience, conn: ConnId, session: &mut Session) {
-        self.hear(patience, conn, session);
+    pub(super) fn update(&mut self, patience: &Patience, conn: ConnId, session: &mut Session) {
+        self.update_deadline(patience, conn, session);
         let is_live = session.is_live;
         if is_live {
             self.live.insert(session.learner);
         }
         let answer = (is_live && session.answer_ms > 0.0).then(|| session.answer_ms.to_bits());
-        if answer != session.place.answer {
-            let before = std::mem::replace(&mut session.place.answer, answer);
+        if answer != session.keys.answer {
+            let before = std::mem::replace(&mut session.keys.answer, answer);
             if let Some(bits) = before {
                 self.answers.remove(&(bits, conn));
             }
@@ -220,16 +226,16 @@ impl Index {
                 self.answers.insert((bits, conn));
             }
         }
-        let word = session.word.ms().filter(|_| is_live);
-        self.words.set(conn.0, word.map(|step_ms| (step_ms, 1)));
+        let claimed = session.claimed.ms().filter(|_| is_live);
+        self.claims.set(conn.0, claimed.map(|step_ms| (step_ms, 1)));
         let proven = session.proven_ms().filter(|_| is_live);
         self.proven.set(conn.0, proven.map(|step_ms| (step_ms, session.pace.tokens.max(1))));
     }
 
     /// Updates the silence deadline of `session`.
-    pub(super) fn hear(&mut self, patience: &Patience, conn: ConnId, session: &mut Session) {
+    pub(super) fn update_deadline(&mut self, patience: &Patience, conn: ConnId, session: &mut Session) {
         let silent_at = silent_at(patience, session);
-        let before = session.place.silent_at.replace(silent_at);
+        let before = session.keys.silent_at.replace(silent_at);
         if before != Some(silent_at) {
             if let Some(at) = before {
                 self.silences.remove(&(at, conn));
@@ -241,13 +247,13 @@ impl Index {
     /// Removes all entries of `session`.
     pub(super) fn remove(&mut self, conn: ConnId, session: &Session) {
         self.live.remove(&session.learner);
-        if let Some(at) = session.place.silent_at {
+        if let Some(at) = session.keys.silent_at {
             self.silences.remove(&(at, conn));
         }
-        if let Some(bits) = session.place.answer {
+        if let Some(bits) = session.keys.answer {
             self.answers.remove(&(bits, conn));
         }
-        self.words.set(conn.0, None);
+        self.claims.set(conn.0, None);
         self.proven.set(conn.0, None);
     }
 
@@ -256,7 +262,7 @@ impl Index {
         &self.live
     }
 
-    /// Returns the connections that count as gone at `now`, by id.
+    /// Returns the connections that were silent for too long at `now`, ordered by id.
     pub(super) fn silent(&self, now: Millis) -> Vec<ConnId> {
         let silent = self.silences.range(..=(now, ConnId(u64::MAX))).map(|(_, conn)| *conn);
         in_order(silent)
@@ -267,29 +273,30 @@ impl Index {
         self.silences.first().map(|(at, _)| *at)
     }
 
-    /// Returns the connections whose answers take longer than `than_ms`, at least 0, by id.
+    /// Returns the live connections whose answer time is above `than_ms`, ordered by id.
     pub(super) fn far(&self, than_ms: f64) -> Vec<ConnId> {
         let after = Excluded((than_ms.max(0.0).to_bits(), ConnId(u64::MAX)));
         in_order(self.answers.range((after, Unbounded)).map(|(_, conn)| *conn))
     }
 
-    /// Returns the median claimed step time of all but `except`, in milliseconds; `None` until half of `sessions`
-    /// have claimed one.
-    pub(super) fn word_ms(&self, except: Option<ConnId>, sessions: usize) -> Option<f64> {
-        let are_enough = 2 * self.words.len() >= sessions;
-        self.words.median(except.map(|conn| conn.0)).filter(|_| are_enough)
+    /// Returns the median claimed step time of live sessions other than `except`, in milliseconds; `None` until at
+    /// least half of `sessions`, the number of sessions, have a claim.
+    pub(super) fn claimed_ms(&self, except: Option<ConnId>, sessions: usize) -> Option<f64> {
+        let are_enough = 2 * self.claims.len() >= sessions;
+        self.claims.median(except.map(|conn| conn.0)).filter(|_| are_enough)
     }
 
-    /// Returns the median step time of all but `except`, in milliseconds; `None` until one is known.
+    /// Returns the median step time of live sessions other than `except`, in milliseconds; `None` until one is known.
     ///
-    /// Sessions with a proven pace have equal weights, except those with very few merged tokens. Hence idle
-    /// learners cannot outvote those that train. While no pace is proven, claims count, but the result is at most
-    /// four times the shortest claim. The first rounds then come soon, and their merges prove paces.
+    /// It is the median of proven step times. Their weights are equal, except that sessions with very few merged tokens
+    /// have less, so that idle learners cannot determine the median. While no pace is proven, it is the median of
+    /// claims, but at most [`UNPROVEN_RATIO_MAX`] times the shortest claim. The first rounds are then soon, and their
+    /// merges prove paces.
     pub(super) fn median_ms(&self, except: Option<ConnId>) -> Option<f64> {
         let except = except.map(|conn| conn.0);
         self.proven.median(except).or_else(|| {
-            let most = UNPROVEN_RATIO_MAX * self.words.least(except)?;
-            Some(self.words.median(except)?.min(most))
+            let most = UNPROVEN_RATIO_MAX * self.claims.least(except)?;
+            Some(self.claims.median(except)?.min(most))
         })
     }
 }
@@ -300,12 +307,12 @@ fn in_order(conns: impl Iterator<Item = ConnId>) -> Vec<ConnId> {
     conns
 }
 
-/// Returns the time at which a silent `session` counts as gone.
+/// Returns the time at which `session` is closed if it stays silent.
 fn silent_at(patience: &Patience, session: &Session) -> Millis {
     let patience_ms = match session.state {
         LearnerState::Hidden | LearnerState::Paused => patience.hidden_ms_max,
-        // A step may last longer than the silence limit, and the learner sends only between steps. Its claimed step
-        // time earns at most the limit of a hidden tab.
+        // A step may last longer than the silence limit, and a learner sends only between steps. The claimed step time
+        // extends the limit up to that of a hidden tab.
         _ => {
             let steps_ms = (4.0 * session.step_ms) as u64;
             patience.silent_ms_max.max(steps_ms.min(patience.hidden_ms_max))
@@ -337,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_never_merged_has_no_say_once_anyone_was() {
+    fn claims_are_ignored_once_any_pace_is_proven() {
         for claim in [3_600_000.0, 0.011] {
             let mut roster = roster(&[100.0, 120.0, claim, claim, claim, claim, claim]);
             let before = roster.step_ms().unwrap();
@@ -350,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_counts_as_far_as_merges_bear_it_out() {
+    fn claims_are_limited_by_merged_updates() {
         for (claim, expected) in [(3_600_000.0, 220.0), (0.011, 45.0), (150.0, 150.0), (0.0, 90.0)] {
             let mut roster = roster(&[claim]);
             merge(&mut roster, 1, 4, 90.0);
@@ -359,9 +366,9 @@ mod tests {
         }
     }
 
-    /// Goal: scattered step times with an equal mean do not make rounds rarer.
+    /// Goal: noise in step times does not raise their median.
     #[test]
-    fn words_that_scatter_do_not_slow_down_the_run() {
+    fn noisy_claims_do_not_raise_the_median() {
         let (mut rng, usual) = (Rng::new(3), [100.0, 100.0, 100.0, 100.0, 100.0, 200.0, 200.0, 300.0]);
         let mut roster = roster(&[100.0; 8]);
         (1..=8).for_each(|learner| merge(&mut roster, learner, 8, 100.0));
@@ -379,22 +386,22 @@ mod tests {
         assert!((95.0..105.0).contains(&mean), "{mean}");
     }
 
-    /// Goal: the first step has little effect, and a slower learner is noticed after a few claims.
+    /// Goal: the first claim has no effect on later averages, and a slower pace shows after a few claims.
     #[test]
-    fn a_word_follows_a_learner_that_changes() {
-        let mut word = ClaimedPace::default();
-        assert_eq!(word.ms(), None);
-        for (said, expected) in [(900.0, 900.0), (100.0, 100.0), (200.0, 150.0), (150.0, 150.0)] {
-            word.hear(said);
-            assert_eq!(word.ms(), Some(expected));
+    fn average_claim_follows_a_changed_pace() {
+        let mut pace = ClaimedPace::default();
+        assert_eq!(pace.ms(), None);
+        for (claim, expected) in [(900.0, 900.0), (100.0, 100.0), (200.0, 150.0), (150.0, 150.0)] {
+            pace.record_claim(claim);
+            assert_eq!(pace.ms(), Some(expected));
         }
-        (0..24).for_each(|_| word.hear(800.0));
-        assert!(word.ms().unwrap() > 760.0, "{word:?}");
+        (0..24).for_each(|_| pace.record_claim(800.0));
+        assert!(pace.ms().unwrap() > 760.0, "{pace:?}");
     }
 
-    /// Goal: rounds adapt at once to a lone learner that speeds up. Among others, its claim alone rushes no learner.
+    /// Goal: the step time follows the only learner at once if it becomes faster, but not one of several.
     #[test]
-    fn one_that_is_alone_is_followed_when_it_speeds_up() {
+    fn step_time_follows_a_single_learner_that_speeds_up() {
         let pace_of = |claims: &[f32]| {
             let mut roster = roster(claims);
             merge(&mut roster, 1, 64, 3_000.0);
@@ -414,9 +421,9 @@ mod tests {
         assert_eq!(slower.step_ms(), Some(100.0), "a pause is no slow pace");
     }
 
-    /// A pause shows in one update of each fragment, and must not slow down the run.
+    /// Goal: a pause, which lengthens one update of each fragment, does not raise the step time.
     #[test]
-    fn a_pause_is_no_slow_pace() {
+    fn pause_does_not_raise_the_step_time() {
         let mut roster = roster(&[100.0]);
         merge(&mut roster, 1, 24, 100.0);
         merge(&mut roster, 1, 24, 60_000.0);
@@ -424,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_do_next_to_nothing_do_not_outvote_who_trains() {
+    fn learners_with_few_tokens_do_not_determine_the_median() {
         let mut roster = roster(&[100.0, 100.0, 60_000.0, 60_000.0, 60_000.0]);
         for learner in 1..=2 {
             (0..100).for_each(|_| roster.note_merged(LearnerId(learner), 1_000, Some(100.0)));
@@ -436,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_mute_does_not_answer() {
+    fn learner_answers_until_a_request_is_unanswered_for_too_long() {
         let mut roster = roster(&[100.0]);
         let anne = LearnerId(1);
         assert!(!roster.answers(Millis(0), anne), "it never did");
@@ -452,8 +459,8 @@ mod tests {
 
     const PATIENCE: Patience = Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 };
 
-    /// Computes the same statistics with a pass over all sessions.
-    fn asked(
+    /// Computes the statistics of the index with a pass over all sessions.
+    fn statistics(
         roster: &Roster,
         now: Millis,
         than_ms: f64,
@@ -470,9 +477,9 @@ mod tests {
         )
     }
 
-    /// Goal: the index misses no session.
+    /// Goal: the index equals a pass over all sessions after any sequence of changes.
     #[test]
-    fn the_index_knows_what_asking_everybody_would_tell() {
+    fn index_equals_statistics_from_scratch() {
         let (mut rng, mut roster) = (Rng::new(9), Roster::new(PATIENCE, Reins::default()));
         for turn in 0..3_000_u64 {
             let (now, learner) = (Millis(turn * 3), LearnerId(rng.below(30)));
@@ -488,12 +495,12 @@ mod tests {
                     roster.note_merged(learner, u64::from(rng.below(90)), Some(f64::from(1 + rng.below(99))))
                 }
                 5 if rng.below(9) == 0 => drop(roster.close(conn)),
-                _ => roster.hear(now, conn),
+                _ => roster.note_activity(now, conn),
             }
             let than_ms = f64::from(rng.below(200));
             let far = roster.far(than_ms).map(|(learner, _)| learner).collect();
             let known = (roster.live().clone(), roster.silent(now), roster.deadline(), far);
-            assert_eq!(known, asked(&roster, now, than_ms), "{turn}");
+            assert_eq!(known, statistics(&roster, now, than_ms), "{turn}");
         }
         assert!(roster.live().len() > 9 && roster.step_ms().is_some());
     }

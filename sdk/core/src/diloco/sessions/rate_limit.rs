@@ -3,19 +3,20 @@
 use super::Roster;
 use crate::wire::{ConnId, Millis};
 
-/// Largest burst of messages from one learner…
+/// Largest burst of messages from one learner. Our own constant, far above the needs of a learner that trains.
 const MESSAGES_MAX: f64 = 1_024.0;
-/// …plus this many per second…
+/// Messages that are allowed per second, in addition to the burst. Our own constant.
 const MESSAGES_PER_S: f64 = 50.0;
-/// …plus this many per launched round: an update or a pass, a version report, and the same again. Constants of ours,
-/// far above the needs of a learner that trains.
+/// Messages that are allowed per launched round, in addition. A learner needs two: `Update` or `NoUpdate`, and
+/// `VersionAck`. Our own constant.
 const MESSAGES_PER_ROUND: f64 = 4.0;
 
-/// Remaining messages of one connection.
+/// Token bucket of messages of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowance {
+    /// Number of messages that are allowed now.
     messages: f64,
-    /// Time of the last message, and the rounds launched by then.
+    /// Time of the last message, and the number of rounds launched by then.
     since: Option<(Millis, u64)>,
 }
 
@@ -36,7 +37,8 @@ impl Allowance {
 }
 
 impl Roster {
-    /// Returns true if the learner behind `conn` may send a message at `now`, after the launch of `rounds` rounds.
+    /// Takes a message of the learner behind `conn` from its rate limit and returns true if it is allowed. `rounds` is
+    /// the number of rounds launched so far.
     pub fn allows(&mut self, now: Millis, conn: ConnId, rounds: u64) -> bool {
         self.sessions.get_mut(&conn).is_none_or(|session| session.allowance.take(now, rounds))
     }
@@ -47,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_and_a_flood_does_not() {
+    fn burst_is_allowed_and_a_flood_is_not() {
         let mut allowance = Allowance::default();
         assert!((0..1_024).all(|_| allowance.take(Millis(0), 5)));
         assert!(!allowance.take(Millis(0), 5));

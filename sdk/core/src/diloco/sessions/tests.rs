@@ -1,4 +1,4 @@
-//! Tests of the roster without rounds or leases.
+//! Tests of the roster, without rounds or leases.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn conn(learner: LearnerId) -> ConnId {
     ConnId(u64::from(learner.0))
 }
 
-/// Creates a roster of learners that train at time 0, each with its claimed step time in milliseconds.
+/// Creates a roster at time 0 of live learners with their claimed step times in milliseconds.
 fn roster(live: &[(LearnerId, f32)]) -> Roster {
     let mut roster = Roster::new(PATIENCE, Reins::default());
     for &(learner, step_ms) in live {
@@ -23,7 +23,7 @@ fn roster(live: &[(LearnerId, f32)]) -> Roster {
 }
 
 #[test]
-fn who_comes_is_live_once_it_is_ready_and_gone_once_it_leaves() {
+fn session_is_live_from_ready_to_close() {
     let mut roster = roster(&[]);
     roster.open(Millis(5), conn(ANNE), ANNE, true);
     assert_eq!(
@@ -38,50 +38,49 @@ fn who_comes_is_live_once_it_is_ready_and_gone_once_it_leaves() {
 }
 
 #[test]
-fn silence_is_measured_by_what_the_learner_said() {
+fn silence_limit_follows_reported_state_and_step_time() {
     let mut roster = roster(&[(ANNE, 10.0), (BERT, 500.0)]);
     let silent = |roster: &Roster, at| roster.silent(Millis(at));
     assert_eq!(silent(&roster, 999), []);
     // Four steps of BERT last 2 s: it sends only between steps.
     assert_eq!(silent(&roster, 1_000), [conn(ANNE)]);
     assert_eq!(roster.deadline(), Some(Millis(1_000)));
-    roster.hear(Millis(900), conn(ANNE));
+    roster.note_activity(Millis(900), conn(ANNE));
     assert_eq!(silent(&roster, 1_899), []);
     assert!(roster.report(conn(ANNE), 10.0, f32::NAN, LearnerState::Hidden), "its state is news");
     assert_eq!(silent(&roster, 2_000), [conn(BERT)]);
     assert_eq!(silent(&roster, 10_900), [conn(ANNE), conn(BERT)]);
 }
 
-/// Goal: two boasting learners that are merged first confirm each other's claims, but the syncer does not believe
-/// them.
+/// Goal: two learners with false claims that are merged first do not confirm each other's claims.
 #[test]
-fn who_boasts_does_not_vouch_for_others_who_do() {
+fn false_claims_do_not_confirm_each_other() {
     let mut roster =
         roster(&[(ANNE, 0.125), (BERT, 0.125), (CARL, 100.0), (LearnerId(4), 100.0), (LearnerId(5), 100.0)]);
-    for boaster in [ANNE, BERT] {
-        (0..8).for_each(|_| roster.note_merged(boaster, 100_000, Some(0.125)));
+    for liar in [ANNE, BERT] {
+        (0..8).for_each(|_| roster.note_merged(liar, 100_000, Some(0.125)));
     }
-    let counted_ms = roster.step_ms_counted(Millis(0), ANNE);
-    assert_eq!(counted_ms, 12.5, "eight times as fast as the one in the middle");
-    assert_eq!(roster.step_ms_counted(Millis(0), CARL), 100.0);
+    let credited_ms = roster.step_ms_credited(Millis(0), ANNE);
+    assert_eq!(credited_ms, 12.5, "eight times as fast as the one in the middle");
+    assert_eq!(roster.step_ms_credited(Millis(0), CARL), 100.0);
     assert!(
-        roster.step_ms_counted(Millis(60_000), ANNE) < 0.2,
+        roster.step_ms_credited(Millis(60_000), ANNE) < 0.2,
         "who has been there counts by what was merged"
     );
 }
 
 #[test]
-fn who_boasts_first_is_not_believed_beside_those_who_have_said_nothing_yet() {
+fn first_claim_is_limited_until_half_of_the_learners_have_claims() {
     let mut roster = roster(&[(ANNE, 0.125)]);
-    assert_eq!(roster.step_ms_counted(Millis(0), ANNE), 0.125, "one that is alone is taken at its word");
+    assert_eq!(roster.step_ms_credited(Millis(0), ANNE), 0.125, "one that is alone is taken at its word");
     for learner in [BERT, CARL, LearnerId(4)] {
         roster.open(Millis(0), conn(learner), learner, true);
     }
     roster.ready(conn(BERT), 1);
     roster.report(conn(BERT), 0.125, f32::NAN, LearnerState::Training);
-    assert_eq!(roster.step_ms_counted(Millis(0), ANNE), 0.125, "half of them say so");
+    assert_eq!(roster.step_ms_credited(Millis(0), ANNE), 0.125, "half of them say so");
     roster.open(Millis(0), conn(LearnerId(5)), LearnerId(5), true);
-    assert_eq!(roster.step_ms_counted(Millis(0), ANNE), BELIEVED_MS);
+    assert_eq!(roster.step_ms_credited(Millis(0), ANNE), BELIEVED_MS);
 }
 
 #[test]
@@ -93,7 +92,7 @@ fn speed_is_believed_as_far_as_the_others_allow() {
     assert_eq!(roster.step_ms_least(BERT), 5_000.0);
     assert_eq!(roster.step_ms(), Some(5_000.0));
     assert_eq!(roster.listens_ms(conn(BERT)), 5_000.0, "it listens between steps");
-    // Impossible times and losses change nothing.
+    // Impossible times and losses are ignored.
     let mut roster = roster;
     for step_ms in [f32::NAN, -1.0, 0.0, f32::INFINITY] {
         assert!(!roster.report(conn(CARL), step_ms, f32::INFINITY, LearnerState::Training));
@@ -102,23 +101,26 @@ fn speed_is_believed_as_far_as_the_others_allow() {
 }
 
 #[test]
-fn a_dropped_learner_stays_away_until_its_time_has_come() {
+fn exclusion_ends_after_its_time() {
     let mut roster = roster(&[(ANNE, 10.0)]);
     roster.send_away(Millis(100), ANNE, u32::MAX);
     assert_eq!(roster.away_ms(Millis(100), ANNE), Some(DROP_MS_MAX), "never for longer than that");
     roster.send_away(Millis(100), ANNE, 50);
     assert_eq!((roster.away_ms(Millis(120), ANNE), roster.away_ms(Millis(150), ANNE)), (Some(30), None));
-    assert!(roster.is_reined(ANNE));
-    assert_eq!((roster.expire_reins(Millis(149)), roster.expire_reins(Millis(150))), (vec![], vec![ANNE]));
-    assert!(!roster.is_reined(ANNE), "what is over is forgotten");
+    assert!(roster.is_restricted(ANNE));
+    assert_eq!(
+        (roster.expire_exclusions(Millis(149)), roster.expire_exclusions(Millis(150))),
+        (vec![], vec![ANNE])
+    );
+    assert!(!roster.is_restricted(ANNE), "what is over is forgotten");
     roster.pace(ANNE, Share::new(0.25).unwrap());
     assert_eq!(roster.share(ANNE).ratio(), 0.25);
     roster.pace(ANNE, Share::FULL);
-    assert!(!roster.is_reined(ANNE));
+    assert!(!roster.is_restricted(ANNE));
 }
 
 #[test]
-fn no_word_on_ones_speed_allows_a_longer_silence_than_a_hidden_page() {
+fn claimed_step_time_extends_silence_up_to_the_hidden_limit() {
     let roster = roster(&[(ANNE, 3_600_000.0)]);
     assert_eq!(roster.silent(Millis(9_999)), []);
     assert_eq!((roster.silent(Millis(10_000)), roster.deadline()), (vec![conn(ANNE)], Some(Millis(10_000))));

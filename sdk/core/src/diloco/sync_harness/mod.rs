@@ -1,4 +1,4 @@
-//! Tests of both state machines together without a network: each output is at once the other's input.
+//! Tests of syncer and learners together, without a network: each output is at once the input of the other side.
 
 mod rounds;
 mod tape;
@@ -23,7 +23,7 @@ const STEP_TOKENS: u64 = 8;
 /// Snapshot from which a syncer restarts.
 type Snapshot = (SyncerRecord, Vec<FragmentState>);
 
-/// One learner with its parameters. A training step moves them towards `target`.
+/// Learner with its parameters. A training step moves them towards `target`.
 struct Island {
     conn: ConnId,
     core: Learner,
@@ -31,13 +31,14 @@ struct Island {
     replica: Option<Replica>,
     target: f32,
     connected: bool,
-    /// Reason for which the syncer closed its last connection, if it did.
+    /// `Bye` with which the syncer closed the last connection, if it did.
     goodbye: Option<Bye>,
     leases: Vec<LeaseGrant>,
-    /// Coded bodies that a slow device has not delivered yet.
+    /// Coded bodies that are held back, as by a slow device; `None` if they are delivered at once.
     held: Option<VecDeque<learner::Input>>,
 }
 
+/// Syncer with its learners, in virtual time.
 struct Pair {
     now: Millis,
     layout: Layout,
@@ -47,18 +48,19 @@ struct Pair {
     events: Vec<Event>,
     finished: bool,
     next_conn: u64,
+    /// Connection whose updates claim a thousand times their tokens in one step.
     boaster: Option<ConnId>,
-    /// Connection that reports twenty steps for each one.
+    /// Connection that claims twenty times its steps and tokens.
     rusher: Option<ConnId>,
-    /// Delay of each learner's updates, in milliseconds. Learners without an entry have no delay.
+    /// Delay of the updates of each learner, in milliseconds; 0 for learners without an entry.
     lags_ms: BTreeMap<usize, u64>,
-    /// Step time of each learner, in milliseconds. Learners that are missing here have [`STEP_MS`].
+    /// Step time of each learner, in milliseconds; [`STEP_MS`] for learners without an entry.
     step_ms: BTreeMap<usize, u64>,
     /// Delayed updates, with their arrival times.
     under_way: Vec<(Millis, ConnId, Message)>,
     /// Learners that receive no parameters.
     deaf: BTreeSet<usize>,
-    /// Replay of the tape, compared with the syncer after each step.
+    /// Replay of the tape, which is compared with the syncer after each call of `steps`.
     tape: tape::Followed,
 }
 
@@ -262,7 +264,7 @@ impl Pair {
     }
 }
 
-/// Returns a process of learner `number` whose updates are numbered from `serial_first` on.
+/// Creates a process of learner `number` whose updates are numbered from `serial_first` on.
 fn process(number: u8, serial_first: u64) -> Learner {
     Learner::new(LearnerConfig {
         identity: Identity([number; 32]),
@@ -273,7 +275,7 @@ fn process(number: u8, serial_first: u64) -> Learner {
     })
 }
 
-/// Reports twenty steps for each one, and all leases as done.
+/// Multiplies claimed steps, tokens and speed by twenty, and reports all leases as done.
 fn rush(message: &mut Message, leases: &[LeaseGrant]) {
     match message {
         Message::Update(update) => (update.steps, update.tokens) = (20 * update.steps, 20 * update.tokens),
@@ -286,7 +288,7 @@ fn rush(message: &mut Message, leases: &[LeaseGrant]) {
 }
 
 #[test]
-fn two_learners_meet_in_the_middle() {
+fn two_learners_converge_to_their_mean() {
     let mut pair = Pair::new(&[1.0, 3.0]);
     pair.steps(1_000);
     let theta = pair.syncer.theta().unwrap();
@@ -306,7 +308,7 @@ fn two_learners_meet_in_the_middle() {
 }
 
 #[test]
-fn a_lost_learner_is_not_missed_and_is_merged_again() {
+fn lost_learner_delays_nobody_and_is_merged_again() {
     let mut pair = Pair::new(&[1.0, 1.0]);
     pair.steps(100);
     pair.disconnect(1);
@@ -320,13 +322,13 @@ fn a_lost_learner_is_not_missed_and_is_merged_again() {
     pair.steps(100);
     let after = pair.merged();
     assert!(after[&2] >= during[&2] + 40, "{during:?} → {after:?}");
-    // It trained on alone, and that progress was merged too.
+    // The learner trained without a connection, and that progress was merged, too.
     let status = pair.syncer.status();
     assert!(status.participation > 0.95, "{}", status.participation);
 }
 
 #[test]
-fn a_restart_goes_on_with_momentum_and_versions() {
+fn restart_continues_with_momentum_and_versions() {
     let mut pair = Pair::new(&[1.0, 1.0]);
     pair.steps(100);
     let record = pair.syncer.record().unwrap();
@@ -350,7 +352,7 @@ fn a_restart_goes_on_with_momentum_and_versions() {
 }
 
 #[test]
-fn finishing_collects_everything_and_ends() {
+fn finish_merges_all_progress_and_ends_the_run() {
     let mut pair = Pair::new(&[1.0, 3.0]);
     pair.steps(50);
     pair.syncer(syncer::Input::Finish);
@@ -362,11 +364,11 @@ fn finishing_collects_everything_and_ends() {
 }
 
 #[test]
-fn boasting_counts_for_nothing() {
+fn inflated_tokens_are_not_credited() {
     let mut pair = Pair::new(&[1.0, 1.0]);
     pair.steps(100);
     let boaster = pair.islands[1].conn;
-    // Every update of the second learner claims a thousand times its tokens in one step.
+    // Each update of the second learner claims a thousand times its tokens in one step.
     pair.boaster = Some(boaster);
     let merged = |pair: &Pair| -> Vec<u64> {
         pair.syncer
@@ -383,9 +385,9 @@ fn boasting_counts_for_nothing() {
 }
 
 #[test]
-fn a_full_house_lets_a_learner_past_its_own_ghost() {
+fn full_run_admits_a_learner_in_place_of_its_own_stale_connection() {
     let mut pair = Pair::with(&[1.0], SyncerConfig { learners_max: 1, ..SyncerConfig::default() });
-    // The syncer does not learn that the first connection is closed.
+    // The syncer does not get the close of the first connection.
     pair.connect(0);
     pair.steps(10);
     assert!(pair.islands[0].connected, "{:?}", pair.events);
@@ -397,8 +399,8 @@ impl Pair {
         (self.syncer.record().unwrap(), self.syncer.states().cloned().collect())
     }
 
-    /// Crashes the syncer, and restarts it from `snapshot` in a process that starts `started_s` seconds after 1970
-    /// began. No learner is connected.
+    /// Disconnects all learners, and restarts the syncer from `snapshot` in a process that starts at Unix time
+    /// `started_s`, in seconds.
     fn crash(&mut self, snapshot: Snapshot, started_s: u32) {
         for island in &mut self.islands {
             island.connected = false;
@@ -413,7 +415,7 @@ impl Pair {
 }
 
 #[test]
-fn two_restarts_from_one_snapshot_lead_to_versions_of_their_own() {
+fn restarts_from_one_snapshot_lead_to_different_versions() {
     let mut pair = Pair::new(&[1.0, 2.0]);
     pair.steps(50);
     let snapshot = pair.snapshot();
@@ -429,7 +431,7 @@ fn two_restarts_from_one_snapshot_lead_to_versions_of_their_own() {
 }
 
 #[test]
-fn a_learner_takes_the_number_that_it_has_now() {
+fn learner_takes_its_new_number_after_a_lost_enrolment() {
     let before_anyone = Pair::new(&[]).snapshot();
     let mut pair = Pair::new(&[1.0, 2.0]);
     pair.steps(50);
@@ -442,7 +444,7 @@ fn a_learner_takes_the_number_that_it_has_now() {
 }
 
 #[test]
-fn what_a_learner_whose_enrolment_was_lost_has_learnt_is_not_refused() {
+fn progress_of_a_learner_with_a_lost_enrolment_is_not_refused() {
     let before_anyone = Pair::new(&[]).snapshot();
     let mut pair = Pair::new(&[1.0, 2.0]);
     pair.steps(4_000);
@@ -455,7 +457,7 @@ fn what_a_learner_whose_enrolment_was_lost_has_learnt_is_not_refused() {
     assert!(pair.merged().values().all(|count| *count > 40), "{:?}", pair.merged());
 }
 
-/// Creates two learners, the first of which holds another Θ̂ than the syncer published.
+/// Creates a syncer with two learners, the first of which holds another Θ̂ than the syncer published.
 fn one_drifted() -> Pair {
     let mut pair = Pair::new(&[1.0, 1.0]);
     pair.steps(50);
@@ -467,10 +469,9 @@ fn one_drifted() -> Pair {
     pair
 }
 
-/// Goal: a wrong Θ̂ is fetched again, and the questions of the meantime are answered. Only progress on the wrong Θ̂
-/// is lost.
+/// Goal: a wrong Θ̂ is fetched again, and pending requests are then answered. Only progress on the wrong Θ̂ is lost.
 #[test]
-fn a_base_that_drifted_is_mended() {
+fn wrong_theta_hat_is_fetched_again() {
     let mut pair = one_drifted();
     let before = pair.merged()[&1];
     pair.steps(100);
@@ -480,9 +481,9 @@ fn a_base_that_drifted_is_mended() {
     assert!(*least > before + 40, "{before} → {account:?}: each fragment of it is merged again");
 }
 
-/// Goal: this also holds if the connection is lost first.
+/// Goal: a wrong Θ̂ is fetched again even if the connection is lost before the fetch.
 #[test]
-fn a_base_that_drifted_is_mended_after_a_lost_connection_too() {
+fn wrong_theta_hat_is_fetched_again_after_a_lost_connection() {
     let mut pair = one_drifted();
     pair.deaf.insert(0);
     pair.steps(50);
@@ -498,10 +499,10 @@ fn a_base_that_drifted_is_mended_after_a_lost_connection_too() {
     }
 }
 
-/// Goal: a learner that leaves with an update on its way also sends its later progress. This holds even if the update
-/// is merged before the learner holds the version.
+/// Goal: a learner that leaves with an update in flight also sends its later progress, even if it never holds the
+/// version that includes the update.
 #[test]
-fn one_that_leaves_hands_in_what_follows_on_an_update_that_is_under_way() {
+fn leaving_learner_sends_progress_after_an_update_in_flight() {
     let mut pair = Pair::new(&[1.0, 1.0]);
     pair.steps(100);
     pair.lags_ms.insert(1, 5 * STEP_MS);
@@ -520,9 +521,9 @@ fn one_that_leaves_hands_in_what_follows_on_an_update_that_is_under_way() {
     assert!(over && account.tokens_merged.iter().all(|&merged| merged == trained), "{over}, {account:?}");
 }
 
-/// Goal: a learner that gets older parameters than requested, as from a cache that lags, waits before it asks again.
+/// Goal: a learner that fetches older parameters than requested, as from a stale cache, waits before it fetches again.
 #[test]
-fn a_fetch_that_brings_less_than_was_asked_for_is_tried_again_later() {
+fn fetch_of_an_older_version_is_repeated_later() {
     let mut pair = Pair::new(&[1.0]);
     pair.steps(20);
     let fragment = FragmentId(0);
@@ -561,7 +562,7 @@ impl Pair {
         })
     }
 
-    /// Steps with all bodies of learner `i` held back, until there are `count` of one fragment.
+    /// Holds back the bodies of learner `i`, and runs steps until there are `count` bodies of one fragment.
     fn hold(&mut self, i: usize, count: usize) {
         self.islands[i].held = Some(VecDeque::new());
         let held = |pair: &Self, p| pair.held(i).filter(|(_, fragment)| *fragment == p).count();
@@ -570,13 +571,13 @@ impl Pair {
         }
     }
 
-    /// Delivers the oldest body of learner `i`.
+    /// Delivers the oldest body that learner `i` holds back.
     fn bring(&mut self, i: usize) {
         let encoded = self.islands[i].held.as_mut().and_then(VecDeque::pop_front).unwrap();
         self.learner(i, encoded);
     }
 
-    /// Returns the number of updates from this learner, regardless of their fates.
+    /// Returns the number of received updates of this learner.
     fn updates(&self, learner: u32) -> u64 {
         self.syncer.ledger().accounts().find(|(m, _)| m.0 == learner).unwrap().1.updates
     }
@@ -598,7 +599,7 @@ impl Pair {
             assert!(trained > 0);
             assert!(account.tokens_merged.iter().all(|&merged| merged == trained), "{m:?}: {account:?}");
         }
-        // An island differs only by the rounding of the code: nothing was added twice or left out.
+        // A learner differs from Θ̂ only by coding errors, so no update was added twice or left out.
         for island in &self.islands {
             let hat = island.replica.as_ref().unwrap().hat();
             let apart = island.theta.iter().zip(hat).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -608,7 +609,7 @@ impl Pair {
 }
 
 #[test]
-fn a_body_that_comes_after_the_next_version_is_part_of_the_one_after_that() {
+fn late_body_joins_the_next_round() {
     let mut pair = Pair::new(&[1.0, 1.0]);
     pair.steps(100);
     pair.hold(1, 1);
@@ -618,7 +619,7 @@ fn a_body_that_comes_after_the_next_version_is_part_of_the_one_after_that() {
         let versions = pair.islands[1].core.versions().collect::<Vec<_>>();
         versions[usize::from(fragment.0)] != before[usize::from(fragment.0)]
     };
-    // The other learner carries the run on until the held body is of an old version.
+    // The other learner continues the run until the held body is of an old version.
     while !changed(&pair) {
         pair.steps(1);
     }
@@ -632,7 +633,7 @@ fn a_body_that_comes_after_the_next_version_is_part_of_the_one_after_that() {
 
 /// Goal: with any round trip, all progress is merged, and no update is late.
 #[test]
-fn a_far_learner_is_merged_as_surely_as_a_near_one() {
+fn progress_over_slow_links_is_merged_completely() {
     for lag_ms in [30, 80, 300, 3_000] {
         let mut pair = Pair::new(&[1.0, 1.0]);
         pair.lags_ms.insert(1, lag_ms);
@@ -643,7 +644,7 @@ fn a_far_learner_is_merged_as_surely_as_a_near_one() {
         };
         let (fates, merged, trained) = account(&pair, 1);
         assert_eq!((fates.late.len(), fates.refused.len()), (0, 0), "{lag_ms} ms: {fates:?}");
-        // Its training since the last answer is still to come.
+        // The progress since the last answer is not merged yet.
         let steps_open = 2 * lag_ms / STEP_MS + 20;
         assert!(merged + steps_open * STEP_TOKENS > trained, "{lag_ms} ms: {merged} of {trained}");
         let (near, ..) = account(&pair, 0);
@@ -652,9 +653,9 @@ fn a_far_learner_is_merged_as_surely_as_a_near_one() {
     }
 }
 
-/// Goal: a learner that leaves properly loses no progress.
+/// Goal: no progress is lost if a learner leaves with `hand_in` and `leave`.
 #[test]
-fn one_that_leaves_hands_in_what_it_has() {
+fn leaving_learner_sends_all_progress() {
     let mut pair = Pair::new(&[1.0, 1.0]);
     pair.steps(150);
     pair.islands[1].core.hand_in(pair.now);
@@ -668,7 +669,7 @@ fn one_that_leaves_hands_in_what_it_has() {
         pair.obey_learner(1, output);
     }
     assert_eq!(said(&pair), at_first, "it is known at once what it trained");
-    // Merged tokens and those that the syncer has received are all its tokens.
+    // Merged tokens and those of received updates are all tokens of the learner.
     let unsettled: Vec<_> = pair.islands[1].core.tokens_unsettled().collect();
     let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
     let handed_in: Vec<_> = account.tokens_merged.iter().zip(&unsettled).map(|(a, b)| a + b).collect();
@@ -681,9 +682,9 @@ fn one_that_leaves_hands_in_what_it_has() {
     assert!(trained > 0 && account.tokens_merged.iter().all(|&merged| merged == trained), "{account:?}");
 }
 
-/// Goal: if a connection is lost after an update was sent, its fate is settled at the reconnection.
+/// Goal: if a connection is lost after an update was sent, the update is merged exactly once after the reconnection.
 #[test]
-fn a_lost_connection_neither_loses_nor_doubles_an_update() {
+fn lost_connection_neither_loses_nor_repeats_an_update() {
     for away in [0, 1, 7, 40] {
         let mut pair = Pair::new(&[1.0, 1.0]);
         pair.lags_ms.insert(1, 50);
@@ -691,7 +692,7 @@ fn a_lost_connection_neither_loses_nor_doubles_an_update() {
             pair.steps(13);
             pair.disconnect(1);
             if away % 2 == 0 {
-                // Updates on their way are lost with the connection.
+                // Updates in flight are lost with the connection.
                 let conn = pair.islands[1].conn;
                 pair.under_way.retain(|(_, other, _)| *other != conn);
             }

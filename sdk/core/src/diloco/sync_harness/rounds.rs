@@ -1,4 +1,4 @@
-//! Learners of a round: its cohort, pace and patience, and learners that are paused, slowed down, dropped or suspected.
+//! Tests of rounds: invited learners, pace and patience, and learners that are paused, limited, excluded or suspected.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -9,10 +9,10 @@ use crate::diloco::trust::{ContributionVerdict, TrustLevel};
 use crate::diloco::{Entry, Ledger, QuorumPolicy, Suspicion};
 use crate::wire::{CloseCode, Fate, Hello, LearnerId, LearnerState, Share, Signature};
 
-/// Goal: each learner is asked for each fragment. With six learners and two in each round, it takes three rounds to ask
-/// every learner, and three rounds to ask for every fragment.
+/// Goal: each learner is asked for each fragment. With six learners and two per round, the learners and the fragments
+/// both repeat after three rounds.
 #[test]
-fn a_cohort_moves_on_over_every_fragment() {
+fn cohort_covers_every_fragment() {
     let mut pair = Pair::with(&[1.0; 6], SyncerConfig { cohort_max: 2, ..SyncerConfig::default() });
     pair.steps(200);
     let merged = pair.events.iter().filter_map(|event| match event {
@@ -24,7 +24,7 @@ fn a_cohort_moves_on_over_every_fragment() {
 }
 
 #[test]
-fn a_run_that_has_begun_does_not_wait_for_as_many_learners_again() {
+fn restarted_run_needs_only_one_learner() {
     let config = SyncerConfig { learners_start: 2, ..SyncerConfig::default() };
     let mut pair = Pair::with(&[1.0, 1.0], config);
     pair.disconnect(1);
@@ -43,9 +43,9 @@ fn a_run_that_has_begun_does_not_wait_for_as_many_learners_again() {
     assert!(after > before + 20 && before > 0, "{before} → {after}");
 }
 
-/// Both learners are needed and compute, and one loses its connection meanwhile.
+/// Goal: a learner that reconnects during a round is asked again. The quorum needs both learners.
 #[test]
-fn one_that_comes_back_is_asked_again() {
+fn reconnected_learner_is_asked_again() {
     let updates_min = NonZeroU32::new(2).unwrap();
     let quorum = QuorumPolicy { updates_min, ..QuorumPolicy::default() };
     let mut pair = Pair::with(&[1.0, 1.0], SyncerConfig { quorum, ..SyncerConfig::default() });
@@ -69,26 +69,26 @@ fn one_that_comes_back_is_asked_again() {
     assert!(after[&2] > before[&2] + 10, "it was waited for until patience was over: {before:?} → {after:?}");
 }
 
-/// If patience were fixed, rounds over links with slower answers would never get an update.
+/// Goal: rounds get updates even if answers take longer than the initial patience.
 #[test]
-fn patience_grows_with_the_time_that_answers_take() {
+fn patience_grows_with_answer_times() {
     let mut pair = Pair::new(&[1.0]);
     pair.steps(100);
-    // An answer takes 4 s, twice the initial patience.
+    // An answer takes 4 s, which is twice the initial patience.
     pair.lags_ms.insert(0, 4_000);
     let (before, given_up) = (pair.merged()[&1], pair.syncer.status().rounds_abandoned);
     pair.steps(2_000);
     let (merged, status) = (pair.merged()[&1] - before, pair.syncer.status());
-    // 20 s, two rounds at a time, the first of which are abandoned.
+    // In 20 s with two rounds at a time, only the first rounds are abandoned.
     assert!(merged > 4, "{merged} merges, {status:?}");
     assert!(status.rounds_abandoned - given_up < 6, "{status:?}");
 }
 
 const STEPS: u32 = 300;
 
-/// Returns the last clock that the learner received.
-fn told(pair: &Pair) -> u64 {
-    pair.islands[0].core.heard_tokens()
+/// Returns the schedule's tokens that the first learner received last.
+fn received_clock(pair: &Pair) -> u64 {
+    pair.islands[0].core.received_clock_tokens()
 }
 
 /// Returns the outer momentum of the last merge.
@@ -100,10 +100,10 @@ fn momentum(pair: &Pair) -> f64 {
     pair.tape.entries().iter().rev().find_map(merge).unwrap().into()
 }
 
-/// Goal: one of five learners with inflated claims moves the rates and the outer momentum as two others would, until
-/// its updates show that it trains.
+/// Goal: one of five learners with inflated claims advances learning rate and outer momentum only as two others would,
+/// until it is proven.
 #[test]
-fn who_claims_much_does_not_rush_the_schedule() {
+fn inflated_claims_do_not_rush_the_schedule() {
     // The momentum rises over the whole test. The ratio refers to `total_tokens`, which is 1 here.
     let momentum_warmup_ratio = f64::from(5 * STEPS) * STEP_TOKENS as f64 * 2.0;
     let config = SyncerConfig { momentum_warmup_ratio, ..SyncerConfig::default() };
@@ -114,27 +114,31 @@ fn who_claims_much_does_not_rush_the_schedule() {
         pair
     };
     let (honest, mut lied) = (run(false), run(true));
-    let share = |pair: &Pair| told(pair) as f64 / (5 * u64::from(STEPS) * STEP_TOKENS) as f64;
+    let share = |pair: &Pair| received_clock(pair) as f64 / (5 * u64::from(STEPS) * STEP_TOKENS) as f64;
     assert!((0.9..=1.0).contains(&share(&honest)), "{}", share(&honest));
     assert!((1.0..1.3).contains(&share(&lied)), "{}", share(&lied));
     let all = lied.syncer.ledger().clock_tokens();
-    assert!(all > 2 * told(&lied), "nobody was rushed: {all}");
+    assert!(all > 2 * received_clock(&lied), "nobody was rushed: {all}");
     let rushed = momentum(&lied) / momentum(&honest);
     assert!((1.0..1.3).contains(&rushed), "{rushed}");
 
     lied.disconnect(0);
     let schedule = lied.syncer.ledger().schedule_tokens();
     lied.connect(0);
-    assert_eq!(told(&lied), schedule, "who comes is told the same");
+    assert_eq!(received_clock(&lied), schedule, "who comes is told the same");
 
     let learner = lied.syncer.ledger().find(&Identity([5; 32])).unwrap();
     lied.syncer(Input::ContributionVerdict { learner, verdict: ContributionVerdict::Proven });
     lied.steps(STEPS);
-    assert!(told(&lied) > 3 * told(&honest), "what it trained counts in the end: {}", told(&lied));
+    assert!(
+        received_clock(&lied) > 3 * received_clock(&honest),
+        "what it trained counts in the end: {}",
+        received_clock(&lied)
+    );
 }
 
-/// Runs `before`, then ten seconds with steps of [`STEP_MS`]. Returns the number of merged updates of the only learner
-/// in these seconds.
+/// Runs `before` with a single learner, then ten seconds with steps of [`STEP_MS`]. Returns the number of updates
+/// merged in these seconds.
 fn merged_after(before: impl FnOnce(&mut Pair)) -> u64 {
     let mut pair = Pair::new(&[1.0]);
     before(&mut pair);
@@ -152,16 +156,16 @@ fn slow(pair: &mut Pair) {
     assert!(pair.merged()[&1] >= 8, "its pace is known: {:?}", pair.merged());
 }
 
-/// Goal: rounds adapt at once to a machine that speeds up because its cores are free again.
+/// Goal: rounds adapt at once to a single learner that becomes faster.
 #[test]
-fn a_learner_that_speeds_up_is_followed() {
+fn rounds_follow_a_learner_that_speeds_up() {
     let (newcomer, faster) = (merged_after(|_| {}), merged_after(slow));
     assert!(10 * faster >= 8 * newcomer, "{faster} of {newcomer} updates");
 }
 
-/// Goal: a learner that returns as a new process gets its present pace. Its former pace and its absence do not count.
+/// Goal: rounds adapt at once to a learner that returns as a new, faster process, whatever its former pace and absence.
 #[test]
-fn a_learner_that_comes_back_faster_is_followed() {
+fn rounds_follow_a_learner_that_returns_faster() {
     let back = merged_after(|pair| {
         slow(pair);
         pair.disconnect(0);
@@ -175,11 +179,11 @@ fn a_learner_that_comes_back_faster_is_followed() {
 }
 
 #[test]
-fn a_held_run_launches_and_leases_nothing() {
+fn paused_run_neither_launches_nor_leases() {
     let mut pair = Pair::new(&[1.0, 3.0]);
     pair.steps(50);
     pair.syncer(Input::Hold(true));
-    // Rounds in flight end.
+    // Rounds in flight are completed.
     pair.steps(50);
     let (events, status) = (pair.events.len(), pair.syncer.status());
     let leased = |pair: &Pair| pair.islands.iter().map(|island| island.leases.len()).collect::<Vec<_>>();
@@ -191,7 +195,7 @@ fn a_held_run_launches_and_leases_nothing() {
     assert_eq!((leased(&pair), &pair.events[events..]), (leases, &[][..]));
     assert!(pair.islands.iter().all(|island| island.core.state() == LearnerState::Held));
 
-    // The pause holds after a restart, and returning learners are told.
+    // The pause outlives a restart, and returning learners are informed.
     let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
     pair.disconnect(0);
     pair.disconnect(1);
@@ -211,7 +215,7 @@ fn a_held_run_launches_and_leases_nothing() {
 }
 
 #[test]
-fn a_welcome_tells_the_account_so_far() {
+fn welcome_has_the_tokens_of_the_account() {
     let mut pair = Pair::new(&[1.0]);
     pair.steps(100);
     let account =
@@ -260,14 +264,14 @@ impl Pair {
 }
 
 #[test]
-fn a_pace_reaches_its_learner_alone_and_outlives_the_connection() {
+fn share_limit_reaches_its_learner_and_outlives_the_connection() {
     let mut pair = Pair::new(&[1.0, 3.0]);
     pair.pace(0.25);
     assert_eq!(pair.shares(), [0.25, 1.0]);
     let shown: Vec<_> = pair.syncer.learners().map(|learner| learner.share).collect();
     assert_eq!(shown, [share(0.25), Share::FULL]);
 
-    // Sent once: the learner keeps its share, and gets a change when it returns.
+    // An unchanged limit is not sent again. A changed one reaches a disconnected learner when it returns.
     let events = pair.events.len();
     pair.pace(0.25);
     assert_eq!(pair.events.len(), events);
@@ -284,7 +288,7 @@ fn a_pace_reaches_its_learner_alone_and_outlives_the_connection() {
 }
 
 #[test]
-fn who_is_sent_away_returns_in_time_and_is_merged_again() {
+fn excluded_learner_returns_in_time_and_is_merged_again() {
     let mut pair = Pair::new(&[1.0, 3.0]);
     pair.steps(50);
     let others = pair.merged()[&2];
@@ -295,7 +299,7 @@ fn who_is_sent_away_returns_in_time_and_is_merged_again() {
     let told = bye.reason;
     let merged = pair.merged()[&1];
 
-    // Too early: the same answer with the remaining time. The connection has no session.
+    // Before the time is over, the learner is turned away again with the remaining time, and has no session.
     pair.steps(50);
     assert_eq!(pair.returns_ms(), Some(1_500));
     pair.connect(0);
@@ -303,7 +307,7 @@ fn who_is_sent_away_returns_in_time_and_is_merged_again() {
     assert_eq!((pair.islands[0].connected, &pair.islands[0].goodbye), (false, &Some(again)));
     assert_eq!((pair.syncer.status().connected, pair.syncer.status().live), (1, 1));
 
-    // It trains on by itself while the others are merged, and its progress is merged after its return.
+    // The learner trains without a connection while the other is merged, and its progress is merged after its return.
     pair.steps(151);
     assert!(pair.islands[0].core.can_train());
     assert_eq!((pair.merged()[&1], pair.returns_ms()), (merged, None));
@@ -315,14 +319,14 @@ fn who_is_sent_away_returns_in_time_and_is_merged_again() {
 }
 
 #[test]
-fn an_owner_can_change_its_mind() {
+fn exclusion_can_be_lifted_and_is_bounded() {
     let mut pair = Pair::new(&[1.0, 3.0]);
     pair.send_away(5_000);
     pair.send_away(0);
     assert_eq!(pair.returns_ms(), None);
     pair.connect(0);
     assert_eq!(pair.syncer.status().connected, 2);
-    // Without a restriction, or for an unknown learner, there is no effect.
+    // To lift a missing restriction has no effect, and neither have orders about an unknown learner.
     let events = pair.events.len();
     pair.send_away(0);
     let nobody = LearnerId(99);
@@ -331,14 +335,14 @@ fn an_owner_can_change_its_mind() {
     assert_eq!(pair.events.len(), events);
     assert!(pair.syncer.knows(FIRST) && !pair.syncer.knows(nobody));
     assert_eq!((pair.syncer.share(nobody), pair.syncer.returns(pair.now, nobody)), (Share::FULL, None));
-    // The time away is bounded.
+    // The time of an exclusion is bounded.
     pair.send_away(u32::MAX);
     assert_eq!(pair.returns_ms(), Some(DROP_MS_MAX.into()));
 }
 
-/// Goal: the owner's restrictions hold in the next process, and expired ones stay lifted.
+/// Goal: restrictions hold in the next process of the syncer, and lifted ones stay lifted.
 #[test]
-fn the_owners_hand_outlives_the_syncer() {
+fn restrictions_outlive_the_syncer() {
     let mut pair = Pair::new(&[1.0, 3.0]);
     pair.steps(50);
     pair.disconnect(0);
@@ -347,7 +351,7 @@ fn the_owners_hand_outlives_the_syncer() {
     let restart = |pair: &mut Pair| {
         let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
         (0..2).for_each(|i| pair.disconnect(i));
-        // As stored in a snapshot.
+        // A snapshot stores the record as JSON.
         let record = serde_json::from_slice(&serde_json::to_vec(&record).unwrap()).unwrap();
         pair.restart((record, states), SyncerConfig::default(), 0);
         (0..2).for_each(|i| pair.connect(i));
@@ -373,13 +377,13 @@ fn suspect(pair: &Pair) -> LearnerId {
     pair.syncer.ledger().find(&Identity([SUSPECT as u8 + 1; 32])).unwrap()
 }
 
-/// Returns the credited tokens of the suspect, and those of the clock.
+/// Returns the credited merged tokens of the suspect, and those of all learners.
 fn tokens(pair: &Pair) -> (u64, u64) {
     let ledger = pair.syncer.ledger();
     (ledger.tokens_merged(ledger.account(suspect(pair)).unwrap()), ledger.clock_tokens())
 }
 
-/// Returns the largest share of the suspect in the merges since an entry.
+/// Returns the largest share of the suspect in the merges from entry number `from` on.
 fn share_max(pair: &Pair, from: usize) -> f64 {
     let share = |entry: &Entry| {
         let Entry::Merged(merge) = entry else { return None };
@@ -389,9 +393,9 @@ fn share_max(pair: &Pair, from: usize) -> f64 {
     pair.tape.entries()[from..].iter().filter_map(share).fold(0.0, f64::max)
 }
 
-/// Goal: a suspect moves neither merge nor clock, and earns nothing, until it is cleared. It is never sent away.
+/// Goal: a suspect has almost no weight in merges and is credited no tokens until it is cleared. It is not sent away.
 #[test]
-fn a_suspect_earns_nothing_until_it_is_cleared() {
+fn suspect_has_no_credit_until_it_is_cleared() {
     let mut pair = Pair::new(&[1.0, 1.0, 1.0]);
     pair.steps(400);
     let learner = suspect(&pair);
@@ -421,12 +425,12 @@ fn a_suspect_earns_nothing_until_it_is_cleared() {
 }
 
 #[test]
-fn what_is_suspected_is_remembered_by_the_next_process() {
+fn suspicion_outlives_the_syncer() {
     let mut pair = Pair::new(&[1.0, 1.0, 1.0]);
     let (learner, start) = (suspect(&pair), pair.tape.start());
     pair.steps(50);
     for _ in 0..2 {
-        // A repeated suspicion is not on the tape.
+        // A repeated suspicion is not recorded.
         pair.syncer(Input::ContributionVerdict {
             learner,
             verdict: ContributionVerdict::Suspected(Suspicion { looks: 24 }),

@@ -1,4 +1,4 @@
-//! Replay of runs from their tapes, after each few steps of every test and after crashes, and rollback of a learner.
+//! Replay of runs from their tapes, during each test of the harness and after crashes, and tests of rollbacks.
 
 use std::mem::discriminant;
 
@@ -8,10 +8,10 @@ use crate::diloco::trust::{CONVICTIONS_MAX, PROBATION_MS, TrustLevel};
 use crate::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, kept};
 use crate::wire::{CloseCode, LearnerId, Round};
 
-/// Bodies merged in each round, or results of a rollback, in order.
+/// Bodies of each round on the tape: the updates of a merge, in order, or the result of a rollback.
 type Bodies = BTreeMap<Round, Vec<Arc<Vec<u8>>>>;
 
-/// Second run, made from the tape of the first one.
+/// Tape of a run in memory, and its replay.
 pub(super) struct Followed {
     start: Recovery,
     recovery: Recovery,
@@ -29,7 +29,7 @@ impl Followed {
         self.bodies.insert(job.round, job.updates.iter().map(|update| update.body.shared()).collect());
     }
 
-    /// Runs `job`, and stores its result.
+    /// Runs the rollback `job`, and stores its result.
     pub(super) fn remake(&mut self, mut job: RemakeJob) -> Result<MergeOutcome, Box<MergeFailure>> {
         for entry in &self.entries {
             job.remake.follow(entry, bodies_of(&self.bodies, entry)).unwrap();
@@ -75,7 +75,7 @@ impl Followed {
     pub(super) fn compare(&self, syncer: &Syncer) {
         let Some(mut expected) = syncer.record() else { return };
         let mut actual = self.recovery.record().clone();
-        // A restart measures times and counts pending updates from scratch, and the next fragment does not matter.
+        // The replay has neither measured times nor pending updates, and the next fragment is irrelevant.
         for record in [&mut expected, &mut actual] {
             record.leases.reopen(crate::wire::LeaseId(0));
             record.ledger.reopen(0);
@@ -89,7 +89,7 @@ impl Followed {
     }
 }
 
-/// Returns the bodies stored with `entry`, one after the other.
+/// Returns a function that returns the bodies of `entry`, one per call.
 fn bodies_of(bodies: &Bodies, entry: &Entry) -> impl FnMut(usize) -> Result<Vec<u8>, String> {
     let round = match entry {
         Entry::Merged(merge) => Some(merge.round),
@@ -104,7 +104,8 @@ fn follow(recovery: &mut Recovery, bodies: &Bodies, entry: &Entry) -> Result<(),
     recovery.follow(entry, bodies_of(bodies, entry)).map(drop)
 }
 
-/// Runs all kinds of events: learners that join, leave, are refused, dropped and slowed down, a pause and an end.
+/// Runs a syncer through most kinds of entries: learners that join, leave, send inflated claims, are limited and
+/// excluded, a pause, and the end of the run. Returns the run, and its replay at the start.
 fn eventful() -> (Pair, Recovery) {
     let mut pair = Pair::new(&[1.0, 2.0, 3.0]);
     let start = pair.tape.start.clone();
@@ -128,7 +129,7 @@ fn eventful() -> (Pair, Recovery) {
 }
 
 #[test]
-fn whatever_happens_is_on_the_tape_and_follows_from_it() {
+fn replay_of_the_tape_gives_the_same_state() {
     let (pair, start) = eventful();
     let kinds = pair.tape.kinds();
     let expected = [
@@ -145,7 +146,7 @@ fn whatever_happens_is_on_the_tape_and_follows_from_it() {
     ];
     assert!(expected.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
 
-    // Once more from the beginning, and from the middle with parameters that are newer than the books.
+    // Replays again from the start, then from the first record with fragment states of the middle.
     let mut again = start.clone();
     let half = pair.tape.entries.len() / 2;
     let mut states = None;
@@ -164,10 +165,10 @@ fn whatever_happens_is_on_the_tape_and_follows_from_it() {
     assert_eq!(again.into_parts(), pair.tape.recovery.clone().into_parts());
 }
 
-/// Goal: an end that was confirmed to the owner comes, even if the syncer dies before it. The next process finds no
-/// learner to collect from, and ends as soon as it can store that.
+/// Goal: if the syncer crashes after the end of the run has begun, the next process ends the run as soon as it can
+/// store that, since it has no learners to wait for.
 #[test]
-fn an_end_that_was_begun_outlives_the_syncer() {
+fn end_of_the_run_outlives_the_syncer() {
     let (pair, start) = eventful();
     let entries = &pair.tape.entries;
     let begun = entries.iter().position(|entry| entry.kind() == "finishing").unwrap();
@@ -192,9 +193,9 @@ fn an_end_that_was_begun_outlives_the_syncer() {
     assert_ne!(syncer.deadline(now), Some(now.after(1)));
 }
 
-/// Goal: the same without any input except time.
+/// Goal: a process that resumes a run whose end has begun ends it without any input except `Timeout`.
 #[test]
-fn an_end_that_was_begun_needs_no_visitor() {
+fn end_of_the_run_needs_no_learner() {
     let (pair, start) = eventful();
     let (mut record, states) = start.into_parts();
     record.finishing = true;
@@ -205,7 +206,7 @@ fn an_end_that_was_begun_needs_no_visitor() {
 }
 
 #[test]
-fn what_does_not_follow_is_said() {
+fn invalid_tapes_are_reported() {
     let (pair, start) = eventful();
     let run = |entries: &[Entry], bodies: &Bodies| {
         let mut again = start.clone();
@@ -241,7 +242,7 @@ fn what_does_not_follow_is_said() {
     }
 }
 
-/// Index of the learner that pulls the others away.
+/// Index of the learner whose updates do harm.
 const CULPRIT: usize = 2;
 
 impl Pair {
@@ -268,8 +269,8 @@ impl Pair {
         theta.iter().sum::<f32>() / theta.len() as f32
     }
 
-    /// Creates two learners with target 1, and one that pulls towards −40 and joins later. Returns the fragments
-    /// before it joins.
+    /// Creates a run of two learners with target 1, which a learner with target −40 joins later. Returns the run and
+    /// its fragment states from before that.
     fn led_astray() -> (Self, Vec<FragmentState>) {
         let mut pair = Self::new(&[1.0, 1.0, -40.0]);
         pair.disconnect(CULPRIT);
@@ -282,7 +283,7 @@ impl Pair {
 }
 
 #[test]
-fn a_run_goes_on_as_if_the_culprit_had_never_sent_anything() {
+fn rollback_removes_all_updates_of_the_culprit() {
     let (mut pair, from) = Pair::led_astray();
     let (well, ill) = (from[0].theta[0], pair.mean());
     assert!(ill < well - 0.1, "{well} {ill}");
@@ -296,7 +297,7 @@ fn a_run_goes_on_as_if_the_culprit_had_never_sent_anything() {
         remakes.iter().map(|remake| remake.theta().1.to_vec()).collect()
     };
     pair.undo(from);
-    // Fragments without a round in flight are merged again at once.
+    // Fragments without a round in flight are rolled back at once.
     let states = pair.states();
     let remade = pair.tape.entries().iter().filter_map(|entry| match entry {
         Entry::Remade(remade) => Some(remade),
@@ -316,7 +317,7 @@ fn a_run_goes_on_as_if_the_culprit_had_never_sent_anything() {
 }
 
 #[test]
-fn a_culprit_is_sent_away_and_proves_itself_anew() {
+fn culprit_is_excluded_and_passes_probation_again() {
     let (mut pair, from) = Pair::led_astray();
     assert_eq!((pair.trust(0), pair.trust(CULPRIT)), (TrustLevel::Trusted, TrustLevel::Newcomer));
     pair.undo(from.clone());
@@ -347,7 +348,7 @@ fn a_culprit_is_sent_away_and_proves_itself_anew() {
 }
 
 #[test]
-fn what_was_blamed_is_remembered_by_the_next_process() {
+fn conviction_outlives_the_syncer() {
     let (mut pair, from) = Pair::led_astray();
     let (learner, start) = (pair.id(CULPRIT), pair.tape.start());
     pair.undo(from);
@@ -363,7 +364,7 @@ fn what_was_blamed_is_remembered_by_the_next_process() {
 }
 
 #[test]
-fn nothing_is_undone_for_nobody_or_from_nowhere() {
+fn rollback_without_known_culprits_or_states_is_ignored() {
     let (mut pair, from) = Pair::led_astray();
     let (entries, culprits) = (pair.tape.entries().len(), vec![LearnerId(99)]);
     pair.syncer(Input::Undo(Box::new(Undo { from: from.clone(), after: 0, culprits })));
@@ -373,9 +374,9 @@ fn nothing_is_undone_for_nobody_or_from_nowhere() {
     assert!(!pair.tape.entries()[entries..].iter().any(is_about_it));
 }
 
-/// A host without a tape returns the fragments unchanged.
+/// Goal: a rollback has no effect with a host that has no tape.
 #[test]
-fn without_a_tape_the_fragments_stay_as_they_are() {
+fn rollback_without_a_tape_leaves_fragments_unchanged() {
     struct Deaf;
     impl syncer::Host for Deaf {
         fn send(&mut self, _: &[ConnId], _: Message) {}

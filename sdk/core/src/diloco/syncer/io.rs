@@ -1,4 +1,4 @@
-//! Interface of the syncer to the program that drives it: inputs, outputs, requests of leaders, and the status.
+//! Interface between the syncer and its host: inputs, outputs, requests to remote leaders, and the status.
 
 use super::{RemakeJob, Syncer, Undo};
 use crate::diloco::sessions::Session;
@@ -19,39 +19,39 @@ use serde::{Deserialize, Serialize};
 pub enum Input {
     /// A message arrived on a connection. The first one on a connection must be `Hello`.
     Message(ConnId, Message),
-    /// The peer gave a sign of life below the level of messages (a pong, or a part of a large message).
+    /// The peer is alive, but sent no complete message: a pong or a part of a large message arrived.
     Heard(ConnId),
     /// The connection is gone, for any reason.
     Disconnected(ConnId),
-    /// An update arrived and [`super::Syncer::verifier`] has verified it, so that the syncer need not. A shell without
-    /// threads passes the message on unverified.
+    /// An update arrived that the host has verified with [`super::Syncer::verifier`]. A host without threads passes the
+    /// update as a [`Self::Message`] instead, and the syncer verifies it.
     Update(ConnId, Box<Verified>),
-    /// A job from [`Output::Merge`] or [`Output::Remake`] is done, or failed and returns its state.
+    /// A job from [`Output::Merge`] or [`Output::Remake`] is done, or it failed and returns its state.
     Merged(Box<Result<MergeOutcome, Box<MergeFailure>>>),
-    /// Merges did harm and are rolled back. A host that sends this must support [`Output::Remake`].
+    /// Roll back merges that did harm. A host that sends this must support [`Output::Remake`].
     Undo(Box<Undo>),
     /// The [`ContributionTest`](crate::diloco::trust::ContributionTest) changed its verdict on a learner.
     ContributionVerdict { learner: LearnerId, verdict: ContributionVerdict },
-    /// Collect the last progress of every learner on every fragment, then say goodbye.
+    /// Merge the remaining progress of all learners on every fragment, then end the run.
     Finish,
-    /// The owner pauses or resumes the run. In a paused run nothing is leased, learners wait, and only a last
-    /// collection is launched.
+    /// The owner pauses or resumes the run. In a paused run no text is leased, learners wait, and no rounds but last
+    /// ones are launched.
     Hold(bool),
-    /// Whether decisions currently cannot be stored. Until they can, nothing is launched or leased. Learners keep
-    /// training and receive no notice.
+    /// Decisions cannot be stored (true) or can be stored again (false). Meanwhile no round is launched and no text is
+    /// leased. Learners keep training and are not informed.
     Stall(bool),
-    /// The owner sets the fraction of its time that a learner trains.
+    /// The owner limits the share of its time that a learner trains.
     Pace { learner: LearnerId, share: Share },
     /// The owner sends a learner away for `wait_ms`, at most [`super::DROP_MS_MAX`]; 0 lets it return.
     Drop { learner: LearnerId, wait_ms: u32 },
-    /// The owner banned the identity with this fingerprint, so its connection is closed. The shell, which verifies
-    /// identities, keeps it from returning.
+    /// The owner banned the identity with this fingerprint; the syncer closes its connection. The host, which verifies
+    /// identities, must refuse its later connections.
     Ban(Fingerprint),
-    /// Learner number for a connection that introduced itself, see [`super::LeaderRequest::Introduce`].
+    /// The leaders assigned a learner number to a connection, see [`super::LeaderRequest::Introduce`].
     Introduced { conn: ConnId, learner: LearnerId, hello: Box<Hello> },
-    /// The leader of a fragment asks a learner for its progress, over the given connection.
+    /// The leader of a fragment requests the progress of a learner for a round, over this connection.
     Asked { fragment: FragmentId, learner: LearnerId, conn: ConnId, round: Round },
-    /// A forwarded update was not merged.
+    /// The leader of a fragment did not merge a forwarded update.
     Unmerged {
         fragment: FragmentId,
         learner: LearnerId,
@@ -60,15 +60,15 @@ pub enum Input {
         /// Reason for a refusal; `None` if the update was only late.
         refusal: Option<Refusal>,
     },
-    /// The leader of a fragment reports a new version.
+    /// The leader of a fragment merged a round into a new version.
     Followed(Box<Followed>),
-    /// The leader of a fragment reports that a round ended without a version.
+    /// The leader of a fragment ended a round without a version.
     Over(FragmentId, Round),
-    /// The leader of a fragment reports that its last round is over. The run ends when this holds for all fragments.
+    /// The leader of a fragment ended its last round. The run ends once this holds for all fragments.
     Closed(FragmentId),
-    /// The number of an [`Output::Probe`] came back on this connection.
+    /// The peer echoed the number of an [`Output::Probe`] on this connection.
     Probed(ConnId, u64),
-    /// The time of [`super::Syncer::deadline`] has come.
+    /// The time of [`super::Syncer::deadline`] has come, or a setting was changed.
     Timeout,
 }
 
@@ -76,56 +76,56 @@ pub enum Input {
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum Output {
-    /// Send `message` on one connection.
+    /// Send the message on one connection.
     Send(ConnId, Message),
-    /// Send `message` on several connections; encode it once.
+    /// Send the message on several connections; encode it once.
     Broadcast(Vec<ConnId>, Message),
-    /// Send the goodbye, then close the connection. No `Disconnected` is expected, but one does no harm.
+    /// Send `Bye`, then close the connection. A following [`Input::Disconnected`] is not necessary and has no effect.
     Close(ConnId, Bye),
     /// Store the entry before any later output reaches a peer: see [`super::Host::record`].
     Record(Entry),
-    /// Run the job, here or elsewhere, and return the result as an input.
+    /// Run the job on any thread, and return the result as [`Input::Merged`].
     Merge(Box<MergeJob>),
-    /// Let the job follow the tape, here or elsewhere, once the tape has the version of its fragment. Then run it and
-    /// return the result as [`Input::Merged`].
+    /// Run the job on any thread, and return the result as [`Input::Merged`]. Before, pass it all entries of the tape
+    /// after its starting point, up to the version of its fragment.
     Remake(Box<RemakeJob>),
-    /// Forward this to the leaders of the rounds. Only for a host of [`super::Syncer::led_elsewhere`].
+    /// Forward this to the leaders of the rounds. Emitted only after [`super::Syncer::led_elsewhere`].
     LeaderRequest(LeaderRequest),
-    /// Have the peer of a connection echo this number, as a WebSocket does by itself. Return the echo as
-    /// [`Input::Probed`], after everything that arrived on the connection before it. Only for a host of
+    /// Send this number to the peer of a connection, which echoes it, as in a WebSocket ping. Return the echo as
+    /// [`Input::Probed`], after everything that arrived on the connection before it. Emitted only after
     /// [`super::Syncer::led_elsewhere`].
     Probe(ConnId, u64),
-    /// Event for logs, the dashboard and tests.
+    /// Report an event to logs, the dashboard and tests.
     Event(Event),
-    /// The run is complete: all learners have been informed and no output follows.
+    /// Handle the end of the run: all learners have been informed, and no output follows.
     Finished,
 }
 
-/// Fact about a run: an action of the syncer, with its details.
+/// Event of a run, for logs, the dashboard and tests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum Event {
-    /// A learner introduced itself.
+    /// A learner was admitted; `returning` is true if it was part of the run before.
     Joined { learner: LearnerId, name: String, device: String, returning: bool },
-    /// A learner holds the parameters and trains.
+    /// A learner holds the parameters and is ready to train.
     Live { learner: LearnerId },
-    /// A learner is gone.
+    /// A learner left.
     Left { learner: LearnerId, why: LeaveCause },
     /// A connection that never became a learner was turned away, with this close code and reason.
     TurnedAway { code: u16, reason: String },
     /// A learner's state changed.
     State { learner: LearnerId, state: LearnerState },
-    /// A round began.
+    /// A round began with `invited` learners; `step_ms` is the median step time of live learners.
     Launched { round: Round, fragment: FragmentId, invited: u32, step_ms: f64 },
-    /// A learner answered `after_ms` after the question, with an update of `tokens` countable tokens, or with no update
-    /// and 0 tokens. Without a round, the answer waits for the next one.
+    /// A learner answered `after_ms` after the request, with an update of `tokens` credited tokens, or without an
+    /// update and with 0 tokens. Without a round, the answer waits for the next round.
     Answered { round: Option<Round>, fragment: FragmentId, learner: LearnerId, tokens: u64, after_ms: u64 },
     /// A round reached its quorum of `updates` updates.
     Quorum { round: Round, fragment: FragmentId, updates: u32, after_ms: u64 },
     /// The decision about a round changed.
     Decided { round: Round, fragment: FragmentId, decision: Decision },
-    /// Fate of an update, with its round if it was part of one.
+    /// An update has its fate; `round` is the round that held it, if one did.
     Settled {
         round: Option<Round>,
         fragment: FragmentId,
@@ -134,7 +134,7 @@ pub enum Event {
         tokens: u64,
         fate: Fate,
     },
-    /// A round ended in a new version.
+    /// A round ended in a new version; `norm` is the L2 norm of the merged update.
     Merged {
         round: Round,
         fragment: FragmentId,
@@ -145,16 +145,17 @@ pub enum Event {
         collect_ms: u64,
         sync_ms: u64,
     },
-    /// Updates of a learner did harm, `harms` times so far. They are rolled back, and the learner is sent away.
+    /// A learner was convicted of harm, with `harms` convictions so far. Its updates are rolled back, and it is sent
+    /// away.
     Blamed { learner: LearnerId, harms: u32 },
-    /// The loss checks do not show that a learner trains as it claims. It counts as a newcomer, and its tokens count
-    /// for nothing. Without a `doubt`, the checks clear it.
+    /// A learner became suspected: loss checks do not show that it trains as it claims. Its updates have almost no
+    /// weight, and the schedule does not credit its tokens. Without a `doubt`, it is no longer suspected.
     Doubted { learner: LearnerId, doubt: Option<Suspicion> },
-    /// A fragment was rolled back. It has a new version, at distance `norm` from the one before.
+    /// A fragment was rolled back. `norm` is the L2 distance between the old and the new Θ.
     Remade { round: Round, fragment: FragmentId, version: Version, norm: f64, sync_ms: u64 },
     /// The owner paused or resumed the run.
     Held { held: bool },
-    /// The owner set the fraction of its time that a learner trains, in thousandths.
+    /// The owner limited the share of its time that a learner trains, in thousandths.
     Paced { learner: LearnerId, share: Share },
     /// The owner sent a learner away for `wait_ms`, or with 0 lets it return.
     Dropped { learner: LearnerId, wait_ms: u32 },
@@ -168,7 +169,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "cause")]
 pub enum LeaveCause {
-    /// The learner said goodbye.
+    /// The learner sent `Bye`.
     Polite,
     /// The connection broke.
     Lost,
@@ -176,48 +177,51 @@ pub enum LeaveCause {
     Closed {
         /// The close code.
         code: u16,
-        /// The reason that the learner was given.
+        /// The reason in the `Bye` to the learner.
         reason: String,
     },
 }
 
-/// Services that a syncer's host performs, in the order in which the syncer requests them.
+/// Services of a host, each for one [`Output`]. [`Syncer::drain`] calls them in order.
 pub trait Host {
     /// Sends `message` on each of `conns`; encodes it once.
     fn send(&mut self, conns: &[ConnId], message: Message);
 
-    /// Sends the goodbye, then closes the connection. No [`Input::Disconnected`] is expected, but one does no harm.
+    /// Sends `bye`, then closes the connection. A following [`Input::Disconnected`] is not necessary and has no effect.
     fn close(&mut self, conn: ConnId, bye: Bye);
 
-    /// Runs the job, here or elsewhere, and returns the result as [`Input::Merged`].
+    /// Runs the job on any thread, and returns the result as [`Input::Merged`].
     fn merge(&mut self, job: MergeJob);
 
-    /// Lets the job follow the tape from its starting point, once the tape has the version of its fragment, and returns
-    /// the result as [`Input::Merged`]. The default is for a host without a tape: it gives the job back, and the
-    /// fragment stays as it is. A host that sends no [`Input::Undo`] is never asked.
+    /// Runs the job on any thread, and returns the result as [`Input::Merged`]. Before, passes it all entries of the
+    /// tape after its starting point, up to the version of its fragment.
+    ///
+    /// The default is for a host without a tape: it returns the job, and the fragment stays unchanged. It is not called
+    /// unless the host sends [`Input::Undo`].
     fn remake(&mut self, job: RemakeJob) -> Option<RemakeJob> {
         Some(job)
     }
 
-    /// Forwards `said` to the leaders of the rounds. Never called if the syncer leads its own rounds, as the default
-    /// assumes.
+    /// Forwards `request` to the leaders of the rounds. It is not called if the syncer leads its own rounds, which the
+    /// default assumes.
     fn leader_request(&mut self, request: LeaderRequest) {
         let _ = request;
     }
 
-    /// Has the peer of `conn` echo this number, and returns the echo as [`Input::Probed`]. Never called if the syncer
-    /// leads its own rounds, as the default assumes.
+    /// Sends `number` to the peer of `conn`, which echoes it, and returns the echo as [`Input::Probed`]. It is not
+    /// called if the syncer leads its own rounds, which the default assumes.
     fn probe(&mut self, conn: ConnId, number: u64) {
         let _ = (conn, number);
     }
 
-    /// Stores `entry`, and sends no later output before the entry is safe. The default is for a host without a tape:
-    /// after a crash it returns to its last snapshot, and what it told learners since then no longer holds.
+    /// Stores `entry`, and holds back later output until the entry is on disk. The default is for a host without a
+    /// tape: after a crash it resumes from its last snapshot, and decisions since then are lost although learners know
+    /// of them.
     fn record(&mut self, entry: Entry) {
         let _ = entry;
     }
 
-    /// Reports an event to logs, the dashboard and tests; `syncer` is in the state after it.
+    /// Reports an event to logs, the dashboard and tests. `syncer` is in the state after the input that caused it.
     fn note(&mut self, syncer: &Syncer, event: Event);
 
     /// Handles the end of the run: all learners have been informed, and no output follows.
@@ -257,49 +261,49 @@ impl Syncer {
 /// Message from a gateway to the leaders of the rounds.
 #[derive(Debug)]
 pub enum LeaderRequest {
-    /// A learner introduces itself. Reply with [`super::Input::Introduced`] and its number, which is the same at every
-    /// gateway. If [`Hello::run`] marks it as returning, first wait until each fragment's possibly open round has ended
-    /// and [`super::Input::Followed`] has reported that.
+    /// A learner introduces itself. The leaders reply with [`super::Input::Introduced`] and its number, which is the
+    /// same at every gateway. If [`Hello::run`] is set, the learner returns, and the reply must wait: first every round
+    /// that may be open must end, and [`super::Input::Followed`] must have reported it.
     Introduce(ConnId, Box<Hello>),
     /// A learner takes part from now on, over this connection.
     Came(LearnerId, ConnId),
     /// A learner has left.
     Left(LearnerId, ConnId),
-    /// A connection closed that never became a learner.
+    /// A connection closed before it had a learner.
     Gone(ConnId),
-    /// Current paces of the learners.
+    /// The paces of the learners have changed.
     Pace(Paces),
-    /// The run has its number of merged tokens: each fragment shall have its last round.
+    /// The run has reached [`super::SyncerConfig::stop_tokens`]; each fragment must have its last round.
     Enough,
-    /// Answer of a learner in this round, over this connection.
+    /// A learner answered in this round, over this connection.
     Answer(FragmentId, LearnerId, ConnId, Round, Answer),
 }
 
-/// Paces of learners; 0 if unknown.
+/// Paces of a gateway's learners; 0 if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Paces {
     /// Median time of a step, in milliseconds.
     pub step_ms: f64,
-    /// Typical time of an answer, in milliseconds.
+    /// Moving average of answer times, in milliseconds.
     pub answer_ms: f64,
 }
 
 /// Answer of a learner.
 #[derive(Debug)]
 pub enum Answer {
-    /// Verified update, with the facts about its sender.
+    /// A verified update, with the facts about its sender.
     Update(Box<Verified>, SenderInfo),
-    /// No update.
+    /// The learner has no update.
     Nothing,
 }
 
-/// Merge that another process decided on.
+/// Merge that another process has decided.
 #[derive(Debug)]
 pub struct Followed {
     /// The merge without the bodies of its updates.
     pub merge: MergeEntry,
-    /// New state of the fragment and its coded change from the previous version. Only Θ̂ of the state is kept. `None`
-    /// if a later version is on its way.
+    /// New state of the fragment, of which the syncer keeps only Θ̂, and its coded change from the previous version.
+    /// `None` if a later version follows.
     pub led: Option<(FragmentState, Vec<u8>)>,
 }
 
@@ -310,86 +314,86 @@ pub struct Status {
     pub run: String,
     /// The layout hash, as 16 hex digits.
     pub layout: String,
-    /// Parameters of the model.
+    /// Number of parameters of the model.
     pub params: u64,
-    /// Connected learners.
+    /// Number of connected learners.
     pub connected: u32,
-    /// Connected learners that hold the parameters and take part in rounds.
+    /// Number of connected learners that hold the parameters and take part in rounds.
     pub live: u32,
-    /// Learners in the ledger.
+    /// Number of learners in the ledger.
     pub learners_total: u32,
-    /// Tokens trained on, by all learners.
+    /// Trained tokens of all learners.
     pub tokens_trained: u64,
-    /// Tokens merged; also the clock of the inner schedule.
+    /// Merged tokens of all learners.
     pub tokens_merged: u64,
     /// Ratio of merged to trained tokens, 0 to 1.
     pub participation: f64,
-    /// Rounds that led to a version.
+    /// Number of merged rounds.
     pub rounds: u64,
-    /// Rounds that were abandoned.
+    /// Number of abandoned rounds.
     pub rounds_abandoned: u64,
-    /// Rounds in flight.
+    /// Number of rounds in flight.
     pub rounds_open: u32,
-    /// Updates received.
+    /// Number of received updates.
     pub updates: u64,
-    /// Updates without a fate, in rounds that are still in flight.
+    /// Number of received updates without a fate.
     pub updates_pending: u64,
-    /// Fates of all other updates.
+    /// Number of updates by fate.
     pub fates: FateCounts,
-    /// The pass over the data, from 0.
+    /// Current epoch (pass over the data), from 0.
     pub epoch: u32,
-    /// Upper bound on windows trained twice because of a lost lease.
+    /// Upper bound on the number of windows that were trained twice because of a lost lease.
     pub regranted_windows: u64,
-    /// Measured times.
+    /// Moving averages of measured times.
     pub timing: Timing,
-    /// Current limit of the grace window, in milliseconds.
+    /// Current length of the grace window, in milliseconds.
     pub grace_ms: u64,
     /// Mean of the connected learners' last training losses, in nats per token.
     pub train_loss: Option<f32>,
     /// Each fragment with its version and its number of values.
     pub fragments: Vec<(FragmentId, Version, u64)>,
-    /// Whether the owner has paused the run: nothing is launched or leased.
+    /// Whether the owner has paused the run.
     pub paused: bool,
-    /// Whether the last collection has begun.
+    /// Whether the last rounds of the run have begun.
     pub finishing: bool,
-    /// Whether the run is over for good.
+    /// Whether the run is over.
     pub finished: bool,
 }
 
 /// Status of one learner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearnerStatus<'a> {
-    /// Its id in the run.
+    /// Id in the run.
     pub learner: LearnerId,
-    /// Short form of its key.
+    /// Fingerprint of the key.
     pub fingerprint: Fingerprint,
     /// Display name.
     pub name: &'a str,
-    /// Device that it computes on.
+    /// Device on which the learner computes.
     pub device: &'a str,
-    /// Current activity; `None` while it is not connected.
+    /// Current activity; `None` while the learner is not connected.
     pub state: Option<LearnerState>,
-    /// Whether it takes part in rounds.
+    /// Whether the learner takes part in rounds.
     pub live: bool,
-    /// Time of a step, in milliseconds; 0 if unknown.
+    /// Reported time of a step, in milliseconds; 0 if unknown.
     pub step_ms: f64,
-    /// Windows in one step, as reported by the learner; 0 until it trains.
+    /// Reported windows per step; 0 until the learner is ready.
     pub batch: u32,
-    /// Moving average of its answer time, in milliseconds; 0 if unknown.
+    /// Moving average of answer times, in milliseconds; 0 if unknown.
     pub answer_ms: f64,
-    /// Last training loss.
+    /// Last training loss, in nats per token.
     pub loss: Option<f32>,
-    /// Tokens that it trained on.
+    /// Number of trained tokens.
     pub tokens_trained: u64,
-    /// Tokens of it that were merged.
+    /// Number of merged tokens.
     pub tokens_merged: u64,
-    /// Updates received from it.
+    /// Number of received updates.
     pub updates: u64,
-    /// Number of its updates by fate.
+    /// Number of updates by fate.
     pub fates: &'a FateCounts,
-    /// Fraction of its time that the owner lets it train.
+    /// Fraction of its time that the owner allows the learner to train.
     pub share: Share,
-    /// Start of the connection, on the shell's clock; `None` while it is not connected.
+    /// Start of the connection, on the host's clock; `None` while the learner is not connected.
     pub since: Option<Millis>,
 }
 
@@ -429,13 +433,13 @@ impl Syncer {
         }
     }
 
-    /// Returns all learners in the ledger, by id.
+    /// Returns all learners in the ledger, ordered by id.
     pub fn learners(&self) -> impl Iterator<Item = LearnerStatus<'_>> {
         let accounts = self.ledger().accounts();
         accounts.map(|(learner, account)| self.learner(learner, account, self.roster.session(learner)))
     }
 
-    /// Returns all connected learners, by id.
+    /// Returns all connected learners, ordered by id.
     pub fn present(&self) -> impl Iterator<Item = LearnerStatus<'_>> {
         self.roster.sessions().filter_map(|(learner, session)| {
             Some(self.learner(learner, self.ledger().account(learner)?, Some(session)))

@@ -1,5 +1,4 @@
-//! Loss checks: the effect of single updates on the loss on their own windows and on those of others. The loss monitor
-//! detects an abnormal loss and keeps the last moment with a normal one.
+//! Loss checks, which measure the effect of single updates on the loss, and the monitor of the held-out loss.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,30 +9,31 @@ use crate::diloco::trust::UpdateScore;
 use crate::diloco::{Fragments, MergeJob, Weighted};
 use crate::wire::LearnerId;
 
-/// Largest number of updates in one loss check; each is tried on the windows of all. Our own constant.
+/// Maximum number of updates in one loss check. Each is measured on the windows of all of them. Our own constant.
 pub const EXAMINED_MAX: usize = 8;
-/// Largest number of windows of one update in a loss check. Our own constant.
+/// Maximum number of windows of one update in a loss check. Our own constant.
 pub const WINDOWS_MAX: usize = 8;
 
-/// Loss check of one merge, which tries its updates one by one.
+/// Loss check of one merge, which measures each of its updates alone.
 #[derive(Clone, Debug)]
 pub struct LossCheck {
     /// Θ̂ of each fragment at about the time of the merge, `[P]`.
     pub hats: Vec<Arc<Vec<f32>>>,
     /// The merge.
     pub job: MergeJob,
-    /// Windows that each update was trained on.
+    /// Windows on which each update was trained.
     pub fruit: Vec<TrainedWindows>,
 }
 
 impl LossCheck {
-    /// Tries each update, at the length with which it counts in the merge. Updates with unknown windows are skipped.
-    /// With fewer than three updates the result is empty, since it cannot tell which of two is right. `seed` selects
-    /// updates if there are more than [`EXAMINED_MAX`]. `loss` returns the mean loss of parameters, `[layout.len()]`,
-    /// on windows.
+    /// Measures the effect of each update on the loss, with the update scaled as in the merge.
+    ///
+    /// Updates with unknown windows are skipped. With fewer than three updates the result is empty, because a
+    /// difference between two updates does not show which of them is wrong. `seed` selects the updates if there are
+    /// more than [`EXAMINED_MAX`]. `loss` returns the mean loss of parameters, `[layout.len()]`, on windows.
     ///
     /// # Errors
-    /// Those of `loss`.
+    /// The errors of `loss`.
     pub fn look<E>(
         &self,
         fragments: &Fragments,
@@ -61,8 +61,8 @@ impl LossCheck {
         let mut gains = Vec::with_capacity(chosen.len());
         for fruit in &chosen {
             let update = updates.iter().find(|update| update.learner == fruit.learner);
-            let values = update.and_then(|update| counted(&self.job, update));
-            // A checked body can be decoded, and each update of a merge has one.
+            let values = update.and_then(|update| scaled_values(&self.job, update));
+            // Each update of a merge has a checked body, which can be decoded.
             let values = values.unwrap_or_else(|| vec![0.0; state.hat.len()]);
             let moved: Vec<f32> = state.hat.iter().zip(&values).map(|(hat, value)| hat - value).collect();
             fragments.scatter(*fragment, &moved, &mut theta);
@@ -70,13 +70,13 @@ impl LossCheck {
             gains.push(before.iter().zip(after).map(|(before, after)| before - after).collect());
         }
         let of: Vec<(LearnerId, f64)> = chosen.iter().map(|fruit| (fruit.learner, fruit.batch)).collect();
-        Ok(shown(&of, &gains))
+        Ok(score_updates(&of, &gains))
     }
 }
 
-/// Returns the values of an update of `job`, `[fragment_len]`. Each segment is scaled to the length with which it
-/// counts in the merge. Returns `None` if the body does not fit the fragment.
-fn counted(job: &MergeJob, update: &Weighted) -> Option<Vec<f32>> {
+/// Returns the values of an update of `job`, `[fragment_len]`. Each segment is scaled down to its norm bound, as in the
+/// merge. Returns `None` if the body does not fit the fragment.
+fn scaled_values(job: &MergeJob, update: &Weighted) -> Option<Vec<f32>> {
     let mut values = job.codec.decode(&job.segments, update.body.bytes()).ok()?;
     let mut rest = &mut values[..];
     for (i, (segment, square)) in job.segments.iter().zip(update.body.squares()).enumerate() {
@@ -91,11 +91,11 @@ fn counted(job: &MergeJob, update: &Weighted) -> Option<Vec<f32>> {
     Some(values)
 }
 
-/// Computes results from `gains`, `[learners, learners]`, where a row is an update and a column the windows of a
-/// learner. `learners` has the windows per step of each.
+/// Returns the score of each update. `learners` has the sender and the windows per step of each update. `gains`,
+/// `[learners, learners]`, has the decrease of the loss by the update of each row on the windows of each column.
 ///
 /// Row and column means are removed, because easy windows and long updates prove nothing about a learner.
-fn shown(learners: &[(LearnerId, f64)], gains: &[Vec<f64>]) -> Vec<UpdateScore> {
+fn score_updates(learners: &[(LearnerId, f64)], gains: &[Vec<f64>]) -> Vec<UpdateScore> {
     let count = learners.len();
     let off = |sum: f64, own: f64, of: usize| (sum - own) / of as f64;
     let rows: Vec<f64> = gains.iter().map(|row| row.iter().sum()).collect();
@@ -106,7 +106,7 @@ fn shown(learners: &[(LearnerId, f64)], gains: &[Vec<f64>]) -> Vec<UpdateScore> 
             let own = gains[i][i];
             let others = off(rows[i], own, count - 1);
             let there = off(columns[i], own, count - 1);
-            // Pairs of two other learners.
+            // Gains of other updates on the windows of other learners again.
             let rest = all - diagonal - (rows[i] - own) - (columns[i] - own);
             let rest = rest / ((count - 1) * (count - 2)) as f64;
             let (learner, batch) = learners[i];
@@ -115,31 +115,34 @@ fn shown(learners: &[(LearnerId, f64)], gains: &[Vec<f64>]) -> Vec<UpdateScore> 
         .collect()
 }
 
-/// Normal losses that are remembered. Our own constant.
+/// Number of normal losses that are remembered. Our own constant.
 const LOSSES_KEPT: usize = 8;
-/// Largest normal rise above the lowest remembered loss, as a fraction of it or as a multiple of the largest remembered
-/// rise, whichever is more. Our own constants.
+/// Rise above the lowest remembered loss that is always normal, as a fraction of that loss. Our own constant.
 const RISE_RATIO_MAX: f64 = 0.02;
+/// Rise above the lowest remembered loss that is normal, as a multiple of the largest rise between two remembered
+/// losses. Our own constant.
 const RISES_MAX: f64 = 3.0;
-/// Cap on a normal rise, as a fraction of the lowest remembered loss. Without it, each rise that passes would make room
-/// for a larger one. Our own constant.
+/// Upper bound on a normal rise, as a fraction of the lowest remembered loss. [`RISES_MAX`] scales with the largest
+/// remembered rise, so without this bound the threshold could grow again and again. Our own constant.
 const RISE_RATIO_CAP: f64 = 0.1;
-/// Replaces [`RISE_RATIO_MAX`] while fewer than [`LOSSES_KEPT`] losses are known, since a young run may overshoot. Our
-/// own constant.
+/// Replacement for [`RISE_RATIO_MAX`] while fewer than [`LOSSES_KEPT`] losses are known, since a young run may
+/// overshoot. Our own constant.
 const YOUNG_RISE_RATIO_MAX: f64 = 0.1;
-/// Largest rise above the kept loss at which a newer moment replaces the kept one. Our own constant.
+/// Rise above the loss of the kept moment up to which a newer moment replaces it, as a fraction of that loss. Our own
+/// constant.
 const AS_GOOD_RATIO: f64 = 0.005;
 
-/// Monitor of a measured loss that keeps the last good moment, an `M`.
+/// Monitor of the held-out loss that detects an abnormal rise and keeps the moment to return to, an `M`.
 ///
-/// A slowly rising loss does not replace the moment. The kept moment has about the best of the last few losses, and so
-/// precedes any harm that was done a little at a time.
+/// The kept moment has about the best of the last few losses. A slowly rising loss does not replace it, so that it
+/// precedes harm done in small steps.
 #[derive(Clone, Debug)]
 pub struct LossMonitor<M> {
-    /// Oldest first.
+    /// Remembered normal losses, oldest first, in nats per token.
     losses: VecDeque<f64>,
+    /// The kept moment with its loss.
     held: Option<(f64, M)>,
-    /// Measurements since the kept moment.
+    /// Number of normal losses since the kept moment. Without one, the number of abnormal losses so far.
     age: usize,
 }
 
@@ -150,7 +153,7 @@ impl<M> Default for LossMonitor<M> {
 }
 
 impl<M> LossMonitor<M> {
-    /// Creates a monitor that knows earlier losses, oldest first, and no moment yet.
+    /// Creates a monitor that remembers earlier `losses`, oldest first, and keeps no moment yet.
     #[must_use]
     pub fn after(losses: impl IntoIterator<Item = f64>) -> Self {
         let mut kept: VecDeque<f64> = losses.into_iter().filter(|loss| loss.is_finite()).collect();
@@ -158,12 +161,12 @@ impl<M> LossMonitor<M> {
         Self { losses: kept, ..Self::default() }
     }
 
-    /// Takes the loss at `moment`, in nats per token. If the loss is abnormal, it is not remembered, and the last good
-    /// moment is returned with its loss.
+    /// Observes the loss at `moment`, in nats per token. Returns the kept moment with its loss if the loss is abnormal.
+    /// Abnormal losses are not remembered.
     pub fn look(&mut self, loss: f64, moment: M) -> Option<(f64, &M)> {
-        if !self.is_usual(loss) {
+        if !self.is_normal(loss) {
             if self.held.is_none() {
-                self.wait_for_another(loss, moment);
+                self.await_normal_loss(loss, moment);
                 return None;
             }
             return self.held.as_ref().map(|(good, held)| (*good, held));
@@ -180,7 +183,7 @@ impl<M> LossMonitor<M> {
         None
     }
 
-    /// Starts again at `moment`, whatever its loss, and forgets earlier losses.
+    /// Resets the monitor: forgets all losses, and keeps `moment` unless its loss is not finite.
     pub fn begin_anew(&mut self, loss: f64, moment: M) {
         self.losses.clear();
         self.held = None;
@@ -196,8 +199,8 @@ impl<M> LossMonitor<M> {
         self.held.as_ref().map(|(_, moment)| moment)
     }
 
-    /// Waits for a normal loss if no moment is kept. After a while, accepts the current loss.
-    fn wait_for_another(&mut self, loss: f64, moment: M) {
+    /// Handles an abnormal loss without a kept moment. After [`LOSSES_KEPT`] such losses, the next one is accepted.
+    fn await_normal_loss(&mut self, loss: f64, moment: M) {
         self.age += 1;
         if self.age > LOSSES_KEPT {
             self.begin_anew(loss, moment);
@@ -208,7 +211,7 @@ impl<M> LossMonitor<M> {
         (self.held, self.age) = (Some((loss, moment)), 0);
     }
 
-    fn is_usual(&self, loss: f64) -> bool {
+    fn is_normal(&self, loss: f64) -> bool {
         let Some(low) = self.losses.iter().copied().reduce(f64::min) else { return loss.is_finite() };
         let rises = self.losses.iter().zip(self.losses.iter().skip(1)).map(|(before, after)| after - before);
         let rise = rises.fold(0.0, f64::max);
@@ -225,18 +228,18 @@ mod tests {
     use crate::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, Round, Version};
 
     #[test]
-    fn what_is_easy_or_long_is_nobodys_credit() {
+    fn scores_ignore_easy_windows_and_long_updates() {
         let learners = [1, 2, 3, 4].map(|id| (LearnerId(id), 4.0));
         let (long, easy, own) = ([0.1, 0.2, 0.0, 0.4], [0.05, 0.0, 0.3, 0.1], [0.02, 0.03, 0.0, -0.01]);
         let gain = |i: usize, j: usize| long[i] + easy[j] + if i == j { own[i] } else { 0.0 };
         let gains: Vec<Vec<f64>> = (0..4).map(|i| (0..4).map(|j| gain(i, j)).collect()).collect();
-        for (shown, own) in shown(&learners, &gains).iter().zip(own) {
-            assert!((shown.own - 2.0 * own).abs() < 1e-12, "{shown:?} {own}");
+        for (score, own) in score_updates(&learners, &gains).iter().zip(own) {
+            assert!((score.own - 2.0 * own).abs() < 1e-12, "{score:?} {own}");
         }
     }
 
-    /// A job with two segments of two values. On the first, one step counts up to a length of 2; the second is
-    /// unbounded.
+    /// Creates a job with one update and two segments of two values. The norm bound of one step is 2 on the first
+    /// segment; the second has none.
     fn job(steps: u32, values: &[f32]) -> MergeJob {
         let apply = ApplyPolicy::Overwrite;
         let exchange = ExchangeSpec { fragments: 1, sync_every: 1, block: 16, code: Code::F32, apply };
@@ -260,13 +263,13 @@ mod tests {
         }
     }
 
-    /// Goal: an update is tried at the length with which it counts in a merge. Otherwise the noise of an overlong
-    /// update would hide its gain.
+    /// Goal: an update is measured at the same scale as in the merge. Otherwise the noise of an overlong update would
+    /// hide its gain.
     #[test]
-    fn an_update_is_tried_as_long_as_it_counts() {
+    fn updates_are_scaled_as_in_the_merge() {
         let tried = |steps, values: &[f32]| {
             let job = job(steps, values);
-            let tried = counted(&job, &job.updates[0]).unwrap();
+            let tried = scaled_values(&job, &job.updates[0]).unwrap();
             let alone: Vec<f32> = job.run().unwrap().state.theta.iter().map(|theta| 0.0 - theta).collect();
             assert_eq!(tried, alone, "a merge of it alone");
             tried
@@ -277,53 +280,53 @@ mod tests {
     }
 
     fn after(losses: &[f64]) -> LossMonitor<usize> {
-        let mut lookout = LossMonitor::default();
+        let mut monitor = LossMonitor::default();
         for (at, &loss) in losses.iter().enumerate() {
-            assert_eq!(lookout.look(loss, at), None, "{loss} is usual");
+            assert_eq!(monitor.look(loss, at), None, "{loss} is usual");
         }
-        lookout
+        monitor
     }
 
     #[test]
-    fn a_rise_is_seen_with_the_moment_before_it() {
-        let mut lookout = after(&[5.5, 4.0, 3.6, 3.3, 3.1, 3.0, 2.9, 2.8]);
-        assert_eq!(lookout.look(2.9, 8), Some((2.8, &7)));
-        assert_eq!(lookout.look(f64::NAN, 9), Some((2.8, &7)));
-        assert_eq!(lookout.look(2.81, 10), None, "and what does not count is forgotten");
+    fn abnormal_loss_returns_the_moment_before_it() {
+        let mut monitor = after(&[5.5, 4.0, 3.6, 3.3, 3.1, 3.0, 2.9, 2.8]);
+        assert_eq!(monitor.look(2.9, 8), Some((2.8, &7)));
+        assert_eq!(monitor.look(f64::NAN, 9), Some((2.8, &7)));
+        assert_eq!(monitor.look(2.81, 10), None, "and what does not count is forgotten");
     }
 
     #[test]
-    fn a_run_that_begins_may_overshoot() {
-        let mut lookout = after(&[5.5, 4.0, 3.0, 3.2]);
-        assert_eq!(lookout.look(4.0, 4), Some((3.0, &2)));
+    fn young_run_may_overshoot() {
+        let mut monitor = after(&[5.5, 4.0, 3.0, 3.2]);
+        assert_eq!(monitor.look(4.0, 4), Some((3.0, &2)));
     }
 
     #[test]
-    fn a_loss_that_goes_up_and_down_may_do_so() {
-        let mut lookout = after(&[2.0, 2.0, 2.0, 2.0, 2.03, 2.0, 2.02, 2.01]);
-        assert_eq!(lookout.look(2.08, 5), None, "three times the rise that there was");
-        assert!(lookout.look(2.3, 6).is_some());
+    fn fluctuating_loss_raises_the_threshold() {
+        let mut monitor = after(&[2.0, 2.0, 2.0, 2.0, 2.03, 2.0, 2.02, 2.01]);
+        assert_eq!(monitor.look(2.08, 5), None, "three times the rise that there was");
+        assert!(monitor.look(2.3, 6).is_some());
     }
 
-    /// Goal: a loss that rises step by step, each time as far as the previous rises permit, does not raise its limit
-    /// without end.
+    /// Goal: a loss that rises again and again, each time up to the threshold, does not raise the threshold without
+    /// end.
     #[test]
-    fn rises_that_were_let_through_make_no_room_without_end() {
-        let mut lookout = after(&[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.04, 2.12]);
+    fn threshold_has_an_upper_bound() {
+        let mut monitor = after(&[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.04, 2.12]);
         // Three times the rise from 2.04 to 2.12.
-        assert_eq!(lookout.look(2.23, 9), Some((2.0, &6)));
-        assert_eq!(lookout.look(2.19, 10), None, "a tenth is the most that there is");
+        assert_eq!(monitor.look(2.23, 9), Some((2.0, &6)));
+        assert_eq!(monitor.look(2.19, 10), None, "a tenth is the most that there is");
     }
 
     #[test]
-    fn what_creeps_up_leaves_the_moment_where_it_was_best() {
-        let mut lookout = after(&[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.015, 2.03]);
-        assert_eq!(lookout.held(), Some(&5));
-        assert_eq!(lookout.look(2.09, 8), Some((2.0, &5)));
+    fn slowly_rising_loss_does_not_replace_the_kept_moment() {
+        let mut monitor = after(&[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.015, 2.03]);
+        assert_eq!(monitor.held(), Some(&5));
+        assert_eq!(monitor.look(2.09, 8), Some((2.0, &5)));
     }
 
     #[test]
-    fn no_moment_is_held_for_ever() {
+    fn kept_moment_is_replaced_after_a_while() {
         let mut losses = vec![2.0];
         losses.resize(LOSSES_KEPT, 2.03);
         assert_eq!(after(&losses).held(), Some(&0));
@@ -332,23 +335,23 @@ mod tests {
     }
 
     #[test]
-    fn the_first_loss_is_what_there_is() {
-        let mut lookout = LossMonitor::default();
-        assert_eq!(lookout.look(f64::INFINITY, 0), None);
-        assert_eq!(lookout.held(), None, "a moment without a loss is none");
-        assert_eq!(lookout.look(7.0, 1), None);
-        lookout.begin_anew(9.0, 2);
-        assert_eq!(lookout.look(99.0, 4), Some((9.0, &2)));
-        let mut lookout = LossMonitor::after([3.0, 2.0]);
+    fn monitor_without_a_moment_waits_for_a_normal_loss() {
+        let mut monitor = LossMonitor::default();
+        assert_eq!(monitor.look(f64::INFINITY, 0), None);
+        assert_eq!(monitor.held(), None, "a moment without a loss is none");
+        assert_eq!(monitor.look(7.0, 1), None);
+        monitor.begin_anew(9.0, 2);
+        assert_eq!(monitor.look(99.0, 4), Some((9.0, &2)));
+        let mut monitor = LossMonitor::after([3.0, 2.0]);
         for at in 0..LOSSES_KEPT {
-            assert_eq!(lookout.look(5.0, at), None, "there is nothing to go back to");
-            assert_eq!(lookout.held(), None, "it is worse than before the start");
+            assert_eq!(monitor.look(5.0, at), None, "there is nothing to go back to");
+            assert_eq!(monitor.held(), None, "it is worse than before the start");
         }
-        assert_eq!(lookout.look(5.0, 9), None);
-        assert_eq!(lookout.held(), Some(&9), "it does not become as it was");
-        let mut lookout = LossMonitor::default();
-        lookout.begin_anew(9.0, 2);
-        assert_eq!(lookout.held(), Some(&2));
-        assert_eq!(lookout.look(9.1, 3), None);
+        assert_eq!(monitor.look(5.0, 9), None);
+        assert_eq!(monitor.held(), Some(&9), "it does not become as it was");
+        let mut monitor = LossMonitor::default();
+        monitor.begin_anew(9.0, 2);
+        assert_eq!(monitor.held(), Some(&2));
+        assert_eq!(monitor.look(9.1, 3), None);
     }
 }

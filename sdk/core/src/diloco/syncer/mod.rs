@@ -1,22 +1,22 @@
-//! The syncer: the one authority of a run, as a state machine.
+//! Syncer: the authority of a run, as a state machine.
 //!
-//! There are three kinds of methods. [`Syncer::handle`] takes an input. [`Syncer::poll`] returns the next output; call
-//! it until `None` after every `handle`, or let [`Syncer::drive`] do both for a [`Host`]. [`Syncer::deadline`] returns
-//! the time to handle [`Input::Timeout`] if nothing else happens first. Time is an argument and never goes back.
+//! [`Syncer::handle`] takes an input. [`Syncer::poll`] returns the next output; call it until it returns `None` after
+//! each `handle`, or let [`Syncer::drive`] do both for a [`Host`]. [`Syncer::deadline`] returns the time to handle
+//! [`Input::Timeout`] if no other input comes first. Time is an argument and never goes back.
 //!
-//! Six machines do the work. Each is independent and tested by itself:
+//! The syncer composes six state machines. Each is independent and tested alone:
 //!
 //! | machine | owns |
 //! |---|---|
 //! | `Rounds`, one for each fragment | Θ, Θ̂, momentum, version, the round under way, norm statistics |
 //! | `Roster` | connected learners, their paces, and the owner's restrictions on single learners |
-//! | `Books` | leases, ledger, the stock of text of each learner |
-//! | `Schedule` | the next round: its time, its fragment and its invited learners |
-//! | `Downlink` | the versions that each learner holds, and the data on its way to it |
-//! | `Trust` | the trust in each learner, and the limits that follow from it |
+//! | `Books` | leases, ledger, and the number of windows leased ahead to each learner |
+//! | `Schedule` | time, fragment and invited learners of the next round |
+//! | `Downlink` | the versions that each learner holds, and the data in flight to it |
+//! | `Trust` | the trust in each learner, and the resulting limits |
 //!
-//! They exchange values (`Launch`, `SenderInfo`, `UpdateOutcome`). [`Syncer`] only routes: it asks one machine, informs
-//! another, and reports the result.
+//! They exchange values (`Launch`, `SenderInfo`, `UpdateOutcome`). [`Syncer`] only passes values between them and emits
+//! the results.
 
 mod io;
 mod loss_check;
@@ -64,7 +64,7 @@ pub struct Syncer {
     config: SyncerConfig,
     fragments: Arc<Fragments>,
     verifier: Verifier,
-    /// By fragment, `[P]`.
+    /// Rounds of each fragment, `[P]`.
     rounds: Vec<Rounds>,
     roster: Roster,
     books: Books,
@@ -72,9 +72,9 @@ pub struct Syncer {
     downlink: Downlink,
     trust: Trust,
     rollback: PendingRollback,
-    /// Set if other processes lead its rounds.
+    /// State of remote rounds; `None` if this process leads the rounds.
     led: Option<RemoteRounds>,
-    /// Next time at which [`Self::ask_ahead`] has a question to send.
+    /// Next time at which [`Self::ask_ahead`] has a request to send.
     ask_ahead_at: Option<Millis>,
     out: VecDeque<Output>,
 }
@@ -83,8 +83,8 @@ impl Syncer {
     /// Starts a new run with the parameters `theta`, `[layout.len()]`.
     ///
     /// # Errors
-    /// [`SyncerError::NoFragments`], [`SyncerError::NoSteps`], [`SyncerError::Codec`] and [`SyncerError::Lease`] for an
-    /// invalid `spec`; [`SyncerError::Parameters`] if `theta` does not fit the layout.
+    /// [`SyncerError::NoFragments`], [`SyncerError::NoSteps`], [`SyncerError::Codec`] or [`SyncerError::Lease`] for an
+    /// invalid `spec`; [`SyncerError::Parameters`] if the length of `theta` is not that of the layout.
     pub fn new(
         run: RunId,
         spec: RunSpec,
@@ -137,7 +137,7 @@ impl Syncer {
         match input {
             Input::Message(conn, message) => self.on_message(now, conn, message),
             Input::Update(conn, update) => self.on_verified(now, conn, *update),
-            Input::Heard(conn) => self.roster.hear(now, conn),
+            Input::Heard(conn) => self.roster.note_activity(now, conn),
             Input::Disconnected(conn) => self.on_disconnected(conn),
             Input::Merged(merged) => self.on_merged(now, *merged),
             Input::Undo(undo) => self.on_undo(now, *undo),
@@ -165,8 +165,9 @@ impl Syncer {
     }
 
     /// Changes the quorum policy and the merge rule, also for rounds under way; handle [`Input::Timeout`] next.
-    /// Recorded merges stay valid, because each is recorded with its rule and its parts. A process that resumes the run
-    /// from its record sets both again.
+    ///
+    /// Recorded merges stay valid, because each is recorded with its rule and its parts. The record of the run has
+    /// neither setting, so a process that resumes the run must set both again.
     pub fn retune(&mut self, quorum: QuorumPolicy, merge: MergeRule) {
         (self.config.quorum, self.config.merge) = (quorum, merge);
         for rounds in &mut self.rounds {
@@ -175,29 +176,28 @@ impl Syncer {
         self.schedule.retune(quorum.rounds_in_flight);
     }
 
-    /// Changes the number of learners, the number invited to one round, and the merged tokens at which the run finishes
-    /// (0 for never); handle [`Input::Timeout`] next. Connected learners stay, and no recorded entry depends on these
-    /// limits.
+    /// Changes three settings of [`SyncerConfig`]; handle [`Input::Timeout`] next. Connected learners stay, and no
+    /// recorded entry depends on these settings.
     pub fn limit(&mut self, learners_max: u32, cohort_max: u32, stop_tokens: u64) {
         self.config = SyncerConfig { learners_max, cohort_max, stop_tokens, ..self.config };
         self.schedule.limit(cohort_max);
     }
 
-    /// Returns the next output; call until `None` after every [`Self::handle`].
+    /// Returns the next output; call until it returns `None` after each [`Self::handle`].
     pub fn poll(&mut self) -> Option<Output> {
         // Decisions come before their consequences.
         self.books.next_entry().map(Output::Record).or_else(|| self.out.pop_front())
     }
 
-    /// Returns the time to handle [`Input::Timeout`] if nothing else happens first; always after `now`.
+    /// Returns the time to handle [`Input::Timeout`] if no other input comes first; always after `now`.
     #[must_use]
     pub fn deadline(&self, now: Millis) -> Option<Millis> {
         let ends = |rounds: &Rounds| rounds.ends_at(now, self.schedule.timing());
         let rounds = self.rounds.iter().filter_map(ends);
         let may_end = !self.is_led() && self.schedule.may_end(self.rounds.iter().all(Rounds::is_idle));
         let end = may_end.then_some(now);
-        let people = self.roster.deadline();
-        let others = [people, self.books.deadline(), self.launch_at(), self.ask_ahead_at, end];
+        let sessions = self.roster.deadline();
+        let others = [sessions, self.books.deadline(), self.launch_at(), self.ask_ahead_at, end];
         rounds.chain(others.into_iter().flatten()).min().map(|at| at.max(now.after(1)))
     }
 
@@ -225,7 +225,7 @@ impl Syncer {
         &self.fragments
     }
 
-    /// Returns the verifier of updates, which works on any thread: see [`Input::Update`].
+    /// Returns the verifier of updates, which any thread can use: see [`Input::Update`].
     #[must_use]
     pub fn verifier(&self) -> &Verifier {
         &self.verifier
@@ -243,20 +243,20 @@ impl Syncer {
         self.books.leases()
     }
 
-    /// Returns the measured times.
+    /// Returns the moving averages of measured times.
     #[must_use]
     pub fn timing(&self) -> &Timing {
         self.schedule.timing()
     }
 
-    /// Returns the number of rounds that led to a version.
+    /// Returns the number of merged rounds.
     #[must_use]
     pub fn rounds_merged(&self) -> u64 {
         self.schedule.turn().rounds_merged
     }
 
-    /// Returns Θ̂ of a fragment and its version; `None` if the fragment does not exist or is being merged (ask again
-    /// after the next [`Input::Merged`]).
+    /// Returns Θ̂ of a fragment and its version; `None` if the fragment does not exist, or until the next
+    /// [`Input::Merged`] if it is being merged.
     #[must_use]
     pub fn hat(&self, fragment: FragmentId) -> Option<(Version, Arc<Vec<f32>>)> {
         self.rounds.get(usize::from(fragment.0))?.hat()
@@ -285,7 +285,7 @@ impl Syncer {
         self.roster.conn(learner)
     }
 
-    /// Returns the state of each fragment that is not being merged, in order.
+    /// Returns the states of all fragments that are not being merged, in order.
     pub fn states(&self) -> impl Iterator<Item = &FragmentState> {
         self.rounds.iter().filter_map(Rounds::state)
     }
@@ -295,31 +295,31 @@ impl Syncer {
         self.rounds.iter().map(Rounds::state)
     }
 
-    /// Returns the update of `learner` on `fragment` that has no fate yet, if there is one.
+    /// Returns the serial number of the update of `learner` on `fragment` that has no fate yet, if there is one.
     #[must_use]
     pub fn unsettled(&self, learner: LearnerId, fragment: FragmentId) -> Option<Serial> {
         self.rounds.get(usize::from(fragment.0))?.unsettled(learner)
     }
 
-    /// Returns true if the link of `learner` is too slow for every change, so that it fetches whole fragments.
+    /// Returns true if the link of `learner` is too slow for every change, so that the learner fetches whole fragments.
     #[must_use]
     pub fn is_thin(&self, now: Millis, learner: LearnerId) -> bool {
         self.roster.conn(learner).is_some_and(|conn| self.downlink.is_thin(now, conn))
     }
 
-    /// Returns true if the run is over for good: every connection is closed, and new ones are turned away.
+    /// Returns true if the run is over: every connection is closed, and new ones are turned away.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.schedule.is_over()
     }
 
-    /// Returns true if the ledger knows `learner`. Orders for other learners have no effect.
+    /// Returns true if the ledger has an account of `learner`. Orders for other learners have no effect.
     #[must_use]
     pub fn knows(&self, learner: LearnerId) -> bool {
         self.ledger().account(learner).is_some()
     }
 
-    /// Returns the fraction of its time that the owner lets `learner` train.
+    /// Returns the fraction of its time that the owner allows `learner` to train.
     #[must_use]
     pub fn share(&self, learner: LearnerId) -> Share {
         self.roster.share(learner)
@@ -331,7 +331,7 @@ impl Syncer {
         self.roster.returns(now, learner)
     }
 
-    /// Does all work that the time or the last input has made due.
+    /// Does all work that is due after the last input at `now`.
     fn advance(&mut self, now: Millis) {
         self.expire(now);
         self.close_rounds(now);
@@ -341,7 +341,7 @@ impl Syncer {
         self.remake_due(now);
         self.launch_due(now);
         self.ask_ahead(now);
-        self.say_goodbye();
+        self.end_run();
     }
 
     fn finish(&mut self) {
@@ -364,24 +364,24 @@ fn plan(spec: &RunSpec, layout: &Layout) -> Result<Arc<Fragments>, SyncerError> 
     Ok(Arc::new(Fragments::plan(layout, count)))
 }
 
-/// Turns over all fragments whose changes fit into the history, at half a byte per parameter. If
-/// [`DownlinkPolicy::history_bytes_min`] is larger than these changes, it applies instead. Our own constant.
+/// Number of changes of each fragment for which the history of changes has space. If
+/// [`DownlinkPolicy::history_bytes_min`] is larger, it applies instead. Our own constant.
 const HISTORY_TURNS: u64 = 2;
 
-/// Maximum number of remembered identities without a merged update, per seat. Throwaway identities therefore fill
+/// Maximum number of identities without a merged update in the ledger, per seat, so that throwaway identities fill
 /// neither the ledger nor the disk. Our own constant.
 const STRANGERS_PER_SEAT: u32 = 2;
 
-/// Settings of the syncer alone; [`crate::wire::RunSpec`] has those that learners must agree on.
+/// Settings that only the syncer needs; [`crate::wire::RunSpec`] has those on which learners must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncerConfig {
     /// Rule for the end of a round.
     pub quorum: QuorumPolicy,
-    /// The outer optimiser.
+    /// Outer optimiser.
     pub outer: OuterSpec,
-    /// Fraction of the inner schedule's `total_tokens` over which the outer momentum rises linearly from 0, 0 to 1; 0
-    /// starts with full momentum. Our own constant, see `tests/evidence/DECISIONS.md`.
+    /// Length of the outer momentum's linear warm-up from 0, as a fraction of the inner schedule's `total_tokens`, 0 to
+    /// 1; 0 starts with full momentum. The default is our own, see `tests/evidence/DECISIONS.md`.
     pub momentum_warmup_ratio: f64,
     /// Rule that averages updates.
     pub merge: MergeRule,
@@ -389,30 +389,31 @@ pub struct SyncerConfig {
     pub influence: Influence,
     /// Limits on data in flight to a learner.
     pub downlink: DownlinkPolicy,
-    /// Live learners needed for the first round of a run.
+    /// Number of live learners that the first round of a run needs.
     pub learners_start: u32,
-    /// Largest number of connected learners.
+    /// Maximum number of connected learners.
     pub learners_max: u32,
-    /// Largest number of identities in the ledger.
+    /// Maximum number of identities in the ledger.
     pub identities_max: u32,
-    /// Largest number of learners invited to one round. Larger runs invite a rotating sample, which raises the loss a
-    /// little (STALENESS.md in `tests/evidence`).
+    /// Maximum number of learners invited to one round. Rounds of larger runs invite a rotating sample, which raises
+    /// the loss slightly (`tests/evidence/STALENESS.md`).
     pub cohort_max: u32,
-    /// Longest silence of a connected learner, in milliseconds…
+    /// Time after which a silent connection is closed, in milliseconds.
     pub silent_ms_max: u64,
-    /// …and of one that reported a hidden tab or a pause.
+    /// The same time for a learner that reported a hidden tab or a pause, in milliseconds.
     pub hidden_ms_max: u64,
-    /// Training time that one lease is meant to cover, in milliseconds.
+    /// Training time that one lease covers, in milliseconds, as far as the learner's pace is known.
     pub lease_ms: u64,
-    /// Time without progress after which a lease goes to others, in milliseconds, unless it is queued at a connected
-    /// learner.
+    /// Time without progress after which a lease expires, in milliseconds. A lease that is queued at a connected
+    /// learner does not expire.
     pub lease_idle_ms_max: u64,
-    /// Largest norm of an update on a segment, in medians of the norm statistics; the excess does not count. Norms are
-    /// divided by the learning rate and the root of the steps. 0 for no bound.
+    /// Upper bound on the norm of an update on a segment, as a multiple of the median in the norm statistics; longer
+    /// updates are scaled down to it. Norms are compared after division by the learning rate and the square root of the
+    /// steps. 0 for no bound.
     pub norm_ratio_max: f64,
-    /// Refusals in a row after which a learner is sent away.
+    /// Number of consecutive refusals after which a learner is sent away.
     pub refusals_max: u32,
-    /// Merged tokens at which the run finishes by itself; 0 for never.
+    /// Tokens credited by the schedule at which the run finishes by itself; 0 for never.
     pub stop_tokens: u64,
 }
 
@@ -441,7 +442,7 @@ impl Default for SyncerConfig {
 }
 
 impl SyncerConfig {
-    /// Returns the terms for the rounds of `fragment`.
+    /// Returns the settings for the rounds of `fragment`.
     pub(crate) fn round_terms(
         &self,
         spec: &RunSpec,
@@ -466,7 +467,7 @@ impl SyncerConfig {
         }
     }
 
-    /// Returns the terms for the downlink, by the sizes of messages.
+    /// Returns the settings for the downlink, which depend on the sizes of changes.
     fn downlink_terms(&self, fragments: &Fragments, codec: Codec) -> DownlinkTerms {
         let segments = |p| fragments.segments(p).unwrap_or_default();
         let turn_bytes: u64 = fragments.ids().map(|p| codec.body_bytes(segments(p)) as u64).sum();
@@ -478,12 +479,12 @@ impl SyncerConfig {
         }
     }
 
-    /// Returns the time limits of connections.
+    /// Returns the time limits on silent connections.
     fn patience(&self) -> Patience {
         Patience { silent_ms_max: self.silent_ms_max, hidden_ms_max: self.hidden_ms_max }
     }
 
-    /// Returns the terms for leases and ledger.
+    /// Returns the settings for leases and ledger.
     fn book_terms(&self, spec: &RunSpec) -> BookTerms {
         BookTerms {
             context: spec.model.context,
@@ -494,7 +495,7 @@ impl SyncerConfig {
         }
     }
 
-    /// Returns the terms for scheduling rounds on `fragments` fragments.
+    /// Returns the settings for the schedule of a run with `fragments` fragments.
     fn schedule_terms(&self, spec: &RunSpec, fragments: u16) -> ScheduleTerms {
         ScheduleTerms {
             fragments,
@@ -515,36 +516,36 @@ pub enum SyncerError {
     /// H is 0.
     #[error("sync_every is 0: a fragment needs at least 1 step between two rounds")]
     NoSteps,
-    /// The exchange code cannot be used.
+    /// The settings of the code for updates and changes are invalid.
     #[error(transparent)]
     Codec(#[from] QuantError),
     /// The data cannot be leased.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// The parameters do not fit the layout.
+    /// The number of initial parameters is not that of the layout.
     #[error("{actual} initial parameters for a layout of {expected}")]
     Parameters {
-        /// Values in the layout.
+        /// Number of values in the layout.
         expected: usize,
-        /// Values given.
+        /// Number of initial parameters.
         actual: usize,
     },
-    /// A restored fragment does not fit the layout.
+    /// The length of a restored fragment is not that in the layout.
     #[error("the snapshot's fragment {fragment} has {actual} values, the layout has {expected}")]
     Fragment {
         /// The fragment.
         fragment: FragmentId,
-        /// Values in the layout.
+        /// Number of values in the layout.
         expected: usize,
-        /// Values in the snapshot.
+        /// Number of values in the snapshot.
         actual: usize,
     },
-    /// The snapshot has another number of fragments.
+    /// The number of restored fragments is not that of the run.
     #[error("the snapshot has {actual} fragments, the run has {expected}")]
     FragmentCount {
-        /// Fragments of the run.
+        /// Number of fragments of the run.
         expected: usize,
-        /// Fragments in the snapshot.
+        /// Number of fragments in the snapshot.
         actual: usize,
     },
 }

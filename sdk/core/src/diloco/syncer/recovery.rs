@@ -1,7 +1,6 @@
-//! Recovery: replays the tape after a snapshot to its end. It books each entry again and recomputes each merge to the
-//! bit.
+//! Recovery of a run: replays the tape from a snapshot to its end, and recomputes each merge bit for bit.
 //!
-//! A snapshot is the state of a syncer without its tensors and connections.
+//! A snapshot consists of a [`SyncerRecord`] and the [`FragmentState`]s.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::diloco::{
 use crate::wire::{FragmentId, LearnerId, LeaseId, RunId, RunSpec, Version};
 use serde::{Deserialize, Serialize};
 
-/// Replay of a run along its tape.
+/// Replay of a run's tape.
 #[derive(Clone, Debug)]
 pub struct Recovery {
     record: SyncerRecord,
@@ -27,10 +26,10 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Starts at `record`. Each of `states` is of the same time or newer.
+    /// Starts a replay at `record`. Each of `states` is as old as the record or newer.
     ///
     /// # Errors
-    /// Those of [`Syncer::restore`].
+    /// The errors of [`Syncer::restore`].
     pub fn new(
         record: SyncerRecord,
         layout: &Layout,
@@ -41,13 +40,14 @@ impl Recovery {
         Ok(Self { record, fragments, codec, states })
     }
 
-    /// Replays one entry. `body` returns the next data recorded with it, of the given number of bytes, or an error: the
-    /// updates of a merge, in order, or the result of a rollback. A merge is recomputed and returned, unless the
-    /// fragment is already past it.
+    /// Replays one entry. A merge or rollback is recomputed and returned, unless the state of its fragment includes it.
+    ///
+    /// `body` is called with a number of bytes and returns the next body of the entry: the updates of a merge, in
+    /// order, or the result of a rollback.
     ///
     /// # Errors
-    /// Each variant of [`RecoveryError`]; the parameters are then as before the entry, except that a merge that
-    /// diverged is applied.
+    /// Each variant of [`RecoveryError`]. The parameters are then unchanged, except after a merge that diverged, which
+    /// is applied.
     pub fn follow(
         &mut self,
         entry: &Entry,
@@ -164,7 +164,7 @@ impl Recovery {
         Ok(Some(outcome))
     }
 
-    /// Returns the segments and the state of `fragment`, if it is older than `version`.
+    /// Returns the segments and the state of `fragment`; `None` if the state includes `version`.
     fn behind(
         &mut self,
         fragment: FragmentId,
@@ -177,7 +177,7 @@ impl Recovery {
     }
 }
 
-/// Checks that recomputed values equal the recorded ones, given as (name, recomputed, recorded).
+/// Checks that recomputed values equal the recorded ones. `found` has the name, the recomputed and the recorded value.
 fn same(
     fragment: FragmentId,
     version: Version,
@@ -192,11 +192,11 @@ fn same(
 }
 
 impl Syncer {
-    /// Resumes at the end of the tape, in a process that started at Unix time `started_s`, in seconds. No decision that
-    /// a learner knows of is lost, so no learner may count more than was leased to it.
+    /// Resumes a run at the end of its tape, in a process that started at Unix time `started_s`, in seconds. The tape
+    /// has all leases, so no learner is credited beyond them, unlike after [`Self::restore`].
     ///
     /// # Errors
-    /// Those of [`Self::restore`].
+    /// The errors of [`Self::restore`].
     pub fn go_on(
         recovered: Recovery,
         layout: &Layout,
@@ -208,41 +208,41 @@ impl Syncer {
     }
 }
 
-/// Error in an entry that does not follow its predecessors, or in the recomputation of a merge.
+/// Error in the replay of an entry.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RecoveryError {
-    /// A lease is out of sequence.
+    /// An entry about a lease does not fit the leases before it.
     #[error(transparent)]
     Lease(#[from] LeaseError),
     /// The fragment does not exist.
     #[error("there is no fragment {0}")]
     NoFragment(FragmentId),
-    /// The fragment is not at the version that the entry builds on.
+    /// The fragment is not at the version before the merge.
     #[error("fragment {fragment} is at version {actual}, but the merge began at version {expected}")]
     Gap {
         /// The fragment.
         fragment: FragmentId,
-        /// The version that the entry builds on.
+        /// The version before the merge.
         expected: Version,
         /// The current version.
         actual: Version,
     },
-    /// The body of an update is missing.
+    /// The body of a learner's update is missing, for this reason.
     #[error("the update of learner {0} is missing: {1}")]
     Missing(LearnerId, String),
-    /// The body of an update is not the one that was merged.
+    /// The body of a learner's update has another checksum (first number) than the merged one (second number).
     #[error("the update of learner {0} is damaged: its checksum is {1:016x} instead of {2:016x}")]
     Damaged(LearnerId, u64, u64),
-    /// The result of a rollback is missing or damaged.
+    /// The recorded Θ and momentum of a rollback are missing or damaged.
     #[error("the rollback state of fragment {0} is missing: {1}")]
     Unkept(FragmentId, String),
-    /// The body of an update cannot be decoded.
+    /// The body of a learner's update cannot be decoded.
     #[error("the update of learner {0} cannot be read: {1}")]
     Body(LearnerId, QuantError),
     /// The updates cannot be merged.
     #[error(transparent)]
     Merge(#[from] MergeError),
-    /// The recomputed merge differs from the recorded one.
+    /// The recomputed merge or rollback differs from the recorded one.
     #[error(
         "recomputed, fragment {fragment} at version {version} has {what} {actual:016x} instead of {expected:016x}"
     )]
@@ -260,12 +260,12 @@ pub enum RecoveryError {
     },
 }
 
-/// Recomputes `merge` on `state`, which advances, without the updates of the learners in `without`. `body` returns the
-/// next recorded update, in order, of the given number of bytes. Returns `None` if no update is left: then only the
-/// version advances.
+/// Recomputes `merge` without the updates of the learners in `without`, and advances `state` to the result. Returns
+/// `None` if no update remains; then only the version of `state` advances. `body` is called with a number of bytes and
+/// returns the next recorded update, in order.
 ///
 /// # Errors
-/// `Gap`, `Missing`, `Damaged`, `Body`, `Merge`; then `state` is unchanged.
+/// `Gap`, `Missing`, `Damaged`, `Body` or `Merge`; `state` is then unchanged.
 pub(super) fn again(
     codec: &Codec,
     segments: &[Segment],
@@ -299,7 +299,7 @@ pub(super) fn again(
         state.version = version;
         return Ok(None);
     }
-    // Clones of the state share its tensors. The state is moved out so that the job need not copy them.
+    // The state is moved out so that the job owns its tensors and need not copy them.
     let before = std::mem::replace(state, FragmentState::new(Vec::new()));
     let (segments, radii) = (segments.to_vec(), merge.radii.clone());
     let job = MergeJob {
@@ -328,7 +328,7 @@ pub(super) fn again(
     }
 }
 
-/// Checks that `state` is at the version that an entry builds on.
+/// Checks that `state` is at version `base`.
 pub(super) fn at_base(
     fragment: FragmentId,
     base: Version,
@@ -338,7 +338,7 @@ pub(super) fn at_base(
     if base == actual { Ok(()) } else { Err(RecoveryError::Gap { fragment, expected: base, actual }) }
 }
 
-/// Reads Θ and the momentum, `len` values each, that a rollback recorded.
+/// Reads Θ and the momentum, `len` values each, from the body of a rollback.
 pub(super) fn read_kept(
     remade: &RemadeEntry,
     len: usize,
@@ -365,24 +365,24 @@ pub struct SyncerRecord {
     pub leases: LeasePool,
     /// The contribution ledger.
     pub ledger: Ledger,
-    /// Measured times.
+    /// Moving averages of measured times.
     pub timing: Timing,
-    /// The number of the next round.
+    /// Number of the next round.
     pub next_round: u64,
-    /// The fragment of the next round.
+    /// Fragment of the next round.
     pub next_fragment: FragmentId,
-    /// Rounds that led to a version.
+    /// Number of merged rounds.
     pub rounds_merged: u64,
-    /// Rounds that were abandoned.
+    /// Number of abandoned rounds.
     pub rounds_abandoned: u64,
     /// Whether the owner has paused the run.
     pub held: bool,
-    /// Whether the last collection has begun. An interrupted one is over once the syncer resumes.
+    /// Whether the last rounds of the run have begun. After a restart, interrupted last rounds are not repeated.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub finishing: bool,
-    /// Whether the run is over for good.
+    /// Whether the run is over.
     pub finished: bool,
-    /// Learners that the owner slowed down or sent away.
+    /// Restrictions of single learners: limits on their duty cycle, and exclusions.
     #[serde(default, skip_serializing_if = "Reins::is_empty")]
     pub reins: Reins,
 }
@@ -415,7 +415,10 @@ impl SyncerRecord {
         }
     }
 
-    /// Returns the fragments of the run if `states` fit them.
+    /// Returns the fragments of the run.
+    ///
+    /// # Errors
+    /// The settings are invalid, or `states` do not fit the fragments.
     pub(in crate::diloco) fn check(
         &self,
         layout: &Layout,
@@ -452,7 +455,7 @@ impl SyncerRecord {
 }
 
 impl Syncer {
-    /// Starts a new run whose `fragments` are in `states`.
+    /// Starts a new run with the fragment states `states`, `[P]`.
     pub(super) fn begin(
         run: RunId,
         spec: RunSpec,
@@ -468,15 +471,15 @@ impl Syncer {
         Self::assemble(record, config, fragments, states)
     }
 
-    /// Returns the state of the run next to [`Self::states`]; `None` while any fragment is being merged.
+    /// Returns the state of the run without [`Self::states`]; `None` while any fragment is being merged.
     #[must_use]
     pub fn record(&self) -> Option<SyncerRecord> {
         let is_merging = self.rounds.iter().any(Rounds::is_merging);
         (!is_merging).then(|| self.record_amid())
     }
 
-    /// Returns the state of the run, also during merges. With a tape, it may be stored with newer fragment states,
-    /// taken after their merges: see [`super::Recovery::new`].
+    /// Returns the state of the run without [`Self::states`], also during merges. A snapshot may combine it with newer
+    /// fragment states if a tape is available: see [`super::Recovery::new`].
     #[must_use]
     pub fn record_amid(&self) -> SyncerRecord {
         let (leases, ledger) = (self.books.leases().clone(), self.books.ledger().clone());
@@ -484,16 +487,16 @@ impl Syncer {
         SyncerRecord::new(self.run, self.spec.clone(), leases, ledger, turn, reins)
     }
 
-    /// Resumes from a snapshot, in a process that started at Unix time `started_s`, in seconds.
+    /// Resumes from a snapshot without a tape, in a process that started at Unix time `started_s`, in seconds.
     ///
-    /// Rounds, versions and leases continue in a fresh range (see `Turn::after_restart`), so that no number is used
-    /// twice. Merges after the snapshot are lost, and learners notice by the versions in their `Welcome`. Each learner
-    /// may count additional tokens, as many as two of its leases hold, because it may have trained on leases that are
-    /// not in the snapshot.
+    /// Rounds, versions and leases continue in a fresh range of numbers (see `Turn::after_restart`), so that no number
+    /// is used twice. Merges after the snapshot are lost; learners see this in the versions of their `Welcome`. Each
+    /// learner may be credited the tokens of two further leases of the largest size, because it may have trained on
+    /// leases that are not in the snapshot.
     ///
     /// # Errors
-    /// Those of [`Self::new`], and [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if `states` do not fit
-    /// the layout.
+    /// [`SyncerError::NoFragments`], [`SyncerError::NoSteps`] or [`SyncerError::Codec`] for an invalid specification;
+    /// [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if `states` do not fit the layout.
     pub fn restore(
         record: SyncerRecord,
         layout: &Layout,

@@ -1,23 +1,23 @@
-//! Remote rounds: this syncer serves learners as a gateway, and other processes decide on their updates.
+//! Remote rounds: this syncer serves learners as a gateway, and other processes, the leaders, decide on their updates.
 //!
-//! It admits learners, leases text, asks for progress when a round begins, and forwards the answers. It learns outcomes
-//! from the tape of each fragment, which all gateways read. All gateways therefore book the same accounts, and a
-//! learner finds its merges from other gateways here.
+//! The gateway admits learners, leases text, sends `Collect` when a round begins, and forwards the answers. It reads
+//! the outcomes from the tape of each fragment. All gateways read the same tapes and therefore have the same ledger, so
+//! a learner may change its gateway.
 //!
-//! An update belongs to the round in which it was asked for, or to a later one if its sender is known to be connected
+//! An update belongs to the round for which it was requested, or to a later one if its sender is known to be connected
 //! then: see [`Late`]. A returning learner is admitted once every round that was under way is over. None of its updates
-//! is then open anywhere: see [`super::LeaderRequest::Introduce`]. This holds if a learner answers each question once
-//! and sends an unasked update only before it leaves for good, as learners do.
+//! is then unsettled anywhere: see [`super::LeaderRequest::Introduce`]. This requires that a learner answers each
+//! request once, and sends an update without a request only before it leaves, as learners do.
 //!
-//! An update that was too late for its round waits for a later one, for example on links where a body takes longer
-//! than a round collects.
+//! An update that is too late for its round waits for a later one. This is common on links on which the transfer of an
+//! update takes longer than a round.
 //!
 //! A learner that moves to another gateway is admitted there once each fragment's tape has one more record than at its
-//! arrival. From then on nothing that it sent before may be merged. An update may therefore join a later round only if
-//! its sender was connected here when the previous round was already over. Data that lies unread on a socket, or was
-//! sent before, proves nothing. The syncer therefore has the peer echo a number, which any connected peer can do. Once
-//! the echo is back, the update may join rounds up to the successor of the newest round that was over when the number
-//! was made.
+//! arrival. From then on, nothing that it sent to the old gateway may be merged. An update may therefore join a later
+//! round only if its sender was connected here after the previous round was over. Data from the socket does not prove
+//! this, because it may have been sent before. The gateway therefore sends a number that the peer echoes, as in a
+//! WebSocket ping. If round n was the newest finished round when the number was sent, the echo permits the update to
+//! join rounds up to n + 1.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,46 +32,48 @@ use crate::wire::{
     RunId, RunSpec, Serial, Version,
 };
 
-/// Bits of an epoch number that count epochs; the other bits identify the process.
+/// Number of low bits of an epoch number that hold the epoch; the other bits identify the process.
 const EPOCH_BITS: u32 = 16;
-/// Size of the range of lease numbers of one process.
+/// Size of each process's range of lease numbers.
 const LEASES_OF_A_PROCESS: u64 = 1 << 32;
 
 /// State of remote rounds.
 #[derive(Debug)]
 pub(super) struct RemoteRounds {
-    /// Distinguishes the epochs of this process from those of others.
+    /// High bits of this process's epoch numbers, which distinguish them from those of other processes.
     salt: u16,
-    /// Open questions.
-    asked: BTreeMap<(FragmentId, LearnerId), Question>,
+    /// Requests (`Collect`) without an answer.
+    asked: BTreeMap<(FragmentId, LearnerId), PendingRequest>,
     /// Newest known round of each fragment, and the time at which it became known.
     newest: BTreeMap<FragmentId, (Round, Millis)>,
     /// Newest round of each fragment that is known to be over.
     over: BTreeMap<FragmentId, Round>,
     /// Late updates that wait for another round.
     late: Late,
-    /// Paces at the last report.
-    told: Paces,
-    /// Whether the leaders know that the run has enough tokens.
+    /// Paces at the last report to the leaders.
+    reported: Paces,
+    /// Whether [`LeaderRequest::Enough`] was sent.
     is_enough: bool,
 }
 
+/// Request to a learner that it has not answered.
 #[derive(Clone, Copy, Debug)]
-struct Question {
-    /// Time of the question.
+struct PendingRequest {
+    /// Time of the request.
     since: Millis,
-    /// Round of the answer.
+    /// Round for which the request was sent.
     round: Round,
-    /// Newest round in which the learner was asked, at least `round`.
+    /// Newest round that needs the answer, at least `round`.
     newest: Round,
 }
 
 impl Syncer {
-    /// Creates a new run without rounds of its own, from Θ̂ in `hats`, `[P]` of `[fragment_len]`, as computed by
-    /// [`crate::diloco::halves::nearest`]. Call [`Self::led_elsewhere`] next.
+    /// Creates the syncer of a gateway for a new run. `hats`, `[P]` of `[fragment_len]`, is Θ̂ of each fragment, as
+    /// computed by [`crate::diloco::halves::nearest`]. Call [`Self::led_elsewhere`] next.
     ///
     /// # Errors
-    /// As [`Self::new`]; [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if `hats` do not fit the layout.
+    /// The errors of [`Self::new`] about `spec`; [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if `hats`
+    /// do not fit the layout.
     pub fn before_others(
         run: RunId,
         spec: RunSpec,
@@ -94,19 +96,20 @@ impl Syncer {
         Self::begin(run, spec, config, fragments, states)
     }
 
-    /// Hands the rounds over to other processes. `process` is a random number that identifies this process.
+    /// Makes this syncer a gateway, whose rounds other processes lead. `process` is a random number that identifies
+    /// this process.
     ///
-    /// From now on nothing is launched or merged here. Only Θ̂ of each fragment is kept, and it replaces Θ wherever
-    /// parameters are sent, evaluated or exported.
+    /// From now on no round is launched or merged here. The syncer keeps only Θ̂ of each fragment, and uses it in place
+    /// of Θ.
     #[must_use]
     pub fn led_elsewhere(mut self, process: u64) -> Self {
         // Another process may have granted leases to the same learner.
         self.books.number_leases_from(LeaseId((process & 0x7fff_ffff) * LEASES_OF_A_PROCESS));
         let salt = (process >> 48) as u16;
         let (asked, newest, over) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (late, told, is_enough) = (Late::default(), Paces::default(), false);
+        let (late, reported, is_enough) = (Late::default(), Paces::default(), false);
         self.rounds.iter_mut().for_each(Rounds::keep_hat);
-        self.led = Some(RemoteRounds { salt, asked, newest, over, late, told, is_enough });
+        self.led = Some(RemoteRounds { salt, asked, newest, over, late, reported, is_enough });
         self
     }
 
@@ -116,25 +119,26 @@ impl Syncer {
         self.led.is_some()
     }
 
-    /// Forwards a message to the leaders if the rounds are remote.
-    pub(super) fn request_leader(&mut self, said: impl FnOnce() -> LeaderRequest) {
+    /// Sends `request` to the leaders if the rounds are remote.
+    pub(super) fn request_leader(&mut self, request: impl FnOnce() -> LeaderRequest) {
         if self.is_led() {
-            self.out.push_back(Output::LeaderRequest(said()));
+            self.out.push_back(Output::LeaderRequest(request()));
         }
     }
 
-    /// Reports the paces of learners to the leaders if they have changed enough.
-    pub(super) fn tell_pace(&mut self) {
+    /// Reports the paces of learners to remote leaders if either changed by more than a tenth since the last report.
+    pub(super) fn report_pace(&mut self) {
         let &Timing { step_ms, answer_ms, .. } = self.schedule.timing();
         let paces = Paces { step_ms, answer_ms };
-        let is_news = |told: Paces| is_other(told.step_ms, step_ms) || is_other(told.answer_ms, answer_ms);
-        if let Some(led) = self.led.as_mut().filter(|led| is_news(led.told)) {
-            led.told = paces;
+        let is_due =
+            |last: Paces| has_changed(last.step_ms, step_ms) || has_changed(last.answer_ms, answer_ms);
+        if let Some(led) = self.led.as_mut().filter(|led| is_due(led.reported)) {
+            led.reported = paces;
             self.out.push_back(Output::LeaderRequest(LeaderRequest::Pace(paces)));
         }
     }
 
-    /// Finishes a run that has enough tokens, or tells the leaders once.
+    /// Handles a run that has reached its number of tokens: finishes it, or informs remote leaders once.
     pub(super) fn on_enough(&mut self) {
         let Some(led) = &mut self.led else { return self.finish() };
         if !std::mem::replace(&mut led.is_enough, true) {
@@ -150,15 +154,16 @@ impl Syncer {
         }
     }
 
-    /// Returns a lease as learners see it: each process traverses the text in an order of its own.
-    pub(super) fn told(&self, grant: LeaseGrant) -> LeaseGrant {
+    /// Adds the process's number to the epoch of a lease if the rounds are remote, so that each gateway traverses the
+    /// text in a different order.
+    pub(super) fn with_process_epoch(&self, grant: LeaseGrant) -> LeaseGrant {
         let Some(led) = &self.led else { return grant };
         let epochs = (1 << EPOCH_BITS) - 1;
         LeaseGrant { epoch: u32::from(led.salt) << EPOCH_BITS | grant.epoch & epochs, ..grant }
     }
 
-    /// Credits tokens of `learner` that other gateways leased. A returning learner with merged updates may hold further
-    /// leases. It is credited for those as after a restart.
+    /// Credits `learner` for tokens that other gateways leased and merged. A returning learner with merged updates may
+    /// hold further leases of other gateways, and is credited for them as after a restart of the syncer.
     pub(super) fn credit(&mut self, learner: LearnerId, returns: bool) {
         let is_merged = self.ledger().account(learner).is_some_and(|account| !account.is_stranger());
         let windows = match returns && is_merged {
@@ -168,7 +173,7 @@ impl Syncer {
         self.books.credit(learner, windows * u64::from(self.spec.model.context));
     }
 
-    /// Handles a question of the fragment's leader to `learner` at `conn` in `round`.
+    /// Handles the leader's request for the progress of `learner` at `conn` in `round`.
     pub(super) fn on_asked(
         &mut self,
         now: Millis,
@@ -190,12 +195,12 @@ impl Syncer {
         let at = (fragment, learner);
         let asks = matches!(next, Next::Absent) && !led.asked.contains_key(&at);
         if matches!(next, Next::Absent) {
-            // The answer belongs to the round of the question; afterwards the learner is asked again.
-            let question = led.asked.entry(at).or_insert(Question { since: now, round, newest: round });
-            question.newest = question.newest.max(round);
+            // The answer to a pending request belongs to the round of that request.
+            let request = led.asked.entry(at).or_insert(PendingRequest { since: now, round, newest: round });
+            request.newest = request.newest.max(round);
         }
         if is_new {
-            // The allowance of messages depends on the number of rounds.
+            // The rate limit of learners grows with the number of rounds.
             self.schedule.take_round();
             let (invited, step_ms) = (self.roster.live().len() as u32, self.schedule.timing().step_ms);
             self.event(Event::Launched { round, fragment, invited, step_ms });
@@ -204,15 +209,15 @@ impl Syncer {
             Next::Absent if asks => self.ask(now, fragment, learner, conn),
             Next::Absent | Next::Wait => {}
             Next::Send(number) => self.out.push_back(Output::Probe(conn, number)),
-            Next::Found(update) => self.pass_on_in(now, conn, learner, round, *update),
+            Next::Found(update) => self.forward_in(now, conn, learner, round, *update),
         }
     }
 
-    /// Handles the echo of a number on this connection.
+    /// Handles the echo of `number` on `conn`.
     pub(super) fn on_probed(&mut self, now: Millis, conn: ConnId, number: u64) {
-        let back = self.led.as_mut().and_then(|led| led.late.back(conn, number));
-        if let Some((learner, round, update)) = back {
-            self.pass_on_in(now, conn, learner, round, update);
+        let permitted = self.led.as_mut().and_then(|led| led.late.echo(conn, number));
+        if let Some((learner, round, update)) = permitted {
+            self.forward_in(now, conn, learner, round, update);
         }
     }
 
@@ -223,12 +228,11 @@ impl Syncer {
         self.out.push_back(Output::Send(conn, collect));
     }
 
-    /// Returns the round of an answer from `learner`.
+    /// Returns the round to which an answer of `learner` belongs, and ends its pending request.
     ///
     /// # Errors
-    /// The newest round, if there is one: the answer is late, or was not requested, as when a learner leaves. An answer
-    /// must belong to a round that was under way while its sender was connected. Otherwise it could be merged after the
-    /// sender returned elsewhere.
+    /// The newest round, if one is known. The answer is late, or was not requested, as when a learner leaves. It must
+    /// not join the newest round directly: it could be merged after its sender returned at another gateway.
     fn answered_in(
         &mut self,
         now: Millis,
@@ -236,7 +240,7 @@ impl Syncer {
         learner: LearnerId,
     ) -> Result<Round, Option<Round>> {
         let led = self.led.as_mut().ok_or(None)?;
-        let Some(Question { since, round, newest }) = led.asked.remove(&(fragment, learner)) else {
+        let Some(PendingRequest { since, round, newest }) = led.asked.remove(&(fragment, learner)) else {
             return Err(led.newest.get(&fragment).map(|(newest, _)| *newest));
         };
         let is_over = led.over(fragment) >= round;
@@ -246,12 +250,12 @@ impl Syncer {
         if round == newest && !is_over { Ok(round) } else { Err(Some(newest)) }
     }
 
-    /// Forwards an update, or keeps it for a later round.
-    pub(super) fn pass_on(&mut self, now: Millis, conn: ConnId, learner: LearnerId, update: Verified) {
+    /// Forwards an update to its leader, or keeps it for a later round.
+    pub(super) fn forward(&mut self, now: Millis, conn: ConnId, learner: LearnerId, update: Verified) {
         let fragment = update.fragment;
         let answered = self.answered_in(now, fragment, learner);
         if let Ok(round) = answered {
-            return self.pass_on_in(now, conn, learner, round, update);
+            return self.forward_in(now, conn, learner, round, update);
         }
         let Some(led) = &mut self.led else { return };
         let over = led.over(fragment);
@@ -268,20 +272,21 @@ impl Syncer {
         }
     }
 
-    /// Forwards an update for `round`.
-    fn pass_on_in(&mut self, now: Millis, conn: ConnId, learner: LearnerId, round: Round, update: Verified) {
+    /// Forwards an update to its leader for `round`.
+    fn forward_in(&mut self, now: Millis, conn: ConnId, learner: LearnerId, round: Round, update: Verified) {
         let (fragment, tokens) = (update.fragment, update.tokens);
         let sender = self.sender_info(now, learner, fragment);
         let since = self.led.as_ref().and_then(|led| led.newest.get(&fragment)).map(|(_, since)| *since);
         let after_ms = now.since(since.unwrap_or(now));
-        self.tell_pace();
+        self.report_pace();
         self.event(Event::Answered { round: Some(round), fragment, learner, tokens, after_ms });
         let answer = Answer::Update(Box::new(update), sender);
         self.request_leader(|| LeaderRequest::Answer(fragment, learner, conn, round, answer));
     }
 
-    /// Forwards that `learner` has no update. If that is too late for its round and another is under way, asks again.
-    pub(super) fn pass_on_nothing(
+    /// Forwards the answer of `learner` that it has no update. If its round is over and another is under way, asks the
+    /// learner again.
+    pub(super) fn forward_no_update(
         &mut self,
         now: Millis,
         conn: ConnId,
@@ -293,18 +298,18 @@ impl Syncer {
                 self.request_leader(|| LeaderRequest::Answer(fragment, learner, conn, round, Answer::Nothing))
             }
             Err(Some(newest)) if self.led.as_ref().is_some_and(|led| newest > led.over(fragment)) => {
-                let question = Question { since: now, round: newest, newest };
+                let request = PendingRequest { since: now, round: newest, newest };
                 if let Some(led) = &mut self.led {
-                    led.asked.insert((fragment, learner), question);
+                    led.asked.insert((fragment, learner), request);
                 }
                 self.ask(now, fragment, learner, conn);
             }
-            // The next round asks it again.
+            // The next round asks the learner again.
             Err(_) => {}
         }
     }
 
-    /// Handles an update of `learner` at `conn` that was not merged.
+    /// Handles an update of `learner` at `conn` that its leader did not merge.
     pub(super) fn on_unmerged(
         &mut self,
         fragment: FragmentId,
@@ -331,14 +336,14 @@ impl Syncer {
         self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
     }
 
-    /// Notes a round that was abandoned or passed to another leader.
+    /// Notes that a round was abandoned or lost its leader.
     pub(super) fn on_over(&mut self, fragment: FragmentId, round: Round) {
         if let Some(led) = &mut self.led {
             led.note_over(fragment, round);
         }
     }
 
-    /// Books a merge that another process decided on, informs its senders, and publishes the change.
+    /// Books a merge that another process decided, informs its senders, and publishes the change.
     pub(super) fn on_followed(&mut self, now: Millis, followed: Followed) {
         let Followed { merge: entry, led } = followed;
         let (round, fragment) = (entry.round, entry.fragment);
@@ -364,8 +369,8 @@ impl Syncer {
         self.announce(now, fragment, merge, body);
     }
 
-    /// Drops all questions to `learner`, and its late updates.
-    pub(super) fn forget_questions(&mut self, learner: LearnerId) {
+    /// Drops all pending requests to `learner`, and its late updates.
+    pub(super) fn forget_requests(&mut self, learner: LearnerId) {
         if let Some(led) = &mut self.led {
             led.asked.retain(|(_, asked), _| *asked != learner);
             led.late.forget(learner);
@@ -385,47 +390,48 @@ impl RemoteRounds {
     }
 }
 
-/// Returns true if two times differ by more than a tenth, which is worth a report.
-fn is_other(before: f64, now: f64) -> bool {
+/// Returns true if two times differ by more than a tenth of the larger.
+fn has_changed(before: f64, now: f64) -> bool {
     (before - now).abs() > 0.1 * before.max(now)
 }
 
-/// Waiting updates, at most one per learner and fragment.
+/// Late updates that wait for another round, at most one per learner and fragment.
 #[derive(Debug, Default)]
 struct Late {
     waiting: BTreeMap<(FragmentId, LearnerId), Waiting>,
-    /// Counter of the numbers, so that an echo identifies its update.
+    /// Last number sent to a peer. Each is sent once, so that an echo identifies its update.
     numbers: u64,
 }
 
+/// Late update.
 #[derive(Debug)]
 struct Waiting {
     conn: ConnId,
     update: Verified,
-    /// Newest round that the update may join.
+    /// Newest round that the update may join; `None` before the first echo.
     fit: Option<Round>,
     /// Last number without an echo, and the newest round that its echo permits.
     sent: Option<(u64, Round)>,
-    /// Newest round that asked for the update.
+    /// Newest round that requested the update.
     asked: Option<Round>,
 }
 
-/// Next action for a question.
+/// Next action after a leader's request.
 #[derive(Debug)]
 enum Next {
-    /// The learner has no waiting update.
+    /// Ask the learner, which has no waiting update.
     Absent,
-    /// The update to forward.
+    /// Forward this waiting update.
     Found(Box<Verified>),
-    /// Have the connection echo this number.
+    /// Send this number to the peer, which echoes it.
     Send(u64),
-    /// An echo is outstanding.
+    /// Wait for the echo of a number.
     Wait,
 }
 
 impl Late {
-    /// Keeps `update`, which came over `conn` when `over` was the newest finished round. Returns the number to echo,
-    /// and the older update of the same learner and fragment that it replaces.
+    /// Keeps `update`, which arrived over `conn` when `over` was the newest finished round. Returns the number to send
+    /// to the peer, and the older update of the same learner and fragment that `update` replaces.
     fn keep(
         &mut self,
         learner: LearnerId,
@@ -440,7 +446,7 @@ impl Late {
         (number, before.map(|before| before.update))
     }
 
-    /// Handles a question to `learner` at `conn` in `round`, when `over` was the newest finished round.
+    /// Handles the leader's request to `learner` at `conn` in `round`. `over` is the newest finished round.
     fn ask(
         &mut self,
         (fragment, learner): (FragmentId, LearnerId),
@@ -465,8 +471,9 @@ impl Late {
         Next::Send(number)
     }
 
-    /// Handles an echo. Returns an update, with its learner and round, if that round asked for it and it may join.
-    fn back(&mut self, conn: ConnId, number: u64) -> Option<(LearnerId, Round, Verified)> {
+    /// Handles the echo of `number`. Returns a waiting update, with its learner and round, if that round requested it
+    /// and the echo permits it.
+    fn echo(&mut self, conn: ConnId, number: u64) -> Option<(LearnerId, Round, Verified)> {
         let is_it =
             |waiting: &Waiting| waiting.conn == conn && waiting.sent.is_some_and(|(sent, _)| sent == number);
         let (&at, waiting) = self.waiting.iter_mut().find(|(_, waiting)| is_it(waiting))?;
@@ -476,7 +483,7 @@ impl Late {
         Some((at.1, round, found.update))
     }
 
-    /// Drops the updates of `learner`, whose connection is gone. The learner keeps its progress.
+    /// Drops the updates of `learner`, whose connection is gone. The learner still has its progress.
     fn forget(&mut self, learner: LearnerId) {
         self.waiting.retain(|(_, of), _| *of != learner);
     }
@@ -493,7 +500,7 @@ fn after(round: Round) -> Round {
 
 #[cfg(test)]
 mod tests {
-    //! Remote rounds from the side of the gateway.
+    //! Tests of remote rounds at a gateway.
 
     use std::sync::Arc;
 
@@ -554,8 +561,8 @@ mod tests {
         })
     }
 
-    /// Creates a syncer with a learner that trains. Other processes merged far more of its tokens than are leased to it
-    /// here.
+    /// Creates a gateway's syncer with a learner that trains. Other gateways leased far more tokens to it, which were
+    /// merged.
     fn with_learner() -> Syncer {
         let mut syncer = syncer(SyncerConfig::default());
         let followed = Followed { merge: merge(P, part(LEARNER, 50_000_000)), led: None };
@@ -594,7 +601,7 @@ mod tests {
         said.iter().filter_map(round).collect()
     }
 
-    /// Returns the numbers to echo.
+    /// Returns the numbers sent to the peer.
     fn numbers(said: &[Output]) -> Vec<u64> {
         let number = |output: &Output| match output {
             Output::Probe(CONN, number) => Some(*number),
@@ -603,10 +610,10 @@ mod tests {
         said.iter().filter_map(number).collect()
     }
 
-    /// Goal: a learner with far more merged tokens elsewhere than leased here can count tokens from its first lease on,
-    /// also as a new process. Its answer belongs to the round in which it was asked.
+    /// Goal: a learner with more merged tokens than this gateway leased to it is credited from its first lease here on,
+    /// also as a new process. Its answer belongs to the round of the request.
     #[test]
-    fn what_was_merged_elsewhere_is_no_debt_here() {
+    fn merges_of_other_gateways_do_not_reduce_credit() {
         let mut syncer = with_learner();
         says(&mut syncer, asked(8));
         let answer = update(&syncer);
@@ -624,12 +631,12 @@ mod tests {
         assert!(sender.unwrap().unmerged_tokens > 0, "{sender:?}");
     }
 
-    /// Goal: an answer that comes after its round is forwarded for a later one once its sender is known to be
-    /// connected, and for no further round.
+    /// Goal: an answer that arrives after its round is forwarded for a later round once an echo shows that its sender
+    /// is connected, and for no round after that.
     #[test]
-    fn who_is_late_is_passed_on_while_it_is_here() {
+    fn late_update_is_forwarded_after_an_echo() {
         let mut syncer = with_learner();
-        // Asked in one round and answered in the next.
+        // The learner is asked in one round and answers in the next.
         says(&mut syncer, asked(9));
         says(&mut syncer, asked(10));
         let answer = update(&syncer);
@@ -645,7 +652,7 @@ mod tests {
         assert_eq!(answers(&says(&mut syncer, Input::Probed(CONN, number))), [Round(10)]);
         assert_eq!(answers(&says(&mut syncer, Input::Probed(CONN, number))), [], "it is passed on once");
 
-        // If the round is over when the answer comes, the answer may join the next round but not the one after that.
+        // If the round is over when the answer arrives, an echo permits the next round but not the one after that.
         says(&mut syncer, asked(11));
         says(&mut syncer, Input::Over(P, Round(11)));
         let answer = update(&syncer);
@@ -663,7 +670,7 @@ mod tests {
         says(&mut syncer, Input::Probed(CONN, numbers(&said)[0]));
         assert_eq!(answers(&says(&mut syncer, asked(15))), [Round(15)], "it need not wait then");
 
-        // A learner without an update for a finished round is asked once in the next round and not again before it.
+        // A learner that answers a finished round without an update is asked again in the next round, and not before.
         let pass = || Input::Message(CONN, Message::NoUpdate { run: RUN, fragment: P });
         says(&mut syncer, asked(16));
         says(&mut syncer, Input::Over(P, Round(16)));
@@ -676,7 +683,7 @@ mod tests {
         says(&mut syncer, Input::Over(P, Round(17)));
         says(&mut syncer, pass());
 
-        // Waiting updates go with their connection.
+        // Waiting updates are dropped with their connection.
         says(&mut syncer, asked(18));
         says(&mut syncer, Input::Over(P, Round(18)));
         let said = says(&mut syncer, Input::Message(CONN, answer));
@@ -684,8 +691,8 @@ mod tests {
         assert!(answers(&says(&mut syncer, Input::Probed(CONN, numbers(&said)[0]))).is_empty());
     }
 
-    /// Goal: a gateway does not end a run that has its tokens. It tells the leaders once, and learners stay until each
-    /// fragment has had its last round.
+    /// Goal: a gateway does not end a run that has reached its number of tokens. It informs the leaders once, and
+    /// learners stay until each fragment has had its last round.
     #[test]
     fn the_run_ends_with_the_last_round_of_the_last_fragment() {
         let mut syncer = syncer(SyncerConfig { stop_tokens: 1_000, ..SyncerConfig::default() });
@@ -711,7 +718,7 @@ mod tests {
 
     /// Goal: an order of the owner about a learner holds at a gateway that the learner reaches only later.
     #[test]
-    fn what_the_owner_said_of_a_learner_awaits_it_everywhere() {
+    fn orders_about_absent_learners_take_effect_when_they_join() {
         let mut syncer = syncer(SyncerConfig::default());
         let share = Share::new(0.25).unwrap();
         says(&mut syncer, Input::Pace { learner: LEARNER, share });
@@ -734,7 +741,7 @@ mod tests {
 
     /// Goal: a learner with repeated refusals from remote leaders is sent away, as with local rounds.
     #[test]
-    fn who_is_refused_elsewhere_again_and_again_begins_afresh() {
+    fn repeated_refusals_by_leaders_close_the_connection() {
         let mut syncer = with_learner();
         let refusals_max = SyncerConfig::default().refusals_max;
         for i in 1..=refusals_max {
@@ -754,7 +761,7 @@ mod tests {
 
     /// Goal: with remote rounds only Θ̂ of a fragment is kept, also after a merge.
     #[test]
-    fn of_each_fragment_there_is_what_learners_hold() {
+    fn gateway_keeps_only_theta_hat() {
         let mut syncer = syncer(SyncerConfig::default());
         let is_hat = |syncer: &Syncer| {
             syncer.states().all(|state| Arc::ptr_eq(&state.theta, &state.hat) && state.momentum.is_empty())

@@ -1,7 +1,7 @@
-//! Rollback of harmful merges. The host finds the culprits by measuring, see [`crate::diloco::trust::Attribution`].
+//! Rollback of harmful merges. The host finds the culprits with [`crate::diloco::trust::Attribution`].
 //!
-//! Each fragment returns to its state before the harm and repeats its merges without the culprits, as soon as no round
-//! of it is under way. Learners receive the result like any merge and need not know about the rollback.
+//! Each fragment returns to its state before the harm and repeats its merges without the culprits, as soon as it has no
+//! round under way. Learners receive the result as they receive a merge, and need not know about the rollback.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,9 +18,12 @@ use crate::wire::{FragmentId, LearnerId, Merged, Millis, Round, Version};
 /// Pending rollbacks.
 #[derive(Debug, Default)]
 pub(super) struct PendingRollback {
-    /// State from which each fragment starts again, `[P]`; `None` once its rollback has begun, or if none is pending.
+    /// State from which the replay of each fragment starts, `[P]`; `None` once the rollback of the fragment has begun.
+    /// Empty if no rollback is pending.
     from: Vec<Option<FragmentState>>,
+    /// Row of the tape after which the replay starts.
     after: u64,
+    /// Learners whose updates are left out.
     without: BTreeSet<LearnerId>,
 }
 
@@ -31,7 +34,7 @@ impl Syncer {
         self.trust.level(self.ledger(), learner, self.returns(now, learner).is_some())
     }
 
-    /// Returns the learners suspected of not training, by id.
+    /// Returns the suspected learners, ordered by id.
     pub fn suspects(&self) -> impl Iterator<Item = LearnerId> {
         self.ledger().suspects()
     }
@@ -49,7 +52,7 @@ impl Syncer {
         }
     }
 
-    /// Sends the culprits away and schedules the rollback of all fragments without them.
+    /// Convicts the culprits, sends them away, and schedules a rollback of all fragments without their updates.
     pub(super) fn on_undo(&mut self, now: Millis, Undo { from, after, culprits }: Undo) {
         let culprits: BTreeSet<_> = culprits.into_iter().filter(|learner| self.knows(*learner)).collect();
         if culprits.is_empty() || from.len() != self.rounds.len() || self.schedule.is_over() {
@@ -75,7 +78,7 @@ impl Syncer {
         self.measure();
     }
 
-    /// Starts the pending rollback of each fragment that has no round under way.
+    /// Starts the pending rollback of each idle fragment.
     pub(super) fn remake_due(&mut self, now: Millis) {
         let codec = self.verifier.codec();
         for ((fragment, rounds), from) in
@@ -99,7 +102,7 @@ impl Syncer {
         }
     }
 
-    /// Takes the outcome of a rollback job.
+    /// Handles the outcome of a rollback job.
     pub(super) fn on_remade(
         &mut self,
         now: Millis,
@@ -121,7 +124,7 @@ impl Syncer {
         }
     }
 
-    /// Takes back a `job` that the host does not run; its fragment stays as it is.
+    /// Takes back a `job` that the host does not run. Its fragment stays unchanged.
     pub(super) fn give_back(&mut self, job: RemakeJob) {
         let RemakeJob { round, now, .. } = job;
         let (fragment, error) = (job.remake.theta().0, MergeError::Unread);
@@ -137,22 +140,24 @@ impl Syncer {
     }
 }
 
-/// Replay of a fragment from an earlier state, without the updates of some learners.
+/// Replay of a fragment's merges from an earlier state, without the updates of some learners.
 ///
-/// Updates are additive progress, whatever version they started from, so the others count as before. Weights, radii and
-/// outer steps stay unchanged.
+/// An update is additive progress that does not depend on the version from which it started, so the remaining updates
+/// are merged as before. Their weights, norm bounds and outer steps stay unchanged.
 #[derive(Clone, Debug)]
 pub struct Remake {
     fragment: FragmentId,
     segments: Vec<Segment>,
     codec: Codec,
     state: FragmentState,
+    /// Learners whose updates are left out.
     without: BTreeSet<LearnerId>,
+    /// Version at which the replay ends.
     until: Version,
 }
 
 impl Remake {
-    /// Starts a replay of each of the `fragments` from `from`, `[P]`, to the versions `until`, `[P]`.
+    /// Starts a replay of each fragment from the states `from`, `[P]`, to the versions `until`, `[P]`.
     #[must_use]
     pub fn all(
         fragments: &Fragments,
@@ -168,7 +173,7 @@ impl Remake {
         places.filter_map(remake).collect()
     }
 
-    /// Starts a replay of `fragment` from `state` to version `until`. `None` if the fragment does not exist.
+    /// Starts a replay of `fragment` from `state` to version `until`; `None` if the fragment does not exist.
     pub(super) fn new(
         fragments: &Fragments,
         codec: Codec,
@@ -180,11 +185,12 @@ impl Remake {
         Some(Self { fragment, segments, codec, state, without, until })
     }
 
-    /// Takes the next entry of the tape, of any kind. `body` returns the next data recorded with it, of the given
-    /// number of bytes, or an error. It is called for all data of the entry or for none.
+    /// Replays the next entry of the tape; entries that do not concern the fragment have no effect. `body` is called
+    /// with a number of bytes and returns the next body of the entry. It is called for all bodies of the entry or for
+    /// none.
     ///
     /// # Errors
-    /// Each variant of [`RecoveryError`] but `Lease` and `Diverged`.
+    /// Any variant of [`RecoveryError`] except `Lease`, `NoFragment` and `Diverged`.
     pub fn follow(
         &mut self,
         entry: &Entry,
@@ -221,32 +227,33 @@ impl Remake {
     }
 }
 
-/// Culprits and the starting point of a rollback.
+/// Order to roll back, with the culprits and the starting point.
 #[derive(Clone, Debug)]
 pub struct Undo {
-    /// The last fragments with a normal loss, `[P]`; [`FragmentState::without_hat`] is enough.
+    /// Fragment states at the last normal held-out loss, `[P]`. Θ̂ is not needed: see [`FragmentState::without_hat`].
     pub from: Vec<FragmentState>,
-    /// The newest row of the tape at that time, for the process that runs the [`RemakeJob`]s.
+    /// Newest row of the tape that `from` includes, after which the replay of each [`RemakeJob`] starts.
     pub after: u64,
-    /// Learners whose updates are left out from there on.
+    /// Learners whose updates after that row are left out.
     pub culprits: Vec<LearnerId>,
 }
 
-/// Returns the senders of the updates in `entry`; empty if it is no merge.
+/// Returns the senders of the updates in `entry`; empty if it is not a merge.
 pub fn senders(entry: &Entry) -> impl Iterator<Item = LearnerId> {
     let parts = if let Entry::Merged(MergeEntry { parts, .. }) = entry { &parts[..] } else { &[] };
     parts.iter().map(|part| part.learner)
 }
 
-/// Rollback of one fragment. Let [`Self::remake`] follow the tape from its starting point, then [`Self::run`] the job
-/// and return the result like that of a merge.
+/// Rollback job of one fragment. The host passes the rows of the tape after [`Self::after`] to [`Self::remake`], then
+/// calls [`Self::run`], and returns the result as that of a merge.
 #[derive(Clone, Debug)]
 pub struct RemakeJob {
-    /// Replay from the starting point to the present.
+    /// Replay from the starting point to the current version.
     pub remake: Remake,
-    /// The row of the tape after which the replay begins.
+    /// Row of the tape after which the replay starts.
     pub after: u64,
     pub(super) round: Round,
+    /// Current state of the fragment.
     pub(super) now: FragmentState,
 }
 
@@ -263,10 +270,11 @@ impl RemakeJob {
         self.round
     }
 
-    /// Computes the change that leads learners to the replayed state.
+    /// Sets Θ and the momentum to the replayed ones, and codes the change for learners.
     ///
     /// # Errors
-    /// [`MergeFailure`] with the unchanged state: [`MergeError::Unread`] if the tape was not followed to its end.
+    /// [`MergeFailure`] with the unchanged state: [`MergeError::Unread`] if the replay has not reached its last
+    /// version, [`MergeError::State`] if the starting state does not fit the fragment.
     pub fn run(self) -> Result<MergeOutcome, Box<MergeFailure>> {
         let Self { remake, round, now, .. } = self;
         if !remake.is_done() {

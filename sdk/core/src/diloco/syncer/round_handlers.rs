@@ -1,4 +1,4 @@
-//! Handlers of rounds: launch, collect, merge, settle.
+//! Handlers of rounds: launch, collection, merge, and the fates of updates.
 
 use super::{Event, Output, Syncer};
 use crate::diloco::speed::SPEED_SLACK;
@@ -13,7 +13,7 @@ use crate::wire::{
 };
 
 impl Syncer {
-    /// Launches the due rounds. At the end of the run, launches the last round of each idle fragment.
+    /// Launches the due rounds. At the end of the run, launches the last round of each fragment once it is idle.
     pub(super) fn launch_due(&mut self, now: Millis) {
         if self.is_led() {
             return;
@@ -32,7 +32,7 @@ impl Syncer {
         }
     }
 
-    /// Returns the time of the next launch; `None` if only a new arrival can cause one.
+    /// Returns the time of the next launch; `None` if a launch must first wait for an input.
     pub(super) fn launch_at(&self) -> Option<Millis> {
         if self.is_led() {
             return None;
@@ -78,11 +78,11 @@ impl Syncer {
         }
     }
 
-    /// Asks distant learners ahead of the next round, so that their answers are there at its launch. Also notes the
-    /// time of the next such question; only a handled input changes it, and this runs after each input.
+    /// Sends `Collect` to learners with slow answers ahead of the next round, so that their updates arrive by its
+    /// launch. Also sets the time of the next such request. This runs after each input, and nothing else changes it.
     pub(super) fn ask_ahead(&mut self, now: Millis) {
         self.ask_ahead_at = None;
-        for (fragment, learner, at) in self.far_questions() {
+        for (fragment, learner, at) in self.requests_ahead() {
             if at <= now {
                 let rounds = &mut self.rounds[usize::from(fragment.0)];
                 rounds.ask_ahead(now, learner);
@@ -94,28 +94,28 @@ impl Syncer {
         }
     }
 
-    /// Returns the questions to ask ahead, with their times.
-    fn far_questions(&self) -> Vec<(FragmentId, LearnerId, Millis)> {
+    /// Returns the requests to send ahead of their rounds, with their times.
+    fn requests_ahead(&self) -> Vec<(FragmentId, LearnerId, Millis)> {
         if self.roster.live().len() > self.config.cohort_max as usize {
-            // The learners of the next round are not known yet.
+            // The invited learners of the next round are not known yet.
             return Vec::new();
         }
         let in_time_ms = self.schedule.in_time_ms();
         let far: Vec<_> = self.roster.far(in_time_ms).collect();
-        let mut questions = Vec::new();
+        let mut requests = Vec::new();
         for (fragment, rounds) in self.fragments.ids().zip(&self.rounds) {
             let Some(expected) = self.schedule.expected(fragment).filter(|_| !far.is_empty()) else {
                 continue;
             };
             for &(learner, answer_ms) in far.iter().filter(|(learner, _)| rounds.may_ask_ahead(*learner)) {
                 let lead_ms = (answer_ms - in_time_ms) as u64;
-                questions.push((fragment, learner, Millis(expected.0.saturating_sub(lead_ms))));
+                requests.push((fragment, learner, Millis(expected.0.saturating_sub(lead_ms))));
             }
         }
-        questions
+        requests
     }
 
-    pub(super) fn on_pass(&mut self, now: Millis, conn: ConnId, fragment: FragmentId) {
+    pub(super) fn on_no_update(&mut self, now: Millis, conn: ConnId, fragment: FragmentId) {
         let Some(learner) = self.roster.learner(conn) else { return };
         let is_led = self.is_led();
         let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else {
@@ -123,7 +123,7 @@ impl Syncer {
         };
         self.roster.note_heard(learner);
         if is_led {
-            return self.pass_on_nothing(now, conn, learner, fragment);
+            return self.forward_no_update(now, conn, learner, fragment);
         }
         let Some(answered) = rounds.pass(now, learner) else { return };
         self.answered(fragment, learner, answered);
@@ -140,18 +140,18 @@ impl Syncer {
         self.out.push_back(Output::Send(conn, Message::UpdateReceived { run: self.run, fragment, serial }));
         self.roster.note_heard(learner);
         if self.is_led() {
-            return self.pass_on(now, conn, learner, update);
+            return self.forward(now, conn, learner, update);
         }
         let sender = self.sender_info(now, learner, fragment);
         self.books.note_update(learner);
         if self.books.last_merged(learner, fragment) == Some(serial) {
-            // This update was merged before and must not be merged twice.
+            // The update was merged already and must not be merged twice.
             let fate = Fate::Refused(Refusal::Unsettled);
             return self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
         }
         let rounds = &mut self.rounds[usize::from(fragment.0)];
         if update.base.0 >= self.schedule.turn().next_round {
-            // No version with that number exists, and none existed in an earlier process of the syncer.
+            // Neither this process of the syncer nor an earlier one has made a version with that number.
             rounds.pass(now, learner);
             let fate = Fate::Late(LateReason::StaleBase);
             return self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
@@ -171,7 +171,7 @@ impl Syncer {
         }
     }
 
-    /// Sends a learner away after too many refusals in a row, the last one with this `fate`.
+    /// Closes the connection of a learner after too many consecutive refusals. `fate` is that of its last update.
     pub(super) fn heed_refusals(&mut self, conn: ConnId, learner: LearnerId, fate: &Fate) {
         let refusals = self.books.refusals(learner);
         if refusals >= self.config.refusals_max {
@@ -189,7 +189,7 @@ impl Syncer {
         self.event(Event::Answered { round, fragment, learner, tokens, after_ms: after_ms.unwrap_or(0) });
     }
 
-    /// Handles the version that the learner at `conn` reports to hold, and sends what follows it.
+    /// Handles the version that the learner at `conn` reports to hold, and sends it the next changes.
     pub(super) fn on_holds(&mut self, now: Millis, conn: ConnId, fragment: FragmentId, version: Version) {
         if usize::from(fragment.0) >= self.rounds.len() {
             return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
@@ -198,7 +198,7 @@ impl Syncer {
         self.follow(conn, follow);
     }
 
-    /// Sends the learner at `conn` the changes that it needs.
+    /// Sends the messages of a [`CatchUp`] to `conn`.
     pub(super) fn follow(&mut self, conn: ConnId, CatchUp { changes, behind }: CatchUp) {
         let run = self.run;
         let behind = behind.into_iter().map(|(fragment, version)| Message::Resync { run, fragment, version });
@@ -233,7 +233,7 @@ impl Syncer {
         }
     }
 
-    /// Repeats open questions to a learner that came back, since they may have been lost with its connection.
+    /// Sends pending requests to a reconnected learner again, since they may have been lost with its old connection.
     pub(super) fn ask_again(&mut self, now: Millis, conn: ConnId, learner: LearnerId) {
         for (fragment, rounds) in self.fragments.ids().zip(&mut self.rounds) {
             if rounds.ask_again(now, learner) {
@@ -243,8 +243,8 @@ impl Syncer {
         }
     }
 
-    /// Closes all connections once the last round is merged.
-    pub(super) fn say_goodbye(&mut self) {
+    /// Ends the run and closes all connections once the last rounds are over.
+    pub(super) fn end_run(&mut self) {
         if !self.schedule.end(self.rounds.iter().all(Rounds::is_idle)) {
             return;
         }
@@ -274,9 +274,8 @@ impl Syncer {
         self.event(Event::Launched { round, fragment, invited, step_ms });
     }
 
-    /// Books a merge, sends each sender its receipt, and publishes the new version.
-    ///
-    /// Without a `body`, learners cannot reach the version from here, and it is not published.
+    /// Books a merge, sends each sender its receipt, and publishes the new version. Without a `body`, the version is
+    /// not published, because learners cannot follow.
     pub(super) fn announce(
         &mut self,
         now: Millis,
@@ -288,7 +287,7 @@ impl Syncer {
         let MergeEntry { round, base, version, checksum, digest, norm, .. } = entry;
         self.schedule.note_merged(sync_ms);
         self.books.note_merge(entry);
-        // A learner with many claimed tokens has no more influence on the time of a step than on the early schedule.
+        // Claimed tokens give a learner no more influence on the median step time than on the schedule.
         let usual = self.ledger().usual_tokens(fragment);
         let most = if usual > 0 { usual.saturating_mul(USUAL_RATIO) } else { u64::MAX };
         for Paced { learner, tokens, step_ms } in paces {
@@ -304,7 +303,7 @@ impl Syncer {
         self.event(Event::Merged { round, fragment, version, updates, tokens, norm, collect_ms, sync_ms });
     }
 
-    /// Sends a new version to the learners that hold the fragment.
+    /// Sends the change to a new version to the learners that can apply it, and `Resync` to those that cannot.
     pub(super) fn publish(&mut self, now: Millis, merged: Merged) {
         let (run, fragment, version) = (self.run, merged.fragment, merged.version);
         let audience = self.downlink.publish(now, &merged, |conn| self.roster.listens_ms(conn));
@@ -331,7 +330,7 @@ impl Syncer {
         self.event(Event::Settled { round, fragment, learner, serial, tokens, fate });
     }
 
-    /// Returns the outer step at this point of the run.
+    /// Returns the outer step with the momentum at this point of its warm-up.
     fn outer(&self) -> OuterSpec {
         let warmup_tokens = self.config.momentum_warmup_ratio * self.spec.inner.total_tokens as f64;
         match warmup_tokens > 0.0 {
@@ -343,7 +342,7 @@ impl Syncer {
     }
 }
 
-/// Returns the reason of a refusal in words.
+/// Returns a description of a refused update, for the sentence in `heed_refusals`.
 fn refusal_of(fate: &Fate) -> &'static str {
     match fate {
         Fate::Refused(Refusal::Norm) => "longer than its steps can have made it",
@@ -374,7 +373,7 @@ impl Syncer {
             steps_max: Trust::steps_max(ledger, trust, fragment, step_tokens),
             stranger_ms: is_stranger.then(|| self.roster.connected_ms(now, learner)),
             step_tokens,
-            step_ms_least: self.step_ms_counted(now, learner),
+            step_ms_least: self.step_ms_credited(now, learner),
             unmerged_tokens: self.books.unmerged_tokens(learner, fragment),
             trust,
             is_in_norm_stats: trust.level.is_trusted() || !self.is_established_there(now),
@@ -382,21 +381,21 @@ impl Syncer {
         }
     }
 
-    /// Returns the shortest believed time of a step of `learner`, in milliseconds.
-    pub(super) fn step_ms_counted(&self, now: Millis, learner: LearnerId) -> f64 {
-        let claimed = self.roster.step_ms_counted(now, learner);
+    /// Returns the lower bound on the time of a step of `learner`, in milliseconds.
+    pub(super) fn step_ms_credited(&self, now: Millis, learner: LearnerId) -> f64 {
+        let claimed = self.roster.step_ms_credited(now, learner);
         match self.trust.pace_max(self.ledger(), learner) {
             Some(pace_max) => claimed.max(SPEED_SLACK * self.step_tokens(learner) as f64 / pace_max),
             None => claimed,
         }
     }
 
-    /// Returns true if any established learner is connected and answers.
+    /// Returns true if any established learner is connected and expected to answer.
     fn is_established_there(&self, now: Millis) -> bool {
         self.trust.established().iter().any(|&learner| self.roster.is_awaited(now, learner))
     }
 
-    /// Returns the tokens of one step of `learner`, above 0.
+    /// Returns the number of tokens in one step of `learner`, above 0.
     pub(super) fn step_tokens(&self, learner: LearnerId) -> u64 {
         let batch = self.roster.session(learner).map_or(0, |session| session.batch);
         u64::from(batch.max(1)) * u64::from(self.spec.model.context.max(1))

@@ -1,4 +1,4 @@
-//! Handlers of sessions: learners that introduce themselves, wait for a seat, report and leave.
+//! Handlers of sessions: admission of learners, their reports, and their departure.
 
 use super::{Event, LeaderRequest, LeaveCause, Output, Syncer};
 use crate::diloco::trust::EXCLUSION_MS;
@@ -21,7 +21,7 @@ impl Syncer {
             }
             return;
         };
-        if !self.hears(now, conn) {
+        if !self.admits_message(now, conn) {
             return;
         }
         if message.run().is_some_and(|run| !self.is_of_this_run(conn, run)) {
@@ -33,7 +33,7 @@ impl Syncer {
                 let update = self.verifier.verify(update);
                 self.on_update(now, conn, learner, update);
             }
-            Message::NoUpdate { fragment, .. } => self.on_pass(now, conn, fragment),
+            Message::NoUpdate { fragment, .. } => self.on_no_update(now, conn, fragment),
             Message::VersionAck { fragment, version, .. } => self.on_holds(now, conn, fragment, version),
             Message::Progress(progress) => self.on_progress(now, conn, learner, &progress),
             Message::Bye(_) => self.on_bye(conn),
@@ -44,20 +44,19 @@ impl Syncer {
         }
     }
 
-    /// Handles an update that a reader has verified.
+    /// Handles an update that the host has verified.
     pub(super) fn on_verified(&mut self, now: Millis, conn: ConnId, update: Verified) {
         let Some(learner) = self.roster.learner(conn) else {
             return self.refuse(conn, CloseCode::Protocol, "the first message must be Hello".into());
         };
-        if self.hears(now, conn) && self.is_of_this_run(conn, update.run) {
+        if self.admits_message(now, conn) && self.is_of_this_run(conn, update.run) {
             self.on_update(now, conn, learner, update);
         }
     }
 
-    /// Notes traffic on `conn` and returns true if the message is within the rate limit. Otherwise closes the
-    /// connection.
-    fn hears(&mut self, now: Millis, conn: ConnId) -> bool {
-        self.roster.hear(now, conn);
+    /// Notes a message on `conn` and returns true if it is within the rate limit. Otherwise closes the connection.
+    fn admits_message(&mut self, now: Millis, conn: ConnId) -> bool {
+        self.roster.note_activity(now, conn);
         let allowed = self.roster.allows(now, conn, self.schedule.turn().next_round);
         if !allowed {
             let reason =
@@ -71,7 +70,7 @@ impl Syncer {
         self.remove(conn, LeaveCause::Lost);
     }
 
-    /// Sends a goodbye and removes the connection.
+    /// Sends `bye` and removes the connection.
     pub(super) fn close(&mut self, conn: ConnId, bye: Bye) {
         let (code, reason) = (bye.code.into(), bye.reason.clone());
         if self.remove(conn, LeaveCause::Closed { code, reason: reason.clone() }).is_none() {
@@ -84,19 +83,19 @@ impl Syncer {
         self.close(conn, Bye::new(code, reason));
     }
 
-    /// Closes silent sessions and takes back expired leases.
+    /// Ends exclusions that are over, closes silent sessions, and takes back expired leases.
     pub(super) fn expire(&mut self, now: Millis) {
-        for learner in self.roster.expire_reins(now) {
+        for learner in self.roster.expire_exclusions(now) {
             self.books.note(Entry::Dropped { learner, wait_ms: 0 });
         }
         for conn in self.roster.silent(now) {
             self.refuse(conn, CloseCode::Silent, "nothing was heard for too long: connect again".into());
         }
         let returned = self.books.expire(now);
-        self.tell_returned(returned, true);
+        self.report_returned(returned, true);
     }
 
-    /// Pauses or resumes the run and tells all learners.
+    /// Pauses or resumes the run, and informs all learners.
     pub(super) fn on_hold(&mut self, now: Millis, held: bool) {
         if !self.schedule.hold(held) {
             return;
@@ -110,7 +109,7 @@ impl Syncer {
         }
     }
 
-    /// Stops or resumes launching and leasing, depending on whether decisions can be stored.
+    /// Stops launching and leasing if `stalled`, otherwise resumes both.
     pub(super) fn on_stall(&mut self, now: Millis, stalled: bool) {
         self.schedule.stall(stalled);
         for conn in self.roster.conns().collect::<Vec<_>>() {
@@ -118,12 +117,12 @@ impl Syncer {
         }
     }
 
-    /// Returns true if `learner` may be part of the run. With remote rounds it may never have been here.
+    /// Returns true if `learner` may be part of the run. With remote rounds, it may have joined at another gateway.
     fn may_be(&self, learner: LearnerId) -> bool {
         self.is_led() || self.knows(learner)
     }
 
-    /// Sets the fraction of its time that `learner` trains, by order of the owner.
+    /// Limits the share of its time that `learner` trains, by order of the owner.
     pub(super) fn on_pace(&mut self, learner: LearnerId, share: Share) {
         if !self.may_be(learner) || self.share(learner) == share {
             return;
@@ -175,9 +174,9 @@ impl Syncer {
         if is_fresh {
             self.rounds.iter_mut().for_each(|rounds| rounds.restart(learner));
         }
-        // A learner that never had a lease has no earlier progress, even if it claims to return.
+        // A returning learner may have trained while it was not connected, so its steps are credited from an earlier
+        // time, unless it never had a lease.
         if is_fresh || self.books.is_new(learner) {
-            // A returning learner may have trained for as long as it was away.
             self.rounds.iter_mut().for_each(|rounds| rounds.count_from(now, learner));
             self.books.count_from(now, learner);
         }
@@ -200,10 +199,10 @@ impl Syncer {
         }
         let changed = self.roster.report(conn, progress.step_ms, progress.loss, progress.state);
         self.roster.note_steps(now, conn, progress.steps);
-        let tokens_per_ms = self.step_tokens(learner) as f64 / self.step_ms_counted(now, learner);
+        let tokens_per_ms = self.step_tokens(learner) as f64 / self.step_ms_credited(now, learner);
         let is_live = self.roster.is_live(learner);
         let returned = self.books.report(now, learner, progress, tokens_per_ms, is_live);
-        self.tell_returned(returned, false);
+        self.report_returned(returned, false);
         if changed {
             self.event(Event::State { learner, state: progress.state });
         }
@@ -218,11 +217,11 @@ impl Syncer {
     fn on_bye(&mut self, conn: ConnId) {
         if let Some(learner) = self.remove(conn, LeaveCause::Polite) {
             let returned = self.books.release(learner);
-            self.tell_returned(returned, false);
+            self.report_returned(returned, false);
         }
     }
 
-    /// Leases text to the learner at `conn`, unless the run stands still.
+    /// Leases text to the learner at `conn`, unless the run is paused, stalled or over.
     fn lease(&mut self, now: Millis, conn: ConnId) {
         let learner = self.roster.learner(conn).filter(|_| !self.schedule.is_still());
         let session = learner.and_then(|learner| self.roster.session(learner));
@@ -231,7 +230,7 @@ impl Syncer {
         let (step_ms, batch) = (session.step_ms, session.batch.max(1));
         let pace = Speed { step_ms, step_ms_least: self.roster.step_ms_least(learner), batch };
         for grant in self.books.grant(now, learner, &pace) {
-            let grant = self.told(grant);
+            let grant = self.with_process_epoch(grant);
             self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
         }
     }
@@ -245,22 +244,22 @@ impl Syncer {
         self.downlink.close(conn);
         self.rounds.iter_mut().for_each(|rounds| rounds.unask(learner));
         self.measure();
-        self.forget_questions(learner);
+        self.forget_requests(learner);
         self.event(Event::Left { learner, why });
         self.request_leader(|| LeaderRequest::Left(learner, conn));
         Some(learner)
     }
 
-    /// Updates the values that depend on connected learners: the median time of a step and the longest time merged.
+    /// Updates the statistics over connected learners: the longest merged time and the median step time.
     pub(super) fn measure(&mut self) {
         self.trust.measure(self.books.ledger());
         if let Some(step_ms) = self.roster.step_ms() {
             self.schedule.note_step(step_ms);
         }
-        self.tell_pace();
+        self.report_pace();
     }
 
-    pub(super) fn tell_returned(&mut self, returned: Vec<Returned>, expired: bool) {
+    pub(super) fn report_returned(&mut self, returned: Vec<Returned>, expired: bool) {
         for Returned { learner, lease, windows } in returned {
             self.event(Event::LeaseReturned { learner, lease, windows, expired });
         }
@@ -271,7 +270,7 @@ impl Syncer {
         self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
     }
 
-    /// Sends away a convicted learner, for a while or until the owner lets it back.
+    /// Closes the connection of a convicted learner, which is excluded for a while or until the owner pardons it.
     pub(super) fn exclude(&mut self, conn: ConnId, is_banned: bool) {
         let (wait_ms, reason) = if is_banned {
             (
@@ -304,13 +303,13 @@ impl Syncer {
 const FULL_WAIT_MS: u32 = 10_000;
 
 impl Syncer {
-    /// Makes room for a new learner, whose number is `comes` if it was here before.
+    /// Frees a seat for an arriving learner if none is free. `known` is its number if the ledger has one.
     ///
     /// # Errors
-    /// The goodbye to send, with the time after which the learner may return.
-    pub(super) fn seat(&mut self, comes: Option<LearnerId>) -> Result<(), Bye> {
+    /// The `Bye` to send if the learner gets no seat, with the time after which it may return.
+    pub(super) fn seat(&mut self, known: Option<LearnerId>) -> Result<(), Bye> {
         let seats = self.config.learners_max as usize;
-        let leaves = self.trust.seat(self.ledger(), comes, seats, self.roster.len()).map_err(full)?;
+        let leaves = self.trust.seat(self.ledger(), known, seats, self.roster.len()).map_err(full)?;
         if let Some(conn) = leaves.and_then(|learner| self.roster.conn(learner)) {
             self.close(conn, full("one that trained for longer needs the seat".to_owned()));
         }
@@ -325,35 +324,36 @@ fn full(why: String) -> Bye {
 
 impl Syncer {
     pub(super) fn on_hello(&mut self, now: Millis, conn: ConnId, hello: Box<Hello>) {
-        if let Err(bye) = self.judge(&hello) {
+        if let Err(bye) = self.check_hello(&hello) {
             return self.close(conn, bye);
         }
         if self.is_led() {
             return self.request_leader(|| LeaderRequest::Introduce(conn, hello));
         }
         let known = self.ledger().find(&hello.identity);
-        self.take_in(now, conn, &hello, known, None);
+        self.admit(now, conn, &hello, known, None);
     }
 
-    /// Admits a connection with the number that its learner has at every gateway.
+    /// Admits a connection under the number that the leaders assigned to its learner.
     pub(super) fn on_introduced(&mut self, now: Millis, conn: ConnId, hello: &Hello, learner: LearnerId) {
         if !self.is_led() || self.roster.learner(conn).is_some() {
             return;
         }
-        if let Err(bye) = self.judge(hello) {
+        if let Err(bye) = self.check_hello(hello) {
             return self.close(conn, bye);
         }
         if self.roster.conn(learner).is_some_and(|newer| newer > conn) {
-            // The same learner connected again while this connection waited, so no peer reads it any longer.
+            // The learner connected again while this connection waited, so this one is stale.
             let reason = "a newer connection with the same identity took over";
             return self.refuse(conn, CloseCode::Replaced, reason.into());
         }
         let known = self.knows(learner).then_some(learner);
-        self.take_in(now, conn, hello, known, Some(learner));
+        self.admit(now, conn, hello, known, Some(learner));
     }
 
-    /// Admits or turns away a learner, which is `known` if it was here before, under `number` if one is given.
-    fn take_in(
+    /// Admits a learner or turns it away. `known` is its number if the ledger has one; `number` is the number that
+    /// remote leaders assigned to it.
+    fn admit(
         &mut self,
         now: Millis,
         conn: ConnId,
@@ -365,9 +365,8 @@ impl Syncer {
         if account.is_some_and(|account| account.trust.is_banned()) {
             return self.exclude(conn, true);
         }
-        // With remote rounds, orders of the owner may be all that is known here about a learner.
-        let told_of = number.or(known);
-        if let Some(wait_ms) = told_of.and_then(|learner| self.roster.away_ms(now, learner)) {
+        // With remote rounds, a gateway may have orders of the owner about a learner without an account.
+        if let Some(wait_ms) = number.or(known).and_then(|learner| self.roster.away_ms(now, learner)) {
             return self.turn_away(conn, wait_ms);
         }
         if let Some(ghost) = known.and_then(|learner| self.roster.conn(learner)) {
@@ -379,7 +378,7 @@ impl Syncer {
         }
         if known.is_none() {
             let roster = &self.roster;
-            let needed = |learner| roster.conn(learner).is_some() || roster.is_reined(learner);
+            let needed = |learner| roster.conn(learner).is_some() || roster.is_restricted(learner);
             match self.books.make_room(needed) {
                 Ok(None) => {}
                 Ok(Some(forgotten)) => self.rounds.iter_mut().for_each(|rounds| rounds.forget(forgotten)),
@@ -389,8 +388,8 @@ impl Syncer {
         self.welcome(now, conn, hello, number);
     }
 
-    /// Checks that a peer can take part in this run.
-    fn judge(&self, hello: &Hello) -> Result<(), Bye> {
+    /// Checks that a peer has the run and the layout of this syncer, and that the run is not ending.
+    fn check_hello(&self, hello: &Hello) -> Result<(), Bye> {
         let layout = self.fragments.hash();
         if let Some(run) = hello.run.filter(|&run| run != self.run) {
             return Err(Bye::new(CloseCode::WrongRun, self.other_run(run)));
@@ -410,9 +409,9 @@ impl Syncer {
             self.credit(learner, hello.run.is_some());
         }
         if hello.run.is_none() {
-            // A new process has lost the work of the previous one.
+            // A new process does not have the progress of the previous one.
             let returned = self.books.restart(learner);
-            self.tell_returned(returned, false);
+            self.report_returned(returned, false);
         }
         self.roster.open(now, conn, learner, hello.run.is_none());
         self.trust.joined(self.books.ledger(), learner);

@@ -1,4 +1,4 @@
-//! Lying peers: the harm that a peer can do to a run with arbitrary messages.
+//! Tests of lying peers: bounds on the harm that a peer can do with arbitrary messages.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::wire::{
 const RUN: RunId = RunId(7);
 /// Tokens of one step of [`larger`].
 const STEP_TOKENS: u64 = 32;
-/// Time of a step that an honest learner reports, in milliseconds.
+/// Step time that an honest learner reports, in milliseconds.
 const HONEST_MS: f32 = 1_000.0;
 
-/// A syncer with a record of its outputs.
+/// Syncer with a record of its outputs.
 struct Bench {
     now: Millis,
     syncer: Syncer,
@@ -54,7 +54,7 @@ impl Bench {
         }
     }
 
-    /// Sends the Hello of peer number `peer`. `run` is the run that the peer claims to return to, if any.
+    /// Sends the `Hello` of peer number `peer`. `run` is the run to which the peer claims to return, if any.
     fn hello(&mut self, peer: u8, run: Option<RunId>) -> ConnId {
         let conn = ConnId(u64::from(peer));
         let identity = Identity([peer; 32]);
@@ -63,7 +63,7 @@ impl Bench {
         conn
     }
 
-    /// Sends Hello and Ready.
+    /// Sends `Hello` and `Ready`.
     fn join(&mut self, peer: u8, run: Option<RunId>) -> ConnId {
         let conn = self.hello(peer, run);
         let layout = self.syncer.fragments().hash();
@@ -71,7 +71,7 @@ impl Bench {
         conn
     }
 
-    /// Joins an honest peer, which reports its pace.
+    /// Adds an honest peer, which reports its step time.
     fn honest(&mut self, peer: u8) -> ConnId {
         let conn = self.join(peer, None);
         self.report(conn, HONEST_MS, 0, Vec::new());
@@ -91,7 +91,7 @@ impl Bench {
         self.report(conn, step_ms, 0, done);
     }
 
-    /// Answers each question with an update of `value` in every entry, for `steps` steps and `tokens` tokens.
+    /// Answers each `Collect` with an update of `steps` steps and `tokens` tokens in which each value is `value`.
     fn answer(&mut self, conn: ConnId, value: f32, steps: u32, tokens: u64) {
         let (asked, rest) = std::mem::take(&mut self.collects).into_iter().partition(|ask| ask.0 == conn);
         self.collects = rest;
@@ -155,7 +155,7 @@ impl Bench {
         self.syncer.ledger().account(self.learners[&conn]).unwrap()
     }
 
-    /// Returns the learner's merged tokens on the fragment that has most.
+    /// Returns the learner's merged tokens on the fragment on which it has most.
     fn tokens_merged(&self, conn: ConnId) -> u64 {
         self.account(conn).tokens_merged.iter().copied().max().unwrap()
     }
@@ -174,7 +174,7 @@ impl Default for Bench {
 }
 
 #[test]
-fn empty_updates_lock_nobody_out() {
+fn empty_updates_do_not_exclude_honest_learners() {
     for value in [0.0, 1e-20] {
         let mut bench = Bench::default();
         let idler = bench.honest(1);
@@ -198,7 +198,7 @@ fn empty_updates_lock_nobody_out() {
 }
 
 #[test]
-fn an_update_on_a_version_that_is_yet_to_come_is_not_merged() {
+fn update_on_a_future_version_is_not_merged() {
     let mut bench = Bench::default();
     let (honest, liar) = (bench.honest(1), bench.honest(2));
     for base in [u64::MAX, 1 << 40] {
@@ -218,7 +218,7 @@ fn an_update_on_a_version_that_is_yet_to_come_is_not_merged() {
 }
 
 #[test]
-fn steps_that_nobody_can_have_taken_reach_no_farther() {
+fn impossible_steps_do_not_raise_the_norm_bound() {
     let mut bench = Bench::default();
     let (honest, liar) = (bench.honest(1), bench.join(2, None));
     bench.report(liar, HONEST_MS, 0, Vec::new());
@@ -231,7 +231,7 @@ fn steps_that_nobody_can_have_taken_reach_no_farther() {
 }
 
 #[test]
-fn an_impossible_speed_is_told_to_who_claims_it() {
+fn impossible_step_time_closes_the_connection() {
     for step_ms in [f32::NAN, f32::INFINITY, -1.0] {
         let mut bench = Bench::default();
         let (honest, odd) = (bench.honest(1), bench.honest(2));
@@ -242,10 +242,10 @@ fn an_impossible_speed_is_told_to_who_claims_it() {
     }
 }
 
-/// A peer among honest ones claims a hundred thousand times their speed, reports no speed, or claims to return without
-/// having taken part. In each case it counts as much as the fastest believed learner.
+/// Goal: a peer that claims a hundred thousand times the speed of honest ones, reports no speed, or falsely claims to
+/// return is leased and credited at most as much as the fastest plausible learner.
 #[test]
-fn no_claim_of_speed_runs_away_with_the_run() {
+fn credit_for_claimed_speed_is_bounded() {
     for (step_ms, run) in [(0.01, None), (0.0, None), (0.0, Some(RUN)), (1e30, Some(RUN))] {
         let mut bench = Bench::default();
         for peer in [1, 2] {
@@ -275,10 +275,10 @@ fn no_claim_of_speed_runs_away_with_the_run() {
     }
 }
 
-/// A server's GPU is 750 times as fast as a phone, or 180,000 times as fast as a learner that crawls. All of its work
-/// counts.
+/// Goal: an honest server that is 750 times as fast as a phone, or 180,000 times as fast as a very slow learner, is
+/// credited in full.
 #[test]
-fn an_honest_learner_may_be_far_ahead() {
+fn honest_fast_learner_is_credited_in_full() {
     for phone_ms in [15_000.0, 3_600_000.0] {
         let mut bench = Bench::default();
         let (phone, server) = (bench.join(1, None), bench.join(2, None));
@@ -304,7 +304,7 @@ fn an_honest_learner_may_be_far_ahead() {
 }
 
 #[test]
-fn no_report_of_tokens_spoils_the_books() {
+fn reported_tokens_are_limited_to_leases() {
     let mut bench = Bench::default();
     for peer in [1, 2] {
         let conn = bench.honest(peer);
@@ -315,7 +315,7 @@ fn no_report_of_tokens_spoils_the_books() {
 }
 
 #[test]
-fn who_is_there_keeps_its_leases() {
+fn connected_learner_keeps_its_leases() {
     let mut bench = Bench::default();
     let (idle, gone) = (bench.honest(1), bench.honest(2));
     bench.feed(Input::Disconnected(gone));
@@ -328,7 +328,7 @@ fn who_is_there_keeps_its_leases() {
 }
 
 #[test]
-fn throw_away_identities_make_room() {
+fn identities_without_merges_are_forgotten_in_a_full_ledger() {
     let mut bench = Bench::new(SyncerConfig { identities_max: 4, ..SyncerConfig::default() });
     let honest = bench.honest(1);
     bench.pass(2_000);
@@ -347,7 +347,7 @@ fn throw_away_identities_make_room() {
     bench.honest(1);
     assert_eq!(bench.learners[&honest], before, "one that was merged is remembered");
 
-    // Nor is the last identity, because its number would be assigned again.
+    // The newest identity is not forgotten, because its number would be assigned again.
     let mut last = Bench::new(SyncerConfig { identities_max: 2, ..SyncerConfig::default() });
     last.honest(1);
     for peer in [2, 3] {
@@ -365,7 +365,7 @@ fn throw_away_identities_make_room() {
 }
 
 #[test]
-fn who_is_turned_away_is_told_of_and_is_no_learner_that_left() {
+fn turned_away_peer_is_reported_but_not_as_a_learner_that_left() {
     let mut bench = Bench::new(SyncerConfig { learners_max: 1, ..SyncerConfig::default() });
     bench.hello(1, None);
     let mut told = |peer: u8, run: Option<RunId>| -> Vec<Event> {
@@ -383,7 +383,7 @@ fn who_is_turned_away_is_told_of_and_is_no_learner_that_left() {
             other => panic!("{other:?}"),
         }
     }
-    // A replaced connection belonged to a learner, and that learner left.
+    // A replaced connection belonged to a learner, so the learner is reported as left.
     let replaced = told(1, None);
     assert!(
         matches!(&replaced[..], [Event::Left { .. }, Event::Joined { returning: true, .. }]),
@@ -393,7 +393,7 @@ fn who_is_turned_away_is_told_of_and_is_no_learner_that_left() {
 
 /// Goal: identities without merged updates take no more than half of the seats, and none from a learner that trains.
 #[test]
-fn who_earned_a_seat_gets_one() {
+fn learner_with_merged_updates_gets_a_seat() {
     let mut bench = Bench::new(SyncerConfig { learners_max: 3, ..SyncerConfig::default() });
     let earners = [1, 2].map(|peer| bench.honest(peer));
     bench.hello(3, None);
@@ -416,10 +416,10 @@ fn who_earned_a_seat_gets_one() {
     assert_eq!(bench.byes[1..], [(ConnId(6), CloseCode::Full)], "both seats of strangers are taken");
 }
 
-/// Goal: discarded identities are forgotten long before the ledger is full, with or without a lease. A merged learner
-/// is not.
+/// Goal: abandoned identities are forgotten long before the ledger is full, with or without a lease. A learner with
+/// merged updates is not.
 #[test]
-fn thrown_away_identities_fill_no_books() {
+fn abandoned_identities_are_forgotten_before_the_ledger_is_full() {
     let mut bench = Bench::new(SyncerConfig { learners_max: 4, ..SyncerConfig::default() });
     let honest = bench.honest(1);
     bench.pass(2_000);
@@ -430,7 +430,7 @@ fn thrown_away_identities_fill_no_books() {
         assert!(bench.syncer.ledger().len() <= 9, "{}", bench.syncer.ledger().len());
     }
     assert!(bench.account(honest).fates.merged > 0);
-    // Learners that vanish with a lease keep their place only until it expires.
+    // The account of a learner that vanishes with a lease is kept until the lease expires.
     for peer in 2..=9 {
         let conn = bench.join(peer, None);
         bench.feed(Input::Disconnected(conn));
@@ -443,9 +443,9 @@ fn thrown_away_identities_fill_no_books() {
     assert_eq!(bench.byes.iter().filter(|bye| bye.0 == ConnId(201)).count(), 0);
 }
 
-/// Goal: a learner that floods the syncer with messages is sent away with a reason, and costs little until then.
+/// Goal: the connection of a learner that floods the syncer with messages is soon closed, with a reason.
 #[test]
-fn a_flood_of_messages_ends_in_a_typed_close() {
+fn message_flood_closes_the_connection() {
     let mut bench = Bench::default();
     let (honest, flooder) = (bench.honest(1), bench.honest(2));
     let mut heard = 0;
@@ -463,8 +463,8 @@ fn a_flood_of_messages_ends_in_a_typed_close() {
     assert_eq!(bench.byes.len(), 1, "an hour of honest training is no flood");
 }
 
-/// Goal: a learner with updates a hundred times too long and any number of claimed steps moves a run no farther than an
-/// honest learner.
+/// Goal: a learner whose updates are a hundred times too long moves Θ no farther than an honest learner, whatever steps
+/// it claims.
 #[test]
 fn long_updates_with_claims_of_speed_move_little() {
     let far = |lies: bool| {

@@ -1,30 +1,34 @@
-//! Attribution of a risen loss to learners, by leaving them out and measuring the loss again.
+//! Attribution of a rise of the held-out loss to learners, by measuring the loss without their updates.
 
 use std::collections::BTreeSet;
 
 use crate::wire::LearnerId;
 
-/// Smallest gain of a culprit, as a multiple of its equal share of the remaining rise and as a fraction of that rise.
-/// With fewer suspects the threshold is higher, because chance makes one look bad more easily. Our own constants.
+/// Smallest gain of a culprit, as a multiple of the remaining rise divided by the number of suspects. Fewer suspects
+/// raise the threshold, because a gain by chance is then more likely. Our own constant.
 const SHARES_MIN: f64 = 1.6;
+/// Smallest gain of a culprit, as a fraction of the remaining rise. Our own constant.
 const PART_MIN: f64 = 0.05;
-/// Smallest ratio between the gain of any culprit and that of any suspect who is not accused, which is noise. Our own
-/// constant.
+/// Smallest ratio between the gain of an accused learner and the largest gain of the other suspects, which is taken as
+/// noise. Our own constant.
 const NOISE_RATIO: f64 = 3.0;
 /// Smallest fraction of the rise that the culprits must explain together; below it, no learner is blamed.
 const EXPLAINED_MIN: f64 = 0.5;
-/// Largest rise, relative to the good loss, that needs no further search. Our own constant.
+/// Remaining rise, as a fraction of the good loss, at which the search ends. Our own constant.
 const RISE_RATIO_MAX: f64 = 0.02;
-/// Maximum number of passes. Each searches the remaining suspects, since one culprit can hide another.
+/// Maximum number of passes over the remaining suspects. One culprit can hide another, so one pass may not be enough.
 const PASSES_MAX: u32 = 3;
 
-/// State machine that searches for the learners whose updates raised a loss. It names the learners to leave out next,
-/// and takes the loss without them.
+/// Search for the learners whose updates raised a loss. The caller repeats the merges without the learners of
+/// [`Self::next`] and passes the resulting loss to [`Self::measured`].
 ///
-/// It blames at most half of the senders, because a majority cannot be judged.
+/// The gain of a learner is the decrease of the loss without its updates. At most half of the senders are blamed,
+/// because the test cannot tell a majority of culprits from honest learners.
 #[derive(Clone, Debug)]
 pub struct Attribution {
+    /// Loss before the rise, in nats per token.
     good: f64,
+    /// Loss after the rise.
     bad: f64,
     /// Loss without the culprits found so far.
     now: f64,
@@ -36,29 +40,31 @@ pub struct Attribution {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Losses without each suspect in turn; the culprits are left out as well.
+    /// Measures the loss without the culprits and one suspect at a time. Holds the losses so far, in order of suspects.
     Each(Vec<f64>),
-    /// The accused, left out together, and the worst of them with the loss without it alone.
+    /// Measures the loss without all accused together. Holds the accused, the worst of them, and the loss without the
+    /// worst alone.
     Together(BTreeSet<LearnerId>, (LearnerId, f64)),
+    /// The search has ended.
     Over,
 }
 
 /// Result of an attribution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Culprits {
-    /// Learners whose updates did harm, by id, at least one.
+    /// At least one learner whose updates did harm, in order of ids.
     pub learners: Vec<LearnerId>,
     /// Loss without their updates, in nats per token.
     pub loss: f64,
 }
 
 impl Attribution {
-    /// Starts a search among `suspects`, which sent updates while the loss rose from `good` to `bad`, in nats per
+    /// Starts a search among `suspects`, the senders of updates while the loss rose from `good` to `bad`, in nats per
     /// token.
     #[must_use]
     pub fn new(good: f64, bad: f64, suspects: BTreeSet<LearnerId>) -> Self {
         let step = if suspects.is_empty() { Step::Over } else { Step::Each(Vec::new()) };
-        // A loss that is not a number counts as the largest that can be compared.
+        // A NaN becomes the largest finite loss.
         let bad = bounded(bad, good);
         let (suspects, culprits) = (suspects.into_iter().collect(), BTreeSet::new());
         Self { good, bad, now: bad, suspects, culprits, passes: 0, step }
@@ -75,7 +81,7 @@ impl Attribution {
         Some(self.culprits.union(&more).copied().collect())
     }
 
-    /// Takes the loss without the learners that [`Self::next`] returned.
+    /// Continues the search with the loss without the learners of [`Self::next`].
     pub fn measured(&mut self, loss: f64) {
         let loss = bounded(loss, self.good);
         match &mut self.step {
@@ -88,7 +94,7 @@ impl Attribution {
             }
             Step::Together(accused, (worst, alone)) => {
                 let (accused, worst, alone) = (std::mem::take(accused), *worst, *alone);
-                // One culprit can make others look guilty. Together they must explain at least as much as the worst
+                // One culprit can make others seem guilty. Together they must explain at least as much as the worst
                 // alone.
                 if loss <= alone {
                     self.convict(accused, loss)
@@ -100,7 +106,7 @@ impl Attribution {
         }
     }
 
-    /// Returns the verdict; `None` if no group of learners explains most of the rise.
+    /// Returns the culprits; `None` if those found so far explain less than half of the rise.
     #[must_use]
     pub fn verdict(&self) -> Option<Culprits> {
         let explained = (self.bad - self.now) / (self.bad - self.good);
@@ -108,17 +114,17 @@ impl Attribution {
         is_found.then(|| Culprits { learners: self.culprits.iter().copied().collect(), loss: self.now })
     }
 
-    /// Accuses suspects by the losses without each of them alone.
+    /// Accuses the suspects with the largest gains. `losses` are the losses without each suspect alone.
     fn accuse(&mut self, losses: &[f64]) {
         let (rise, now) = (self.now - self.good, self.now);
         let mut accused: Vec<_> = losses.iter().copied().zip(self.suspects.iter().copied()).collect();
         accused.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         let gains: Vec<f64> = accused.iter().map(|(loss, _)| (now - loss).max(0.0)).collect();
-        // Counted over all initial suspects, so that all passes together blame at most half.
+        // All passes together blame at most half of the initial suspects.
         let all = self.suspects.len() + self.culprits.len();
         let most = (all / 2).saturating_sub(self.culprits.len()).min(gains.len().saturating_sub(1));
         let least = rise * (SHARES_MIN / gains.len() as f64).max(PART_MIN);
-        // The accused must stand apart from all other suspects.
+        // All accused must have larger gains than noise.
         let stand_apart =
             |&count: &usize| gains[count - 1] >= least && gains[count - 1] >= NOISE_RATIO * gains[count];
         accused.truncate((1..=most).rev().find(stand_apart).unwrap_or(0));
@@ -146,7 +152,7 @@ impl Attribution {
     }
 }
 
-/// Returns a finite loss, at most a thousand nats above `good`.
+/// Returns `loss` limited to 1,000 nats above `good`; that limit if `loss` is not finite.
 fn bounded(loss: f64, good: f64) -> f64 {
     let most = good + 1e3;
     if loss.is_finite() { loss.min(most) } else { most }
@@ -156,7 +162,8 @@ fn bounded(loss: f64, good: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Runs a search where the loss is 2 plus the contribution of each learner, and was `good` before.
+    /// Runs a search in which the loss is 2 plus the value in `adds` of each learner, and was `good` before. Returns
+    /// the verdict and the number of measurements.
     fn search(good: f64, adds: &[f64]) -> (Option<Culprits>, usize) {
         let learners: Vec<LearnerId> = (1..).map(LearnerId).take(adds.len()).collect();
         let loss = |out: &BTreeSet<LearnerId>| {
@@ -180,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn one_who_did_it_is_found_after_a_trial_for_each() {
+    fn single_culprit_is_found_with_one_trial_per_suspect() {
         let (verdict, trials) = search(2.0, &[-0.01, 0.4, -0.02, 0.005]);
         assert_eq!(verdict.map(|verdict| verdict.learners), Some(vec![LearnerId(2)]));
         assert_eq!(trials, 4);
     }
 
     #[test]
-    fn several_are_found_together_also_where_each_did_little_of_it() {
+    fn several_culprits_with_small_parts_are_found_together() {
         assert_eq!(culprits(2.0, &[0.2, -0.01, 0.25, -0.01, 0.005, -0.02, 0.001, -0.01]), [1, 3]);
         let mut adds = vec![-0.003; 20];
         adds[..5].fill(0.08);
@@ -195,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn what_hides_behind_another_shows_in_the_next_pass() {
+    fn hidden_culprits_are_found_in_the_next_pass() {
         // The second learner explains less than a tenth of the rise.
         assert_eq!(culprits(2.0, &[9.0, 0.8, -0.01, 0.01, -0.01]), [1, 2]);
         assert_eq!(culprits(2.0, &[5.0, 0.6, 0.7, -0.01, 0.01, -0.01, 0.01, -0.01]), [1, 2, 3]);
     }
 
     #[test]
-    fn nobody_is_blamed_for_what_all_did_or_for_noise() {
+    fn nobody_is_blamed_for_common_rises_or_noise() {
         assert_eq!(culprits(2.0, &[0.1, 0.11, 0.09, 0.1]), [0; 0], "all alike");
         assert_eq!(culprits(2.0, &[0.06, -0.02, 0.03, -0.03, 0.02, 0.01]), [0; 0], "noise");
         assert_eq!(culprits(2.0, &[0.5]), [0; 0], "nobody to compare it with");
@@ -219,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_is_no_number_is_one_that_rose() {
+    fn loss_that_is_not_finite_is_a_rise() {
         let learners = BTreeSet::from([1, 2, 3].map(LearnerId));
         let mut attribution = Attribution::new(2.0, f64::NAN, learners);
         while let Some(out) = attribution.next() {

@@ -1,7 +1,7 @@
-//! Loss-check verdicts: whether learners train as they claim, judged from single updates.
+//! Contribution test: a sequential test, over many loss checks, of whether learners train as they claim.
 //!
-//! Training on a text lowers the loss there more than elsewhere. In one update that gain drowns in noise. Gains are
-//! therefore compared with those of other learners and accumulated over many loss checks.
+//! Training on a text lowers the loss on that text more than on other texts. In a single update, noise hides this gain.
+//! Gains are therefore compared with those of other learners and accumulated over many loss checks.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,28 +9,28 @@ use crate::diloco::{MergeJob, Suspicion};
 use crate::rng::key;
 use crate::wire::{FragmentId, LearnerId};
 
-/// Loss checks that are remembered for each fragment as its baseline. Our own constant.
+/// Number of gains that are remembered for each fragment as its baseline. Our own constant.
 const KEPT: usize = 64;
-/// Loss checks of other learners that a verdict needs. Our own constant.
+/// Number of remembered gains of other learners that a score needs. Our own constant.
 const NEEDED: usize = 12;
-/// Fraction of the usual gain that an update has to show. Our own constant.
+/// Fraction of the baseline gain above which a score is positive. Our own constant.
 const PART: f64 = 0.45;
-/// Smallest signal strength, in spreads, at which learners are judged. Below it, training does not show. Our own
-/// constant.
+/// Smallest signal strength, in spreads, at which learners are scored. Below it, the gains do not show training. Our
+/// own constant.
 const STRENGTH_MIN: f64 = 0.25;
-/// Loss checks over which the signal strength is averaged, approximately. Our own constant.
-const STRENGTH_LOOKS: u32 = 256;
-/// Loss checks before the first verdict. Our own constant.
+/// Approximate number of gains over which the signal strength is averaged. Our own constant.
+const STRENGTH_WINDOW: u32 = 256;
+/// Number of gains in the signal strength before the first score. Our own constant.
 const STRENGTH_NEEDED: u32 = 48;
-/// Fraction of the accumulated odds that one loss check stakes. Our own constant.
+/// Factor between a score and the relative change of the odds. Our own constant.
 const STAKE: f64 = 0.6;
-/// Odds of not training at which a learner becomes a suspect, see [`ContributionTest::take`]. Our own constant.
+/// Odds of not training at which a learner becomes suspected, see [`ContributionTest::take`]. Our own constant.
 const SUSPECT_ODDS: f64 = 3e3;
-/// Odds of training at which a learner is proven and any suspicion ends. At odds of 1 the proof lapses. Our own
+/// Odds of training at which a learner is proven and any suspicion ends. The proof lapses at odds of 1. Our own
 /// constant.
 const CLEAR_ODDS: f64 = 300.0;
-/// Loss checks by which the sampling interval of a proven learner grows by one merge.
-const LOOKS_FEW: u32 = 8;
+/// Number of loss checks after which the sampling interval of a proven learner grows by one merge.
+const CHECKS_PER_INTERVAL: u32 = 8;
 /// Longest sampling interval of a proven learner, in merges.
 const ONE_IN_MAX: u32 = 16;
 
@@ -39,29 +39,29 @@ const ONE_IN_MAX: u32 = 16;
 pub struct UpdateScore {
     /// Sender of the update.
     pub learner: LearnerId,
-    /// Own gain: the decrease of the loss on the update's own windows, beyond what the update achieves on other windows
-    /// and other updates achieve on these. It is multiplied by the root of the windows per step, because an update
-    /// follows each window less if a step has more of them.
+    /// Own gain: decrease of the loss on the update's own windows, beyond its decrease on the windows of others and
+    /// beyond the effect of other updates on its own windows. It is multiplied by the square root of the windows per
+    /// step, because one window has less effect on an update with larger batches.
     pub own: f64,
-    /// Mean decrease of the loss on the windows of others.
+    /// Mean decrease of the loss on the windows of the other updates.
     pub others: f64,
 }
 
-/// Verdicts on all learners.
+/// Contribution test of all learners of a run.
 #[derive(Clone, Debug)]
 pub struct ContributionTest {
     seed: u64,
     records: BTreeMap<LearnerId, Record>,
-    /// Own gains by fragment, newest last.
+    /// Baseline: own gains of learners that are not suspected, by fragment, newest last.
     usual: BTreeMap<FragmentId, VecDeque<(LearnerId, f64)>>,
-    /// Signal strength, in spreads, and the number of loss checks that it averages.
+    /// Signal strength, in spreads, and the number of gains in it, up to [`STRENGTH_WINDOW`].
     strength: (f64, u32),
 }
 
-/// Verdict of the loss checks on one learner.
+/// Verdict of the contribution test on one learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContributionVerdict {
-    /// Undecided.
+    /// The evidence is not sufficient for either verdict.
     Open,
     /// The learner trains as it claims.
     Proven,
@@ -70,7 +70,7 @@ pub enum ContributionVerdict {
 }
 
 impl ContributionVerdict {
-    /// Returns the evidence of a suspicion, if there is one.
+    /// Returns the suspicion, if this verdict is one.
     #[must_use]
     pub fn suspicion(self) -> Option<Suspicion> {
         match self {
@@ -83,12 +83,13 @@ impl ContributionVerdict {
 /// Loss-check record of one learner.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    looks: u32,
-    /// Logarithm of the odds that the learner does not train, at least 0; 0 for a suspect.
+    /// Number of scored loss checks.
+    checks: u32,
+    /// Natural logarithm of the odds that the learner does not train, at least 0; 0 for a suspect.
     against: f64,
-    /// Logarithm of the odds that the learner trains, from 0 to that of [`CLEAR_ODDS`].
+    /// Natural logarithm of the odds that the learner trains, 0 to `ln` [`CLEAR_ODDS`].
     trust: f64,
-    /// `None` before the first loss check.
+    /// `None` before the first scored loss check.
     verdict: Option<ContributionVerdict>,
 }
 
@@ -97,17 +98,17 @@ impl Record {
         self.verdict.is_some_and(|verdict| verdict.suspicion().is_some())
     }
 
-    /// Adds the score of a loss check and returns the new verdict if it has changed.
+    /// Adds the score of a loss check, −1 to 1, and returns the verdict if it changed.
     fn take(&mut self, score: f64) -> Option<ContributionVerdict> {
         let (before, was_suspected) = (self.verdict, self.is_suspected());
-        self.looks = self.looks.saturating_add(1);
+        self.checks = self.checks.saturating_add(1);
         let enough = libm::log(CLEAR_ODDS);
         self.trust = (self.trust + libm::log1p(STAKE * score)).clamp(0.0, enough);
         if !was_suspected {
             self.against = (self.against + libm::log1p(-STAKE * score)).max(0.0);
         }
         if self.against >= libm::log(SUSPECT_ODDS) {
-            let verdict = ContributionVerdict::Suspected(Suspicion { looks: self.looks });
+            let verdict = ContributionVerdict::Suspected(Suspicion { looks: self.checks });
             (self.verdict, self.against, self.trust) = (Some(verdict), 0.0, 0.0);
         } else if self.trust >= enough {
             self.verdict = Some(ContributionVerdict::Proven);
@@ -127,7 +128,7 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Returns true if `job` has at least three updates and at least one of their learners is due for a check.
+    /// Returns true if `job` has at least three updates and any of their learners is due for a loss check.
     #[must_use]
     pub fn wants(&self, job: &MergeJob) -> bool {
         let wants = |learner: LearnerId| {
@@ -139,83 +140,85 @@ impl Sampling {
 }
 
 impl ContributionTest {
-    /// Creates an empty record. `seed` selects the merges that are checked.
+    /// Creates a test without evidence. `seed` selects the merges that are checked.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed, records: BTreeMap::new(), usual: BTreeMap::new(), strength: (0.0, 0) }
     }
 
-    /// Returns the selection of the next merges. Each merge of an unproven or weakening learner is checked, and ever
-    /// fewer merges of the others.
+    /// Returns the selection of the next merges. All merges of a learner are checked if it is unproven or if evidence
+    /// against it accumulates. The sampling interval of other learners grows with their number of checks.
     #[must_use]
     pub fn sampling(&self) -> Sampling {
         let one_in = |record: &Record| match record.verdict == Some(ContributionVerdict::Proven)
             && record.against <= 1.0
         {
-            true => (record.looks / LOOKS_FEW).clamp(1, ONE_IN_MAX),
+            true => (record.checks / CHECKS_PER_INTERVAL).clamp(1, ONE_IN_MAX),
             false => 1,
         };
         let one_in = self.records.iter().map(|(&learner, record)| (learner, one_in(record))).collect();
         Sampling { seed: self.seed, one_in }
     }
 
-    /// Adds the loss checks of one merge on `fragment` and returns the verdicts that changed.
+    /// Adds the loss check of one merge on `fragment`, one result for each examined update, and returns the verdicts
+    /// that changed.
     ///
-    /// Each check multiplies the odds of not training by 1 − 0.6 s, and they never fall below 1. The score s, from −1
-    /// to 1, is the excess of the own gain over 45 % of the usual gain, in spreads of that. For a learner that trains,
-    /// s is positive on average, however noisy. Its odds are a product of bets that it wins; tests/evidence/POISON.md
-    /// measures how far they rise by chance. No learner is judged without enough checks of others or while the signal
-    /// is too weak.
+    /// Each result multiplies the odds of not training by 1 − 0.6 s, with a minimum of 1. The score s, from −1 to 1, is
+    /// the excess of the own gain over 45 % of the median gain of other learners, in spreads of those gains. The score
+    /// of a learner that trains is positive on average, so its odds shrink; tests/evidence/POISON.md measures how far
+    /// they rise by chance. A learner is scored only with enough results of other learners and a strong enough signal.
     pub fn take(
         &mut self,
         fragment: FragmentId,
-        shown: &[UpdateScore],
+        results: &[UpdateScore],
     ) -> Vec<(LearnerId, ContributionVerdict)> {
         let mut news = Vec::new();
-        let beside = |look: &UpdateScore| self.usual(fragment, look.learner).map(|usual| (*look, usual));
-        let looks: Vec<(UpdateScore, (f64, f64))> = shown.iter().filter_map(beside).collect();
-        self.strengthen(&looks);
+        let compare =
+            |result: &UpdateScore| self.usual(fragment, result.learner).map(|usual| (*result, usual));
+        let compared: Vec<(UpdateScore, (f64, f64))> = results.iter().filter_map(compare).collect();
+        self.update_strength(&compared);
         let (strength, known) = self.strength;
-        for (look, (usual, spread)) in looks {
+        for (result, (usual, spread)) in compared {
             if strength < STRENGTH_MIN || known < STRENGTH_NEEDED || usual <= 0.0 {
                 continue;
             }
-            let record = self.records.entry(look.learner).or_default();
-            let score = ((look.own - PART * usual) / spread).clamp(-1.0, 1.0);
-            news.extend(record.take(score).map(|verdict| (look.learner, verdict)));
+            let record = self.records.entry(result.learner).or_default();
+            let score = ((result.own - PART * usual) / spread).clamp(-1.0, 1.0);
+            news.extend(record.take(score).map(|verdict| (result.learner, verdict)));
         }
         let usual = self.usual.entry(fragment).or_default();
-        for look in shown {
-            if !is_suspected(&self.records, look.learner) {
-                usual.push_back((look.learner, look.own));
+        for result in results {
+            if !is_suspected(&self.records, result.learner) {
+                usual.push_back((result.learner, result.own));
             }
         }
         usual.drain(..usual.len().saturating_sub(KEPT));
         news
     }
 
-    /// Updates the signal strength with the median of one merge. A mean would fail, because learners that work against
-    /// the others show far less than zero and would thereby hide the signal.
-    fn strengthen(&mut self, looks: &[(UpdateScore, (f64, f64))]) {
-        let believed = looks.iter().filter(|(look, _)| !is_suspected(&self.records, look.learner));
-        let mut shown: Vec<f64> = believed.map(|(look, (_, spread))| look.own / spread).collect();
-        if shown.is_empty() {
+    /// Updates the signal strength with the median of one merge. A mean would not do: adversarial learners have gains
+    /// far below zero and would lower it below the threshold.
+    fn update_strength(&mut self, compared: &[(UpdateScore, (f64, f64))]) {
+        let believed = compared.iter().filter(|(result, _)| !is_suspected(&self.records, result.learner));
+        let mut gains: Vec<f64> = believed.map(|(result, (_, spread))| result.own / spread).collect();
+        if gains.is_empty() {
             return;
         }
         let (strength, known) = &mut self.strength;
-        // A merge has no more updates than there are learners.
-        *known = (*known + shown.len() as u32).min(STRENGTH_LOOKS);
-        let part = shown.len() as f64 / f64::from(*known);
-        *strength += (median(&mut shown) - *strength) * part.min(1.0);
+        // A merge has no more updates than there are learners, so the cast is lossless.
+        *known = (*known + gains.len() as u32).min(STRENGTH_WINDOW);
+        let part = gains.len() as f64 / f64::from(*known);
+        *strength += (median(&mut gains) - *strength) * part.min(1.0);
     }
 
     /// Restores a suspicion that another process raised.
     pub fn suspect(&mut self, learner: LearnerId, suspicion: Suspicion) {
         let verdict = Some(ContributionVerdict::Suspected(suspicion));
-        self.records.insert(learner, Record { looks: suspicion.looks, verdict, ..Record::default() });
+        self.records.insert(learner, Record { checks: suspicion.looks, verdict, ..Record::default() });
     }
 
-    /// Returns the median own gain of learners other than `learner` on `fragment`, and its spread.
+    /// Returns the median own gain of learners other than `learner` on `fragment`, and the spread (estimated standard
+    /// deviation) of these gains; `None` if too few are known.
     fn usual(&self, fragment: FragmentId, learner: LearnerId) -> Option<(f64, f64)> {
         let others = self.usual.get(&fragment)?.iter().filter(|(other, _)| *other != learner);
         let mut others: Vec<f64> = others.map(|(_, own)| *own).collect();
@@ -224,7 +227,7 @@ impl ContributionTest {
         }
         let usual = median(&mut others);
         let mut spread: Vec<f64> = others.iter().map(|own| (own - usual).abs()).collect();
-        // For a normal distribution, the median absolute deviation is this part of the standard deviation.
+        // For a normal distribution, the median absolute deviation is 0.6745 standard deviations.
         let spread = median(&mut spread) / 0.6745;
         (spread > 0.0 && spread.is_finite()).then_some((usual, spread))
     }
@@ -245,7 +248,8 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// Merges of ten updates each, whose gains are the learner's `mean`, in spreads, plus noise of one spread.
+    /// Population of learners with one update each per merge. The gain of an update is the learner's value in `means`
+    /// plus noise of one spread, in spreads.
     struct Population {
         rng: Rng,
         proofs: ContributionTest,
@@ -267,54 +271,54 @@ mod tests {
             self.proofs.records.get(&LearnerId(who))?.verdict
         }
 
-        /// Checks each learner `looks` times and returns each new suspect with the check that raised it.
-        fn look(&mut self, looks: u32) -> Vec<(usize, u32)> {
+        /// Checks `merges` merges and returns each new suspect with the index of the merge that raised the suspicion.
+        fn check(&mut self, merges: u32) -> Vec<(usize, u32)> {
             let mut found = Vec::new();
-            for look in 0..looks {
-                let shown: Vec<UpdateScore> = (0..self.means.len())
+            for merge in 0..merges {
+                let results: Vec<UpdateScore> = (0..self.means.len())
                     .map(|i| {
                         let own = 1e-3 * (self.means[i] + self.noise());
                         UpdateScore { learner: LearnerId(i as u32), own, others: 0.01 }
                     })
                     .collect();
-                let news = self.proofs.take(FragmentId((look % 4) as u16), &shown);
+                let news = self.proofs.take(FragmentId((merge % 4) as u16), &results);
                 found.extend(
                     news.iter()
                         .filter(|(_, verdict)| verdict.suspicion().is_some())
-                        .map(|(id, _)| (id.0 as usize, look)),
+                        .map(|(id, _)| (id.0 as usize, merge)),
                 );
             }
             found
         }
     }
 
-    /// Goal: honest learners that show half to twice the usual gain are almost never suspected.
+    /// Goal: honest learners with half to twice the typical gain are almost never suspected.
     #[test]
     fn honest_learners_are_hardly_ever_suspected() {
         let mut suspected = 0;
         for seed in 0..100 {
             let means = (0..10).map(|i| [1.0, 0.5, 2.0, 1.0, 0.7][i % 5]).collect();
-            suspected += Population::new(seed, means).look(1_000).len();
+            suspected += Population::new(seed, means).check(1_000).len();
         }
         assert!(suspected < 10, "{suspected} of 1,000 learners");
     }
 
     #[test]
-    fn who_shows_nothing_is_suspected_and_nobody_beside_it() {
+    fn learners_without_gains_are_suspected_and_no_others() {
         for seed in 0..20 {
             let mut means = vec![1.0; 10];
             means[7..].fill(0.0);
-            let found = Population::new(seed, means).look(400);
+            let found = Population::new(seed, means).check(400);
             let mut who: Vec<usize> = found.iter().map(|(who, _)| *who).collect();
             who.sort_unstable();
             assert_eq!(who, [7, 8, 9], "seed {seed}: {found:?}");
         }
     }
 
-    /// Goal: a learner that trains is soon proven and mostly stays so. One that does not is never proven, and one that
-    /// stops loses its proof.
+    /// Goal: a learner that trains is soon proven and mostly stays proven. One that does not train is never proven, and
+    /// one that stops training loses its proof.
     #[test]
-    fn who_trains_has_shown_it_before_the_others_are_suspected() {
+    fn training_learners_are_proven_before_others_are_suspected() {
         let (mut shown, mut kept, mut lost) = (0, 0, 0);
         for seed in 0..20 {
             let mut means = vec![1.0; 10];
@@ -323,15 +327,15 @@ mod tests {
             let is_shown =
                 |population: &Population, who| population.verdict(who) == Some(ContributionVerdict::Proven);
             for _ in 0..80 {
-                population.look(1);
+                population.check(1);
                 assert!((7..10).all(|who| !is_shown(&population, who)), "seed {seed}");
             }
             shown += (0..7).filter(|&who| is_shown(&population, who)).count();
-            population.look(400);
+            population.check(400);
             kept += (0..7).filter(|&who| is_shown(&population, who)).count();
             population.means[0] = 0.0;
             lost += usize::from((0..400).any(|_| {
-                population.look(1);
+                population.check(1);
                 population.verdict(0) == Some(ContributionVerdict::Open)
             }));
         }
@@ -339,13 +343,13 @@ mod tests {
         assert!(lost > 16, "{lost} of 20 that stopped have shown nothing any more before they are suspected");
     }
 
-    /// A gain far below zero must not pass for a weak signal.
+    /// Goal: gains far below zero do not pass for a weak signal.
     #[test]
-    fn who_works_against_the_others_is_suspected_soon() {
+    fn adversarial_learners_are_suspected_soon() {
         for seed in 0..20 {
             let mut means = vec![0.7; 10];
             means[8..].fill(-4.0);
-            let found = Population::new(seed, means).look(100);
+            let found = Population::new(seed, means).check(100);
             let mut who: Vec<usize> = found.iter().map(|(who, _)| *who).collect();
             who.sort_unstable();
             assert_eq!(who, [8, 9], "seed {seed}: {found:?}");
@@ -353,27 +357,27 @@ mod tests {
     }
 
     #[test]
-    fn who_trains_again_is_cleared() {
+    fn suspects_that_train_again_are_cleared() {
         let mut population = Population::new(1, vec![1.0; 9]);
         population.means.push(0.0);
-        assert_eq!(population.look(400).len(), 1);
+        assert_eq!(population.check(400).len(), 1);
         assert_eq!(population.proofs.sampling().one_in[&LearnerId(9)], 1);
         population.means[9] = 1.0;
-        let mut looks = 0;
+        let mut merges = 0;
         while is_suspected(&population.proofs.records, LearnerId(9)) {
-            assert_eq!(population.look(1), []);
-            looks += 1;
+            assert_eq!(population.check(1), []);
+            merges += 1;
         }
-        assert!(looks < 200, "{looks}");
-        population.look(300);
+        assert!(merges < 200, "{merges}");
+        population.check(300);
         assert_eq!(population.proofs.sampling().one_in[&LearnerId(9)], ONE_IN_MAX);
     }
 
     #[test]
-    fn where_nothing_shows_nobody_is_suspected() {
+    fn weak_signals_lead_to_no_suspicion() {
         for seed in 0..20 {
             for mean in [-0.2, 0.0, 0.1] {
-                assert_eq!(Population::new(seed, vec![mean; 10]).look(1_000), [], "seed {seed}, {mean}");
+                assert_eq!(Population::new(seed, vec![mean; 10]).check(1_000), [], "seed {seed}, {mean}");
             }
         }
     }

@@ -1,17 +1,17 @@
-//! Trust in learners: one state machine for each learner.
+//! Trust in learners, as one state machine for each learner.
 //!
 //! | from | event | to |
 //! |---|---|---|
-//! | – | joins for the first time | newcomer |
-//! | newcomer, convicted | ends its probation: enough merged updates and merged time | trusted |
-//! | any | the contribution test suspects it | suspected |
-//! | suspected | the contribution test clears it | level before the suspicion |
-//! | any | convicted: an attribution finds that its updates did harm | banned |
-//! | banned | its exclusion ends, after the first conviction | convicted |
-//! | banned, convicted | the owner pardons it | newcomer |
+//! | – | the learner joins for the first time | newcomer |
+//! | newcomer, convicted | probation ends: enough merged updates and merged time | trusted |
+//! | any | the contribution test suspects the learner | suspected |
+//! | suspected | the contribution test clears the learner | level before the suspicion |
+//! | any | conviction: an attribution finds that updates of the learner did harm | banned |
+//! | banned | the exclusion after the first conviction ends | convicted |
+//! | banned, convicted | the owner pardons the learner | newcomer |
 //!
-//! [`TrustRecord`] has the part that survives a restart: the ledger stores it, and the tape replays it. `Trust` adds
-//! what one process knows about connected learners. [`Influence`] turns levels into weights.
+//! [`TrustRecord`] is the part that survives a restart: the ledger stores it, and the tape replays it. `Trust` adds the
+//! state of connected learners in one process. [`Influence`] turns levels into weights.
 
 mod attribution;
 mod contribution_test;
@@ -36,58 +36,61 @@ use record::needed_ms;
 /// Time for which a learner is excluded after its first conviction, in milliseconds.
 pub(super) const EXCLUSION_MS: u32 = PROBATION_MS as u32;
 
-/// Largest pace that counts for a learner, in medians of the other established learners. Beyond one probation it grows
-/// with the root of the probations for which the learner was merged. A much faster learner thus counts in full after a
-/// while. One that only claims it counts for 20 medians after an hour and for less than 100 after a day. Our own
-/// constant.
+/// Upper bound on the credited pace of a learner, as a multiple of the median pace of the other established learners.
+/// The bound grows with the square root of the learner's merged time, in probations, once that is above 1. A much
+/// faster learner is therefore credited in full after a while; a false claim is credited for 20 medians after an hour
+/// and for less than 100 after a day. Our own constant.
 const PACE_RATIO_MAX: f64 = 8.0;
 
-/// Trust in all learners, with incremental statistics over connected ones.
+/// Trust in all learners, with incremental statistics over the connected learners.
 #[derive(Debug, Default)]
 pub(super) struct Trust {
     /// Connected learners.
     learners: BTreeMap<LearnerId, Connected>,
-    /// Connected learners by merit; 0 for a learner without a merged update.
+    /// Connected learners, ordered by [`merit`].
     merits: BTreeSet<(u64, LearnerId)>,
+    /// Number of connected learners without a merged update.
     strangers: usize,
-    /// Live learners by the time for which they were merged.
+    /// Live learners, ordered by merged time in milliseconds.
     merged: BTreeSet<(u64, LearnerId)>,
-    /// Established learners: live, and past probation.
+    /// Established learners: those that are live and trusted.
     established: BTreeSet<LearnerId>,
-    /// Paces of established learners, with one vote each.
+    /// Paces of established learners, in tokens per millisecond, with equal weights.
     paces: WeightedMedian,
-    /// Longest time for which a live learner was merged, at the last measurement, in milliseconds.
+    /// Longest merged time of a live learner at the last [`Self::measure`], in milliseconds.
     longest_ms: u64,
-    /// Whether the contribution test has proven a learner, for each learner with a verdict or a conviction. Lost at a
-    /// restart. Until a learner is proven again, no learner's weight is limited to the mean share.
+    /// Whether the contribution test has proven a learner, for each learner with a verdict or a conviction. A restart
+    /// clears this. Until a learner is proven again, no learner's weight is limited to the mean share.
     proven: BTreeMap<LearnerId, bool>,
 }
 
+/// Statistics of one connected learner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Connected {
+    /// As by [`merit`].
     merit: u64,
-    /// Time for which the learner was merged, in milliseconds, if it is live.
+    /// Merged time of the learner, in milliseconds; `None` until it is live.
     merged_ms: Option<u64>,
 }
 
-/// Events.
+/// Handlers of events.
 impl Trust {
-    /// Takes in `learner`, which has connected.
+    /// Adds `learner`, which has connected.
     pub(super) fn joined(&mut self, ledger: &Ledger, learner: LearnerId) {
         self.note(ledger, learner, false);
     }
 
-    /// Takes note that the connected `learner` is ready to train.
+    /// Notes that the connected `learner` is ready to train.
     pub(super) fn ready(&mut self, ledger: &Ledger, learner: LearnerId) {
         self.note(ledger, learner, true);
     }
 
-    /// Takes note that an update of `learner` was merged.
+    /// Notes that an update of `learner` was merged.
     pub(super) fn merged(&mut self, ledger: &Ledger, learner: LearnerId) {
         self.update(ledger, learner);
     }
 
-    /// Applies a verdict of the contribution test. Returns true if it changed whether `learner` is suspected.
+    /// Applies a verdict of the contribution test. Returns true if `learner` became suspected or was cleared.
     pub(super) fn judged(
         &mut self,
         books: &mut Books,
@@ -126,7 +129,7 @@ impl Trust {
         }
     }
 
-    /// Measures the longest time merged, which sets the probation of all others.
+    /// Updates the longest merged time, on which the probation of all learners depends.
     pub(super) fn measure(&mut self, ledger: &Ledger) {
         let before_ms = needed_ms(self.longest_ms);
         self.longest_ms = self.merged.last().map_or(0, |(merged_ms, _)| *merged_ms);
@@ -139,9 +142,9 @@ impl Trust {
     }
 }
 
-/// Questions.
+/// Queries.
 impl Trust {
-    /// Returns the level of `learner`, which is excluded at present or not.
+    /// Returns the level of `learner`. `is_excluded` is true while the learner is sent away.
     pub(super) fn level(&self, ledger: &Ledger, learner: LearnerId, is_excluded: bool) -> TrustLevel {
         let record = ledger.account(learner).map(|account| &account.trust);
         let is_banned = |record: &TrustRecord| record.is_banned() || record.convictions() > 0 && is_excluded;
@@ -158,13 +161,14 @@ impl Trust {
         SenderTrust { level, is_proven: self.proven.get(&learner).copied() }
     }
 
-    /// Returns the connected learners that are live and past probation.
+    /// Returns the established learners: those that are live and trusted.
     pub(super) fn established(&self) -> &BTreeSet<LearnerId> {
         &self.established
     }
 
-    /// Returns the largest believed number of steps of `step_tokens` tokens in one update of a sender, beyond H; `None`
-    /// if only elapsed time bounds it. A newcomer's pace is unknown, so the usual tokens of a merge cap its steps.
+    /// Returns the upper bound on the steps beyond H in one update of a sender, whose steps have `step_tokens` tokens
+    /// each; `None` if only elapsed time bounds them. The pace of a sender that is not trusted is unknown, so its bound
+    /// is 16 times the usual tokens of an update.
     pub(super) fn steps_max(
         ledger: &Ledger,
         sender: SenderTrust,
@@ -176,12 +180,13 @@ impl Trust {
         usual.map(|usual| (PACE_RATIO_MAX * SPEED_SLACK) as u64 * (usual / step_tokens).max(1))
     }
 
-    /// Returns the largest believed pace of `learner`, in tokens per millisecond; `None` if its claim counts.
+    /// Returns the upper bound on the pace of `learner`, in tokens per millisecond; `None` for no bound.
     ///
-    /// It allows eight times the median pace of the other established learners, and slowly more. The learner's own
-    /// earlier tokens do not enter, since they may rest on its claims. If no other learner is established, its claim
-    /// counts as far as those of the others allow. After a restart the bound is eight times the median pace from
-    /// before, or its own pace if that is higher.
+    /// The bound is [`PACE_RATIO_MAX`] times the median pace of the other established learners, and grows slowly with
+    /// the learner's merged time. The learner's own tokens have no influence on it, since they may rest on false
+    /// claims. If no other learner is established, the bound is [`PACE_RATIO_MAX`] times the median pace from before
+    /// the last restart, or [`SPEED_SLACK`] times the learner's own pace if that is more. Without either median, there
+    /// is no bound.
     pub(super) fn pace_max(&self, ledger: &Ledger, learner: LearnerId) -> Option<f64> {
         let (median, before) = (self.pace(learner), ledger.pace_before());
         if median > 0.0 {
@@ -192,15 +197,16 @@ impl Trust {
         (before > 0.0).then(|| (PACE_RATIO_MAX * before).max(SPEED_SLACK * own))
     }
 
-    /// Returns the connected learner that gives up its seat to `learner`, whose number is known if it was here before;
-    /// `None` if one of `seats` is free, while `taken` are not.
+    /// Returns the connected learner that gives up its seat to an arriving one; `None` if a seat is free. `learner` is
+    /// the number of the arriving learner if the ledger has one, `seats` the number of seats, and `taken` the number of
+    /// taken seats.
     ///
-    /// Once any update is merged, learners without merged updates hold at most half of the seats. A learner that was
-    /// merged for more than twice as long as another takes its seat. Idle identities therefore cannot keep out a
-    /// learner that trains.
+    /// Once any learner of the run has a merged update, learners without one hold at most half of the seats. A learner
+    /// takes the seat of another one if it has more than twice its merged time. Idle identities therefore cannot keep
+    /// out a learner that trains.
     ///
     /// # Errors
-    /// The reason to turn the learner away.
+    /// The reason to turn the arriving learner away.
     pub(super) fn seat(
         &self,
         ledger: &Ledger,
@@ -223,14 +229,15 @@ impl Trust {
         least.map(|(_, learner)| Some(*learner)).ok_or_else(full)
     }
 
-    /// Returns the lower median pace of established learners except `except`, in tokens per millisecond; 0 if unknown.
+    /// Returns the lower median pace of the established learners other than `except`, in tokens per millisecond; 0 if
+    /// there are none.
     fn pace(&self, except: LearnerId) -> f64 {
         self.paces.median(Some(except.0.into())).unwrap_or(0.0)
     }
 }
 
 impl Trust {
-    /// Updates the statistics with the account of the connected `learner`, which is live or not.
+    /// Updates the statistics from the account of the connected `learner`.
     fn note(&mut self, ledger: &Ledger, learner: LearnerId, is_live: bool) {
         let now = Connected {
             merit: merit(ledger, learner),
@@ -250,14 +257,14 @@ impl Trust {
         self.establish(ledger, learner, is_live);
     }
 
-    /// Updates the statistics with the account of `learner`, if it is connected.
+    /// Updates the statistics from the account of `learner`, if it is connected.
     fn update(&mut self, ledger: &Ledger, learner: LearnerId) {
         if let Some(now) = self.learners.get(&learner) {
             self.note(ledger, learner, now.merged_ms.is_some());
         }
     }
 
-    /// Adds `learner` to the established learners or removes it.
+    /// Adds `learner` to the established learners or removes it, depending on its level.
     fn establish(&mut self, ledger: &Ledger, learner: LearnerId, is_live: bool) {
         let is_established = is_live && ledger.level(learner, self.longest_ms).is_trusted();
         if is_established {
@@ -278,7 +285,8 @@ impl Trust {
     }
 }
 
-/// Returns the merit of `learner`: its time merged plus 1 ms, or 0 if none of its updates was merged.
+/// Returns the merit of `learner`, its claim to a seat: its merged time plus 1 ms, or 0 if none of its updates was
+/// merged.
 fn merit(ledger: &Ledger, learner: LearnerId) -> u64 {
     let is_stranger = ledger.account(learner).is_none_or(|account| account.is_stranger());
     if is_stranger { 0 } else { ledger.merged_ms(learner).saturating_add(1) }
@@ -295,7 +303,7 @@ mod tests {
 
     const P: FragmentId = FragmentId(0);
 
-    /// Merges an update of `learner` that came `after_ms` after its previous one.
+    /// Books a merged update of `learner` that arrived `after_ms` after its previous one.
     fn merge(books: &mut Books, learner: LearnerId, tokens: u64, after_ms: u64) {
         let part = Part { after_ms: Some(after_ms), ..testing::part(learner, tokens) };
         books.note_merge(testing::merge(P, part));
@@ -318,7 +326,7 @@ mod tests {
         (0..count).map(|i| books.enrol(&Identity([i; 32]), "", "", None).0).collect()
     }
 
-    /// Goal: the incremental statistics equal those computed from the ledger for each connected learner.
+    /// Goal: the incremental statistics equal those computed from scratch.
     #[test]
     fn statistics_are_those_of_all_connected_learners() {
         let mut books = books();
@@ -371,7 +379,7 @@ mod tests {
         assert!(trust.established().len() > 3 && trust.longest_ms > 600_000);
     }
 
-    /// Creates two connected learners: an established one, and one without a merged update.
+    /// Creates two connected learners: an established one, then one without a merged update.
     fn pair() -> (Books, Trust, LearnerId, LearnerId) {
         let (mut books, mut trust) = (books(), Trust::default());
         let learners = enrol(&mut books, 2);

@@ -1,36 +1,38 @@
-//! Trust record of one learner: the part of its trust that survives a restart, and the level that follows from it.
+//! Trust record of one learner: the part of its trust that survives a restart, and the resulting level.
 
 use serde::{Deserialize, Serialize};
 
 use crate::diloco::Suspicion;
 
-/// Merged time after which a learner is no longer a newcomer, in milliseconds, as the mean over fragments. The limit
-/// is lower while no connected learner was merged for twice as long: see `TrustRecord::level`. Constant of ours.
+/// Merged time that ends a learner's probation, in milliseconds, as the mean over fragments. In a young run less is
+/// needed: see `TrustRecord::level`. Our own constant.
 pub const PROBATION_MS: u64 = 600_000;
-/// Minimum turns of all fragments in [`PROBATION_MS`]. The time between two updates counts up to this part of it, so
-/// that waiting alone ends no probation. Constant of ours.
+/// Merged updates per fragment that probation needs. Our own constant.
 const PROBATION_TURNS: u64 = 8;
+/// Longest time between two merged updates that is credited as merged time, in milliseconds. Waiting without updates
+/// therefore does not end a probation.
 pub(crate) const TURN_MS_MAX: u64 = PROBATION_MS / PROBATION_TURNS;
-/// Number of convictions after which a learner stays out until the owner lets it back.
+/// Number of convictions after which a learner is banned until the owner pardons it.
 pub const CONVICTIONS_MAX: u32 = 2;
 
 /// Level of trust in a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrustLevel {
-    /// Too few merged updates or too little merged time: its updates count little.
+    /// The learner has too few merged updates or too little merged time. Its updates have little weight.
     Newcomer,
-    /// Its updates count in full.
+    /// The learner's updates have their full weight.
     Trusted,
-    /// Its updates do not show that it trains: they have next to no weight.
+    /// Loss checks do not show that the learner trains. Its updates have almost no weight.
     Suspected,
-    /// Newcomer again, since its updates did harm before.
+    /// The learner's updates did harm before, and it is on probation again.
     Convicted,
-    /// Its updates did harm. None are accepted for a while, or until the owner lets it back.
+    /// The learner's updates did harm. It is excluded for a while, or until the owner pardons it.
     Banned,
 }
 
 impl TrustLevel {
-    /// Returns true if updates of the learner count in full. All other levels are newcomers of one kind or another.
+    /// Returns true if updates of the learner have their full weight. At all other levels they are limited as those of
+    /// newcomers.
     #[must_use]
     pub fn is_trusted(self) -> bool {
         self == Self::Trusted
@@ -40,9 +42,9 @@ impl TrustLevel {
 /// Trust record of one learner, part of its account.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrustRecord {
-    /// Merged time in milliseconds since the last conviction, summed over fragments.
+    /// Merged time since the last conviction, summed over fragments, in milliseconds.
     merged_ms: u64,
-    /// Times that its updates were found harmful by the held-out loss and that were not pardoned.
+    /// Number of convictions since the last pardon.
     #[serde(rename = "harms", default, skip_serializing_if = "is_zero")]
     convictions: u32,
     #[serde(rename = "doubt", default, skip_serializing_if = "Option::is_none")]
@@ -54,17 +56,17 @@ fn is_zero(count: &u32) -> bool {
 }
 
 impl TrustRecord {
-    /// Records a merged update that came `after_ms` after the previous one.
+    /// Records a merged update that arrived `after_ms` after the previous one on its fragment.
     pub(in crate::diloco) fn merged(&mut self, after_ms: u64) {
         self.merged_ms = self.merged_ms.saturating_add(after_ms.min(TURN_MS_MAX));
     }
 
-    /// Records a suspicion, or clears it with `None`. Returns true if that changed whether the learner is suspected.
+    /// Records a suspicion, or clears it with `None`. Returns true if the learner became suspected or was cleared.
     pub(in crate::diloco) fn suspect(&mut self, suspicion: Option<Suspicion>) -> bool {
         std::mem::replace(&mut self.suspicion, suspicion).is_some() != suspicion.is_some()
     }
 
-    /// Records that updates of the learner did harm. Its probation begins again.
+    /// Records a conviction. The learner's probation begins again.
     pub(in crate::diloco) fn convict(&mut self) {
         self.convictions = self.convictions.saturating_add(1);
         self.merged_ms = 0;
@@ -75,12 +77,13 @@ impl TrustRecord {
         std::mem::take(&mut self.convictions) > 0
     }
 
-    /// Returns the level of a learner with `merged` merged updates on `fragments` fragments. It is on probation with
-    /// fewer than eight turns of merged updates, or with too little merged time. The required time is
-    /// [`PROBATION_MS`], or half of `longest_ms` if that is shorter.
+    /// Returns the level of a learner with `merged` merged updates in a run with `fragments` fragments, except
+    /// `Banned`.
     ///
-    /// `longest_ms` is the longest merged time of a connected learner. Without it, all learners of a young run would
-    /// be newcomers, and the first one off probation would dominate a merge.
+    /// Probation lasts until the learner has [`PROBATION_TURNS`] merged updates per fragment and a merged time of
+    /// [`PROBATION_MS`], or half of `longest_ms` if that is shorter. `longest_ms` is the longest merged time of a live
+    /// learner. Without it, all learners of a young run would be newcomers, and the first that ends its probation would
+    /// dominate a merge.
     pub(in crate::diloco) fn level(&self, merged: u64, fragments: usize, longest_ms: u64) -> TrustLevel {
         let is_short = merged < PROBATION_TURNS * fragments as u64;
         if self.suspicion.is_some() {
@@ -99,26 +102,27 @@ impl TrustRecord {
         self.merged_ms / (fragments as u64).max(1)
     }
 
-    /// Returns the number of convictions that were not pardoned.
+    /// Returns the number of convictions since the last pardon.
     #[must_use]
     pub fn convictions(&self) -> u32 {
         self.convictions
     }
 
-    /// Returns why the learner is suspected of not training what it claims, if it is.
+    /// Returns the reason to suspect the learner; `None` if it is not suspected.
     #[must_use]
     pub fn suspicion(&self) -> Option<Suspicion> {
         self.suspicion
     }
 
-    /// Returns true if only the owner can let the learner back.
+    /// Returns true if the learner is banned until the owner pardons it.
     #[must_use]
     pub fn is_banned(&self) -> bool {
         self.convictions >= CONVICTIONS_MAX
     }
 }
 
-/// Returns the probation next to a learner that was merged for `longest_ms`, in milliseconds.
+/// Returns the merged time that ends a probation, in milliseconds, if the longest merged time of a live learner is
+/// `longest_ms`.
 pub(super) fn needed_ms(longest_ms: u64) -> u64 {
     PROBATION_MS.min(longest_ms / 2)
 }
@@ -127,15 +131,14 @@ pub(super) fn needed_ms(longest_ms: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "SenderFlags", into = "SenderFlags")]
 pub struct SenderTrust {
-    /// Level of the sender. Between processes of a cluster, `Convicted` and `Banned` become `Newcomer`, which has the
-    /// same weight.
+    /// Level of the sender. Serialisation turns `Convicted` and `Banned` into `Newcomer`, which has the same weight.
     pub level: TrustLevel,
-    /// Whether its updates show that it trains; `None` if they are not checked. Next to a proven learner, an unproven
+    /// Whether loss checks show that the sender trains; `None` without a verdict. Next to a proven learner, an unproven
     /// one has at most the mean share of a merge.
     pub is_proven: Option<bool>,
 }
 
-/// Encoding of a [`SenderTrust`].
+/// Serialised form of a [`SenderTrust`].
 #[derive(Serialize, Deserialize)]
 struct SenderFlags {
     is_new: bool,
@@ -168,7 +171,7 @@ mod tests {
     const TURNS: u64 = PROBATION_TURNS;
     const SUSPICION: Option<Suspicion> = Some(Suspicion { looks: 24 });
 
-    /// Returns the level on one fragment after enough merged updates, next to a learner with a long merged time.
+    /// Returns the level with one fragment, enough merged updates, and the full probation time.
     fn level(record: &TrustRecord) -> TrustLevel {
         record.level(TURNS, 1, u64::MAX)
     }

@@ -5,33 +5,33 @@ use serde::{Deserialize, Serialize};
 use super::{SenderTrust, TrustLevel};
 use crate::diloco::ExpertWeights;
 
-/// Largest share of one learner among three or more.
+/// Largest share of one learner in a merge of three or more.
 const HALF: f64 = 0.5;
 
-/// Weight multiplier for a suspected learner. Small but not zero, so that its updates can still be checked. Our own
-/// constant.
+/// Weight multiplier for a suspected learner. It is not zero, so that loss checks can still examine its updates. Our
+/// own constant.
 const SUSPECTED_FACTOR: f64 = 1e-6;
 
-/// Bounds on the weights of a merge.
+/// Bounds on the weights of updates in a merge.
 ///
 /// The weight of an update is quantity times quality, `tokens · tokens / steps` (Decoupled DiLoCo). Two rules reduce
 /// the weight of long or old updates. Two more bound the share of a single learner and that of all newcomers.
-/// tests/evidence/STALENESS.md has the effect of the first three on the loss. The bound on a learner is needed. The cap
-/// on steps is worth 0.8 points after absences of a thousand steps and costs nothing elsewhere. Decay by age does no
-/// better than the cap.
+/// tests/evidence/STALENESS.md measures the effect of the first three on the loss: runs need the bound on a learner.
+/// The cap on steps improves the loss by 0.8 points after absences of a thousand steps and costs nothing otherwise.
+/// Decay by age is no better than the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Influence {
-    /// Largest share of one learner, in mean shares of a merge, above 1; 0 for no bound. Among three or more it is at
-    /// most half. Next to a learner that the loss checks have proven, a checked but unproven learner has at most the
-    /// mean share.
+    /// Largest share of one learner, as a multiple of the mean share in a merge, above 1; 0 for no bound. Among three
+    /// or more learners it is also at most half. If a learner in the merge is proven, a checked but unproven learner
+    /// has at most the mean share.
     pub share_ratio_max: f64,
-    /// Cap on the steps that add weight, in multiples of H, above 0; 0 for no bound.
+    /// Number of steps above which the weight of an update no longer grows, in multiples of H, above 0; 0 for no cap.
     pub turns_max: f64,
-    /// Half-life of the weight of an update, in newer versions of its fragment, above 0; 0 for never.
+    /// Half-life of the weight of an update, in versions of its fragment since its base, above 0; 0 for no decay.
     pub half_life_turns: f64,
-    /// Largest share of all newcomers together, above 0; 1 for no bound. It applies if any other learner is in the
-    /// merge or was waited for.
+    /// Largest total share of newcomers, above 0; 1 for no bound. It applies if an established learner is in the merge
+    /// or was awaited.
     pub newcomers_share_max: f64,
 }
 
@@ -41,22 +41,22 @@ impl Default for Influence {
     }
 }
 
-/// Inputs to the weight of an update.
+/// Properties of an update that determine its weight.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::diloco) struct Load {
-    /// Steps since its sender was last merged, at least 1.
+    /// Admitted steps of the update, at least 1.
     pub(in crate::diloco) steps: u32,
-    /// Tokens that count, at least 1.
+    /// Credited tokens, at least 1.
     pub(in crate::diloco) tokens: u64,
-    /// Versions newer than the base of the update.
+    /// Number of versions since the base of the update.
     pub(in crate::diloco) age: u32,
-    /// Trust in its sender.
+    /// Trust in the sender.
     pub(in crate::diloco) trust: SenderTrust,
 }
 
-/// Returns the steps by which the length of each update is bounded. A newcomer's count up to the median of the other
-/// learners in the round, or of all learners if the round has only newcomers. Steps are a claim, but those of an
-/// established learner are checked against its own pace.
+/// Returns the number of steps from which the norm bound of each update follows. It is the number of admitted steps,
+/// except that of a newcomer, which is at most the median over the trusted learners of the round, or over all learners
+/// if none is trusted. Steps are a claim, and only those of an established learner are checked against its own pace.
 pub(in crate::diloco) fn reaching(loads: &[Load]) -> Vec<u32> {
     let sorted = |is_in: &dyn Fn(&&Load) -> bool| {
         let mut steps: Vec<u32> = loads.iter().filter(is_in).map(|load| load.steps).collect();
@@ -72,11 +72,11 @@ pub(in crate::diloco) fn reaching(loads: &[Load]) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the weights in the merge of one expert, where `tokens` were routed to it in each of `loads`.
+/// Returns the merge weights of updates for one expert. `tokens` are the tokens that each update routed to the expert.
 ///
-/// They follow the usual formula and bounds for those tokens. A learner without routed tokens counts as one with a
-/// single token and an update of zeros. A learner that is alone with an expert therefore has no larger share of it than
-/// of anything else.
+/// The weights follow the formula and the bounds of [`Influence`] for those tokens. A learner without routed tokens
+/// enters as one with a single token and an update of zeros. The only learner that trained an expert therefore has no
+/// larger share of it than of other parameters.
 pub(in crate::diloco) fn of_expert(
     influence: &Influence,
     loads: &[Load],
@@ -93,19 +93,19 @@ pub(in crate::diloco) fn of_expert(
     ExpertWeights { weights, absent }
 }
 
-/// Weights in a merge.
+/// Weights in a merge, not normalised.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::diloco) struct Weights {
-    /// Weights of the updates, above 0.
+    /// Weight of each update, above 0.
     pub(in crate::diloco) updates: Vec<f64>,
-    /// Weight of established learners that were waited for in vain.
+    /// Weight of established learners that the round awaited without result.
     pub(in crate::diloco) absent: f64,
 }
 
 impl Influence {
-    /// Returns the weights of updates before normalisation. `sync_every` is H, in steps. If only newcomers answered and
-    /// an established learner was waited for, they have the same share as next to it. Otherwise a fast newcomer could
-    /// have a merge to itself.
+    /// Returns the weights of updates. `sync_every` is H, in steps; `is_known_there` is true if the round awaited an
+    /// established learner. Newcomers have the same total share whether the awaited learner answered or not. Otherwise
+    /// a fast newcomer could have a merge to itself.
     pub(in crate::diloco) fn weights(
         &self,
         loads: &[Load],
@@ -113,7 +113,7 @@ impl Influence {
         is_known_there: bool,
     ) -> Weights {
         let mut weights: Vec<f64> = loads.iter().map(|load| self.weight(load, sync_every)).collect();
-        // Newcomers do not affect the ratios among other learners.
+        // Each group is bounded alone, so that newcomers do not affect the ratios among other learners.
         let of = |at: usize| loads[at].trust;
         let (mut new, known): (Vec<usize>, Vec<usize>) =
             (0..loads.len()).partition(|&at| !of(at).level.is_trusted());
@@ -141,11 +141,11 @@ impl Influence {
         Weights { updates: weights, absent: if absent.is_finite() { absent } else { 0.0 } }
     }
 
-    /// Returns the largest share of each learner in a group, from the results of their loss checks.
+    /// Returns the largest share of each learner in a group. `are_proven` has the results of their loss checks.
     fn shares_max(&self, are_proven: impl ExactSizeIterator<Item = Option<bool>> + Clone) -> Vec<f64> {
         let (count, is_any) = (are_proven.len(), are_proven.clone().any(|is_proven| is_proven == Some(true)));
-        // Among three, no learner may outweigh the two others. With two it is unclear which one lies, and a bound would
-        // take most of the progress of a fast learner next to a slow one.
+        // Among three, no learner may outweigh the two others. Between two, it is unclear which of them lies, and a
+        // bound would discard most of the progress of a fast learner next to a slow one.
         let most = if count > 2 { HALF } else { 1.0 };
         let share_max = most.min(self.share_ratio_max / count as f64);
         let mean = share_max.min(1.0 / count as f64);
@@ -160,16 +160,15 @@ impl Influence {
         let counted = if steps_max > 0.0 { (steps_max / steps).min(1.0) } else { 1.0 };
         let halvings =
             if self.half_life_turns > 0.0 { f64::from(load.age) / self.half_life_turns } else { 0.0 };
-        // A weight of 0 is invalid: every update is merged, however little it moves.
+        // A weight of 0 is invalid in a merge.
         (counted * tokens * tokens / steps * libm::exp2(-halvings)).max(f64::MIN_POSITIVE)
     }
 }
 
-/// Lowers the largest of `weights` until each is at most its share in `shares_max` of their sum. The others stay
-/// unchanged.
+/// Lowers as few of `weights` as possible until each is at most its fraction `shares_max` of their sum. The other
+/// weights stay unchanged.
 ///
-/// If the bounded weights have shares that add up to `h`, the sum is `rest / (1 − h)`, and each of them is its share of
-/// that sum. The fewest possible weights are bounded.
+/// If the fractions of the lowered weights add up to `h` and the other weights to `rest`, the sum is `rest / (1 − h)`.
 fn bound(weights: &mut [f64], shares_max: &[f64]) {
     let mut order: Vec<usize> = (0..weights.len()).collect();
     order.sort_by(|&a, &b| (weights[b] / shares_max[b]).total_cmp(&(weights[a] / shares_max[a])));
@@ -220,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_more_than_its_bound_and_the_others_keep_their_ratio() {
+    fn shares_are_bounded_and_other_weights_keep_their_ratio() {
         let bounded = Influence { share_ratio_max: 2.0, ..FREE };
         assert_eq!(shares(bounded, &steps(&[10])), [1.0]);
         assert_eq!(shares(bounded, &steps(&[10, 1_000])), [0.0099, 0.9901], "twice the mean of two is all");
         assert_eq!(shares(bounded, &steps(&[1_000, 10, 30])), [0.5, 0.125, 0.375], "no majority of three");
         assert_eq!(shares(bounded, &steps(&[1_000, 10, 30, 10])), [0.5, 0.1, 0.3, 0.1]);
-        // The second is above its bound only because the first is held to its own.
+        // The second exceeds its bound only because the first is lowered.
         assert_eq!(
             shares(bounded, &steps(&[10_000, 5_000, 10, 10, 10, 10, 10, 10]))[..3],
             [0.25, 0.25, 0.0833]
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_or_old_can_weigh_less() {
+    fn long_or_old_updates_can_weigh_less() {
         let long = Influence { turns_max: 2.0, ..FREE };
         assert_eq!(shares(long, &steps(&[10, 20, 1_000])), [0.2, 0.4, 0.4]);
         let old = Influence { half_life_turns: 2.0, ..FREE };
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_steps_of_newcomers_reach_as_far_as_those_of_others() {
+    fn reach_steps_of_newcomers_are_at_most_the_median() {
         let load = |(steps, is_new)| load(steps, if is_new { NEW } else { KNOWN });
         let check = |loads: &[(u32, bool)], expected: &[u32]| {
             let loads: Vec<Load> = loads.iter().copied().map(load).collect();
@@ -256,7 +255,7 @@ mod tests {
         check(&[(9_000, true)], &[9_000]);
     }
 
-    /// However many there are and whatever they claim.
+    /// Goal: the total share of newcomers is bounded, whatever their number and claims.
     #[test]
     fn newcomers_have_a_small_share_together() {
         let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
@@ -270,9 +269,9 @@ mod tests {
         assert_eq!(free, Weights { updates: vec![640.0, 1_920.0], absent: 0.0 }, "nobody else is there");
     }
 
-    /// Expert weights follow routed tokens. A learner without routed tokens has weight 0.
+    /// Goal: expert weights follow routed tokens, and an update without routed tokens has weight 0.
     #[test]
-    fn an_expert_is_merged_by_the_tokens_that_it_saw() {
+    fn expert_weights_follow_routed_tokens() {
         let of = |influence: &Influence, loads: &[Load], tokens: &[u64]| {
             let ExpertWeights { weights, absent } =
                 of_expert(influence, loads, tokens.iter().copied(), 10, true);
@@ -283,15 +282,14 @@ mod tests {
         assert_eq!(of(&FREE, &steps(&[10, 30]), &[30, 30]), [0.75, 0.25]);
         assert_eq!(of(&FREE, &steps(&[10, 10, 10]), &[4_000, 0, 4_000]), [0.5, 0.0, 0.5]);
         assert_eq!(of(&Influence::default(), &steps(&[10, 10]), &[80, 0]), [0.9998, 0.0]);
-        // Alone with an expert among four learners, it has the share that it could have of anything else.
+        // The only one of four learners that trained the expert has the same share as of other parameters.
         assert_eq!(of(&Influence::default(), &steps(&[10; 4]), &[80, 0, 0, 0]), [0.5, 0.0, 0.0, 0.0]);
         assert_eq!(of(&Influence::default(), &steps(&[10; 8]), &[80, 0, 0, 0, 0, 0, 0, 0])[0], 0.25);
         assert_eq!(of(&FREE, &steps(&[10, 10]), &[0, 0]), [0.0, 0.0], "nobody trained it");
     }
 
     proptest::proptest! {
-        /// Whatever tokens are claimed for an expert, the caps of all merges hold for it: for one learner, and for all
-        /// newcomers next to an established learner.
+        /// Goal: whatever tokens are claimed for an expert, the bounds on one learner and on all newcomers hold for it.
         #[test]
         fn no_claim_takes_more_of_an_expert_than_the_caps_allow(
             claims in proptest::collection::vec((0_u64..1_000_000, 1_u32..100, proptest::bool::ANY), 3..12),
@@ -320,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_mean_share_is_for_those_who_show_that_they_train() {
+    fn unproven_learners_have_at_most_the_mean_share_next_to_proven_ones() {
         let bounded = Influence { share_ratio_max: 2.0, ..FREE };
         let looked = |steps, is_proven| load(steps, SenderTrust { is_proven, ..KNOWN });
         let (shown, open) = (|steps| looked(steps, Some(true)), |steps| looked(steps, Some(false)));
@@ -337,7 +335,7 @@ mod tests {
         assert_eq!(shares(FREE, &[open(90), shown(10)]), [0.9, 0.1], "no bound is none");
     }
 
-    /// However many there are. Newcomers that are not suspected have the same share as without suspects.
+    /// Goal: suspects have almost no share, whatever their number, and do not reduce the share of newcomers.
     #[test]
     fn suspects_have_next_to_nothing() {
         let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };

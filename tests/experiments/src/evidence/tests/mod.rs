@@ -1,4 +1,4 @@
-//! Consistency of the evidence and the report on it.
+//! Tests of the consistency of the evidence and of the report on it.
 
 mod settings;
 

@@ -37,16 +37,17 @@ fn check(what: &str, said: f64, value: f64, decimals: i32) {
     );
 }
 
-/// A table: its place, its runs, and the columns to check.
+/// Table: its heading, its runs, and the columns to check.
 struct TableSpec {
     heading: &'static str,
     file: &'static str,
     choices: &'static [&'static str],
-    /// The column that names a row, and the one with the gap.
+    /// Column that names a row, and column with the gap.
     columns: [&'static str; 2],
-    /// Name of a row, the runs of that row, and those of its baseline.
+    /// For each row, its name, the settings of its runs, and the settings of its baseline's runs.
     rows: Vec<(String, String, String)>,
-    /// The columns with the loss, with the gap of each seed, and with the loss of the baseline.
+    /// Columns with the loss, with the gap of each seed, and with the loss of the baseline; `None` if the table lacks
+    /// one.
     others: [Option<&'static str>; 3],
 }
 
@@ -93,7 +94,7 @@ fn rows(setting: &str, words: &[&str], base: &str) -> Vec<(String, String, Strin
     words.iter().map(row).collect()
 }
 
-/// Returns rows of these numbers of steps, of learners compared with `side`.
+/// Returns a row for each number of steps in `words`: learners compared with `side`.
 fn steps(words: &[&str], side: &str) -> Vec<(String, String, String)> {
     let row = |word: &&str| {
         let number = word.replace(',', "");
@@ -148,7 +149,7 @@ fn the_tables_of_settings_are_what_their_runs_say() {
     said("Fragments", "fragments.jsonl", &[""], ["P", "above P = 8, %"], parts, [LOSS, BY_SEED]);
 }
 
-/// Goal: the same for learners compared with both baselines, on each kind of text and model.
+/// Goal: every figure on texts and models follows from its cached runs, for learners compared with both baselines.
 #[test]
 fn the_tables_of_texts_and_models_are_what_their_runs_say() {
     let page = page();
@@ -168,7 +169,7 @@ fn the_tables_of_texts_and_models_are_what_their_runs_say() {
     said("Eight learners on plays", "eight-end.jsonl", RATES, gap, plays);
 }
 
-/// Goal: the same for the effects of longer runs.
+/// Goal: every figure on longer runs follows from its cached runs.
 #[test]
 fn the_tables_of_steps_are_what_their_runs_say() {
     let page = page();
