@@ -403,17 +403,17 @@ fn text_form(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
                 quoted(&output(path, "jsonl"))
             ),
         ),
+        () if is_download && is_python_list(head) => (
+            "a list of Python dictionaries, which are not JSON",
+            from_python("row", "row in ast.literal_eval(FILE.read())", path),
+        ),
         () if all_lines(head, 0, is_python_dict) || is_download && all_lines(head, 1, is_python_dict) => (
             "Python dictionaries, which are not JSON",
             from_python(
-                "json.dumps(ast.literal_eval(line.strip().rstrip(','))) for line in FILE \
-                 if line.lstrip().startswith('{')",
+                "ast.literal_eval(line.strip().rstrip(','))",
+                "line in FILE if line.lstrip().startswith('{')",
                 path,
             ),
-        ),
-        () if is_download && is_python_list(head) => (
-            "a list of Python dictionaries, which are not JSON",
-            from_python("json.dumps(row) for row in ast.literal_eval(FILE.read())", path),
         ),
         () => return None,
     };
@@ -528,11 +528,11 @@ fn is_python_list(head: &[u8]) -> bool {
         .is_some_and(|rest| is_python_dict(rest.trim_start()))
 }
 
-/// Returns a command that prints `rows`, a Python generator of lines of JSON. `FILE` in it stands for the opened file.
-fn from_python(rows: &str, path: &Path) -> String {
+/// Returns a command that writes `row` as JSON for each of `rows`, in which `FILE` stands for the opened file.
+fn from_python(row: &str, rows: &str, path: &Path) -> String {
     let file = format!("open('{}', encoding='utf-8-sig')", python(path));
     format!(
-        "convert them with `python -c \"import ast, json; [print(row) for row in ({})]\" > {}`",
+        "convert them with `python -c \"import ast, json; [print(json.dumps({row})) for {}]\" > {}`",
         rows.replace("FILE", &file),
         quoted(&output(path, "jsonl"))
     )
