@@ -421,6 +421,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files =
             [("a.py", "print(1)\n"), ("b.json", "[{\"q\": 1}]"), ("c.json", "{\"q\": 1}"), ("d.json", "[1]")];
+        let code = format!("export default [\n{}];\n", "{\"text\": \"the lamp is lit\"},\n".repeat(20));
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();
         }
@@ -428,6 +429,10 @@ mod tests {
         let found = text(read(&ServeConfig { data, ..ServeConfig::default() }).unwrap());
         assert_eq!(found.text, "print(1)\n[{\"q\": 1}]\n{\"q\": 1}\n[1]\n");
         assert!(found.warnings[0].contains("b.json and 2 more are JSON"), "{:?}", found.warnings);
+        fs::write(dir.path().join("e.js"), code).unwrap();
+        let data = Some(dir.path().to_owned().into());
+        let found = text(read(&ServeConfig { data, ..ServeConfig::default() }).unwrap());
+        assert!(found.warnings[0].contains("b.json and 3 more are JSON"), "{:?}", found.warnings);
     }
 
     #[test]
