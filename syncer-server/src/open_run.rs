@@ -83,7 +83,7 @@ impl OpenRun {
         let terms = alert_terms(&config)?;
         let run = prepared.syncer.run();
         let complete = prepared.syncer.is_over();
-        tracing::info!(%run, resumed = prepared.resumed, complete, dir = %config.dir.display(), "run is ready");
+        tracing::info!(%run, resumed = prepared.resumed, complete, dir = %config.server.dir.display(), "run is ready");
 
         let (handle, mailbox) = ActorHandle::new();
         let (stop, stopping) = watch::channel(false);
@@ -126,7 +126,7 @@ impl Work {
         let Self { app, mut parts, handle, mut node, scratch, stop, mut all_closed } = self;
         let Prepared { syncer, store, admission, .. } = &parts.prepared;
         let (run, store, admission) = (syncer.run(), Arc::clone(store), admission.clone());
-        let exit_when_finished = parts.config.exit_when_finished;
+        let exit_when_finished = parts.config.server.exit_when_finished;
         // The routes hold the sender that `all_closed` waits for.
         match &mut node {
             Some(node) => node.obey(app),
@@ -194,7 +194,7 @@ impl Setup {
         config: &ServeConfig,
         shutdown: Pin<&mut (impl Future<Output = Bye> + ?Sized)>,
     ) -> Result<Self, ServerError> {
-        let part = config.cluster.part()?;
+        let part = config.server.cluster.part()?;
         let (mut config, scratch) = if part.is_some() { of_a_part(config)? } else { (config.clone(), None) };
         let mut prepared = prepare(&config, shutdown).await?;
         let node = match part.zip(prepared.shared.take()) {
@@ -367,7 +367,7 @@ fn app(
         corpus: Arc::clone(corpus),
         held_out: held_out.clone(),
         run: syncer.run().to_string(),
-        pages: config.pages.clone(),
+        pages: config.server.pages.clone(),
         allow_origin: links::allowed_origins(config)?,
         owner: owner.clone(),
         host_token,
@@ -422,7 +422,7 @@ pub(crate) async fn lead(
     tell: impl FnOnce(),
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServerError> {
-    let Some(part) = config.cluster.part()? else {
+    let Some(part) = config.server.cluster.part()? else {
         return Err(ServerError::Config {
             why: "give --role owner to lead rounds without serving learners".to_owned(),
         });
@@ -436,7 +436,7 @@ pub(crate) async fn lead(
     let stop = async move {
         tokio::select! {
             () = shutdown => {}
-            () = over, if config.exit_when_finished => {}
+            () = over, if config.server.exit_when_finished => {}
         }
     };
     let leading = membership.lead(&hearing, stop);
@@ -450,7 +450,7 @@ pub(crate) async fn lead(
 
 /// Returns the settings of one process of several, and its working folder, which is deleted at the end.
 fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), ServerError> {
-    let folder = config.dir.join("processes");
+    let folder = config.server.dir.join("processes");
     clear(&folder);
     let made = std::fs::create_dir_all(&folder).and_then(|()| temporary().tempdir_in(&folder));
     let failed = |source| ServerError::Disk { what: "write", path: folder.clone(), source };
@@ -459,7 +459,12 @@ fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), Ser
     // The owner's token is that of the run's folder, for all processes.
     let admin_token = Some(owner_token(config)?);
     // Leader processes know only the norms of single updates, and a rollback needs the tape of one process.
-    let mut config = ServeConfig { dir, admin_token, checks: 0.0, no_undo: true, ..config.clone() };
+    let mut config = config.clone().with(|it| {
+        it.server.dir = dir;
+        it.start.admin_token = admin_token;
+        it.checks = 0.0;
+        it.no_undo = true;
+    });
     config.alerts.expect_no_snapshots();
     tracing::warn!(
         "loss checks and rollback are off in a run on several machines: serve a run that strangers may join from one \

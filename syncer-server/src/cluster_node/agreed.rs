@@ -1,23 +1,12 @@
 //! The settings on which all processes of a run must agree, in addition to the run's identity.
 
-use serde_json::Value;
-
-use crate::config::{CHANGEABLE, ServeConfig};
+use crate::config::{ServeConfig, words};
 use crate::errors::ServerError;
 
-/// Settings that affect merges and admission, and are not part of the run's identity. Bus and storage compare the
+/// Returns the settings of `config` on which the processes must agree, by key. Bus and storage compare the run's
 /// identity by a number.
-const BESIDE: [&str; 5] = ["outer-lr", "outer-momentum", "momentum-warmup", "learners-start", "hide-names"];
-
-/// Returns the settings of `config` on which the processes must agree, by key.
 pub(super) fn agreed(config: &ServeConfig) -> Vec<(String, String)> {
-    let values = serde_json::to_value(config).expect("plain data");
-    let text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        value => value.to_string(),
-    };
-    let keys = CHANGEABLE.iter().chain(&BESIDE);
-    keys.filter_map(|key| Some(((*key).to_owned(), text(values.get(key)?)))).collect()
+    [words(&config.live), words(&config.agreed)].concat()
 }
 
 /// Checks that `ours` equal the settings of the other processes.
@@ -53,9 +42,8 @@ mod tests {
     fn what_differs_is_named() {
         let config = ServeConfig::default();
         let ours = agreed(&config);
-        assert_eq!(ours.len(), CHANGEABLE.len() + BESIDE.len(), "each of them is a setting: {ours:?}");
         assert!(compare(&ours, &ours).is_ok());
-        let other = ServeConfig { cohort_max: 7, ..config };
+        let other = config.with(|it| it.live.cohort_max = 7);
         let error = compare(&ours, &agreed(&other)).unwrap_err().to_string();
         assert!(error.contains("--cohort-max is 256 here") && error.contains("began with 7"), "{error}");
         let error = compare(&ours, &ours[1..]).unwrap_err().to_string();

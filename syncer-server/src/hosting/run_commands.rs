@@ -112,7 +112,7 @@ impl Server<'_> {
     /// written into `folder`, the folder of the server's runs: users with write access to it may also name files there.
     fn create(&self, name: &RunName, text: &str, folder: &Path) -> Result<String, ServerError> {
         match settings::names_file(text).filter(|_| folder.is_dir()) {
-            Some(key) => self.create_in(folder, name, text, key),
+            Some(key) => self.create_in(folder, name, text, &key),
             None => {
                 let body = json!({ "name": name, "settings": text }).to_string();
                 self.0.order(Method::POST, path::RUNS, body)

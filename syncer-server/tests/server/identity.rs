@@ -239,19 +239,16 @@ const STEP: f32 = 1e-5;
 /// Returns the settings of a run with loss checks for half of a core's time, in rounds of all learners. About 45 checks
 /// are needed, so each has to be quick: windows are short.
 fn checked(dir: &std::path::Path) -> ServeConfig {
-    let plain = config(dir);
-    let method = archipelago_cli::MethodArgs { fragments: 2, ..plain.method };
-    ServeConfig {
-        min_quorum: u32::from(LEARNERS).try_into().unwrap(),
-        learners_start: LEARNERS.into(),
-        method,
-        corpus_bytes: "2MB".parse().unwrap(),
-        context: Some(16.try_into().unwrap()),
-        no_eval: false,
-        held_out: 0.001,
-        checks: 0.5,
-        ..plain
-    }
+    config(dir).with(|it| {
+        it.live.min_quorum = u32::from(LEARNERS).try_into().unwrap();
+        it.agreed.learners_start = LEARNERS.into();
+        it.identity.exchange.fragments = 2;
+        it.identity.corpus_bytes = "2MB".parse().unwrap();
+        it.identity.context = Some(16.try_into().unwrap());
+        it.no_eval = false;
+        it.identity.held_out = 0.001;
+        it.checks = 0.5;
+    })
 }
 
 /// Learner that takes one step from Θ̂ when asked, along the signs of the gradient on its next windows. An idle one
