@@ -159,7 +159,7 @@ pub enum ServerError {
         path: PathBuf,
     },
     /// The data is not text.
-    #[error("data {} is not UTF-8 text (byte {offset} {why}): convert it to UTF-8 or leave it out", .path.display())]
+    #[error("data {} is not UTF-8 text (byte {offset} {why}): {remedy}", .path.display())]
     DataBinary {
         /// The file.
         path: PathBuf,
@@ -167,6 +167,8 @@ pub enum ServerError {
         offset: u64,
         /// The defect.
         why: &'static str,
+        /// The remedy.
+        remedy: &'static str,
     },
     /// The data has a format that is not supported.
     #[error("data {} is {found}: {remedy}", .path.display())]
@@ -200,9 +202,10 @@ pub enum ServerError {
     },
     /// Some files contain a document per line, and others do not.
     #[error(
-        "{} has documents in it, but {} is plain text: give --data only one kind",
+        "{} has documents in it, but {} is plain text: give --data {}, or a folder with only one kind",
         .lines.display(),
-        .other.display()
+        .other.display(),
+        .lines.display()
     )]
     DataMixed {
         /// A file of documents.

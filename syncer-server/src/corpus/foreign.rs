@@ -1,12 +1,14 @@
 //! Detection of data formats by their first bytes. Compressed text is unpacked; other formats are refused, with a
 //! command that converts them.
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
 
+use super::memory::Budget;
 use super::records::KNOWN;
 use crate::errors::ServerError;
 
@@ -17,11 +19,27 @@ const UNPACK_RATIO_MAX: u64 = 256;
 const UNPACK_BYTES_MIN: u64 = 1 << 20;
 
 /// Bytes at the start of a file that identify its format.
-const HEAD_BYTES: usize = 512;
+pub const HEAD_BYTES: usize = 512;
 
 /// Extensions of downloaded data. A web page under such a name is an error; other files, such as program code, may
 /// begin like a web page.
-const DOWNLOADS: [&str; 8] = ["txt", "text", "json", "jsonl", "ndjson", "parquet", "gz", "zst"];
+const DOWNLOADS: [&str; 10] =
+    ["txt", "text", "json", "jsonl", "ndjson", "csv", "tsv", "parquet", "gz", "zst"];
+
+/// Contents of files, in lower case, that servers send in place of a missing file.
+const REFUSALS: [&str; 11] = [
+    "entry not found",
+    "repository not found",
+    "invalid username or password.",
+    "not found",
+    "404 not found",
+    "404: not found",
+    "access denied",
+    "forbidden",
+    "403 forbidden",
+    "unauthorized",
+    "401 unauthorized",
+];
 
 /// Text of a file, and its compression.
 #[derive(Debug)]
@@ -32,25 +50,31 @@ pub struct Unpacked {
     pub packed_by: Option<&'static str>,
 }
 
-/// Returns the text in `bytes`, the content of the file at `path`.
+/// Refuses the file at `path` if `head`, its first [`HEAD_BYTES`] bytes, shows that it is neither text nor compressed.
+///
+/// # Errors
+/// `DataForm`, `DataBinary`, as those of [`text`].
+pub fn check_head(path: &Path, head: &[u8]) -> Result<(), ServerError> {
+    match compression(head) {
+        None => refuse_format(path, head, None).and_then(|()| refuse_zero(path, head)),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Returns the text in `bytes`, the content of the file at `path`, and counts it in `budget`.
 ///
 /// # Errors
 /// - `DataForm`: its format is not supported, it is damaged, or it unpacks to more than [`UNPACK_RATIO_MAX`] times its
 ///   size.
 /// - `DataBinary`: it is not UTF-8, or contains a zero byte.
-pub fn text(path: &Path, bytes: Vec<u8>) -> Result<Unpacked, ServerError> {
+/// - `Memory`: the text does not fit into `budget`.
+pub fn text(path: &Path, bytes: Vec<u8>, budget: &mut Budget) -> Result<Unpacked, ServerError> {
     let (bytes, packed_by) = match compression(&bytes) {
         None => (bytes, None),
-        Some(compression) => (compression.unpack(path, &bytes)?, Some(compression.name())),
+        Some(compression) => (compression.unpack(path, &bytes, budget)?, Some(compression.name())),
     };
-    let name = packed_by.map_or_else(|| path.to_owned(), |_| without_packing(path));
-    if let Some((found, remedy)) = format(&name, &bytes) {
-        let (found, remedy) = match packed_by {
-            None => (found.to_owned(), remedy),
-            Some(by) => (format!("{found}, packed by {by}"), format!("unpack it, and then {remedy}")),
-        };
-        return Err(ServerError::DataForm { path: path.to_owned(), found, remedy });
-    }
+    refuse_format(path, &bytes, packed_by)?;
+    budget.take(bytes.len() as u64)?;
     let mut text = utf8(path, bytes)?;
     // A byte order mark is no part of the text.
     if text.starts_with('\u{feff}') {
@@ -59,15 +83,42 @@ pub fn text(path: &Path, bytes: Vec<u8>) -> Result<Unpacked, ServerError> {
     Ok(Unpacked { text, packed_by })
 }
 
+/// Remedy for data that no conversion of characters makes text.
+const BINARY_REMEDY: &str = "write the text that is in it to a UTF-8 file, or leave it out";
+
+/// Returns true if `bytes` begin with control characters that no text has.
+fn is_binary(bytes: &[u8]) -> bool {
+    let head = &bytes[..bytes.len().min(HEAD_BYTES)];
+    head.iter().any(|&byte| byte < b'\t' || (0x0e..0x1a).contains(&byte))
+}
+
+/// Refuses `bytes`, packed by `packed_by`, if their format is not supported.
+fn refuse_format(path: &Path, bytes: &[u8], packed_by: Option<&str>) -> Result<(), ServerError> {
+    let name = packed_by.map_or_else(|| path.to_owned(), |_| without_packing(path));
+    let Some((found, remedy)) = format(&name, bytes) else { return Ok(()) };
+    let (found, remedy) = match packed_by {
+        None => (found.to_owned(), remedy),
+        Some(by) => (format!("{found}, packed by {by}"), format!("unpack it, and then {remedy}")),
+    };
+    Err(ServerError::DataForm { path: path.to_owned(), found, remedy })
+}
+
+fn refuse_zero(path: &Path, bytes: &[u8]) -> Result<(), ServerError> {
+    let Some(offset) = bytes.iter().position(|&byte| byte == 0) else { return Ok(()) };
+    let why = "is zero, which does not occur in text";
+    Err(ServerError::DataBinary { path: path.to_owned(), offset: offset as u64, why, remedy: BINARY_REMEDY })
+}
+
 fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, ServerError> {
-    if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
-        let why = "is zero, which does not occur in text";
-        return Err(ServerError::DataBinary { path: path.to_owned(), offset: offset as u64, why });
-    }
+    refuse_zero(path, &bytes)?;
     String::from_utf8(bytes).map_err(|error| ServerError::DataBinary {
         path: path.to_owned(),
         offset: error.utf8_error().valid_up_to() as u64,
         why: "is not the start of a UTF-8 character",
+        remedy: match is_binary(error.as_bytes()) {
+            true => BINARY_REMEDY,
+            false => "convert it to UTF-8 or leave it out",
+        },
     })
 }
 
@@ -115,30 +166,36 @@ impl Compression {
         }
     }
 
-    fn unpack(self, path: &Path, bytes: &[u8]) -> Result<Vec<u8>, ServerError> {
+    /// Unpacks `bytes`, the content of the file at `path`, and stops where their text no longer fits into `budget`.
+    fn unpack(self, path: &Path, bytes: &[u8], budget: &Budget) -> Result<Vec<u8>, ServerError> {
         let bytes_max = UNPACK_RATIO_MAX.saturating_mul(bytes.len() as u64).max(UNPACK_BYTES_MIN);
         let unpack = match self {
-            Self::Gzip => unpacked_by("gzip", &["gz", "tgz"], path),
-            Self::Zstd => unpacked_by("zstd --long=31", &["zst", "tzst"], path),
+            Self::Gzip => unpacked_by("gzip", path),
+            Self::Zstd => unpacked_by("zstd --long=31", path),
         };
         let refused =
             |found: String, remedy: String| ServerError::DataForm { path: path.to_owned(), found, remedy };
+        let (limit, mut rest) = (bytes_max.min(budget.left()), bytes);
         let unpacked = match self {
-            Self::Gzip => take(MultiGzDecoder::new(bytes), bytes_max),
-            Self::Zstd => frames(bytes, bytes_max),
+            Self::Gzip => take(MultiGzDecoder::new(&mut rest), limit),
+            Self::Zstd => frames(&mut rest, limit),
         };
         let unpacked = unpacked.map_err(|error| {
             let remedy = format!("download it again if its end is missing, or {unpack}");
             refused(format!("{} data that cannot be unpacked ({error})", self.name()), remedy)
         })?;
-        match unpacked.len() as u64 > bytes_max {
-            false => Ok(unpacked),
-            true => {
-                let times = UNPACK_RATIO_MAX;
-                let found = format!("{} data that unpacks to more than {times} times its size", self.name());
-                Err(refused(found, unpack))
-            }
+        let found = unpacked.len() as u64;
+        if found > bytes_max {
+            let times = UNPACK_RATIO_MAX;
+            let found = format!("{} data that unpacks to more than {times} times its size", self.name());
+            return Err(refused(found, unpack));
         }
+        if found > limit {
+            // The rest is taken to unpack to as many times its size as the part before.
+            let share = (bytes.len() - rest.len()) as f64 / bytes.len() as f64;
+            budget.check(found.max((found as f64 / share) as u64))?;
+        }
+        Ok(unpacked)
     }
 }
 
@@ -149,16 +206,17 @@ fn take(reader: impl Read, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     Ok(unpacked)
 }
 
-/// Returns the content of all zstd frames in `bytes`; some programs write several. Stops as [`take`] does.
-fn frames(mut bytes: &[u8], bytes_max: u64) -> std::io::Result<Vec<u8>> {
+/// Returns the content of all zstd frames in `bytes`; some programs write several. Stops as [`take`] does, and leaves
+/// in `bytes` what it has not read.
+fn frames(bytes: &mut &[u8], bytes_max: u64) -> std::io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     while !bytes.is_empty() && unpacked.len() as u64 <= bytes_max {
         if let Some(rest) = after_skippable(bytes)? {
-            bytes = rest;
+            *bytes = rest;
             continue;
         }
         let left = bytes_max - unpacked.len() as u64;
-        let mut frame = StreamingDecoder::new(&mut bytes).map_err(std::io::Error::other)?;
+        let mut frame = StreamingDecoder::new(&mut *bytes).map_err(std::io::Error::other)?;
         frame.by_ref().take(left.saturating_add(1)).read_to_end(&mut unpacked)?;
     }
     Ok(unpacked)
@@ -179,7 +237,8 @@ fn after_skippable(bytes: &[u8]) -> std::io::Result<Option<&[u8]>> {
 /// Returns the format of `bytes` and how to convert it, if the format is known but not supported.
 fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
     let head = &bytes[..bytes.len().min(HEAD_BYTES)];
-    archive(path, head).or_else(|| document(path, head)).or_else(|| text_form(path, head))
+    let by_kind = archive(path, head).or_else(|| document(path, head)).or_else(|| binary(path, head));
+    by_kind.or_else(|| text_form(path, head))
 }
 
 /// Returns the kind of an archive or of compressed data, and how to unpack it.
@@ -189,20 +248,21 @@ fn archive(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
     let found = match () {
         () if compression(head).is_some() => ("compressed data", "unpack that as well".to_owned()),
         () if begins(b"BZh") && head.get(4..10) == Some(&BZIP2_BLOCK) => {
-            ("bzip2 data", unpacked_by("bzip2", &["bz2", "tbz2"], path))
+            ("bzip2 data", unpacked_by("bzip2", path))
         }
-        () if begins(b"\xfd7zXZ\0") => ("xz data", unpacked_by("xz", &["xz", "txz"], path)),
-        () if begins(b"\x5d\0\0") => ("lzma data", unpacked_by("xz --format=lzma", &["lzma"], path)),
-        () if begins(b"LZIP\x01") => ("lzip data", unpacked_by("lzip", &["lz"], path)),
+        () if begins(b"\xfd7zXZ\0") => ("xz data", unpacked_by("xz", path)),
+        () if begins(b"\x5d\0\0") => ("lzma data", unpacked_by("xz --format=lzma", path)),
+        () if begins(b"LZIP\x01") => ("lzip data", unpacked_by("lzip", path)),
         () if begins(b"\x04\x22\x4d\x18") || begins(b"\x02\x21\x4c\x18") => {
-            ("lz4 data", unpacked_by("lz4", &["lz4"], path))
+            ("lz4 data", unpacked_by("lz4", path))
         }
         () if begins(b"PK\x03\x04") && !is_called(path, &WORD_PROCESSOR) => {
             ("a zip archive", unpack("unzip"))
         }
+        () if begins(b"\xff\x06\0\0sNaPpY") => ("snappy data", unpacked_by("snzip", path)),
         () if begins(b"7z\xbc\xaf\x27\x1c") => ("a 7-Zip archive", unpack("7z x")),
         () if begins(b"Rar!\x1a\x07") => ("a RAR archive", unpack("unrar x")),
-        () if head.get(257..262) == Some(b"ustar") => ("a tar archive", unpack("tar xf")),
+        () if head.get(257..262) == Some(b"ustar") => ("a tar archive", unpack("tar xkf")),
         () => return None,
     };
     Some(found)
@@ -221,25 +281,21 @@ fn document(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
             "a document of a word processor",
             format!(
                 "convert it with `pandoc -f rtf -t plain -o {} {}`",
-                quoted(&renamed(path, "txt")),
+                quoted(&output(path, "txt")),
                 quoted(path)
             ),
         ),
         () if begins(b"%!PS") => (
             "a PostScript document",
-            format!("extract its text with `ps2ascii {} {}`", quoted(path), quoted(&renamed(path, "txt"))),
+            format!("extract its text with `ps2ascii {} {}`", quoted(path), quoted(&output(path, "txt"))),
         ),
         () if begins(b"%PDF-") => (
             "a PDF document",
-            format!("extract its text with `pdftotext {} {}`", quoted(path), quoted(&renamed(path, "txt"))),
+            format!("extract its text with `pdftotext {} {}`", quoted(path), quoted(&output(path, "txt"))),
         ),
         () if begins(b"PK\x03\x04") && is_called(path, &WORD_PROCESSOR) => (
             "a document of a word processor",
-            format!(
-                "convert it with `pandoc -t plain -o {} {}`",
-                quoted(&renamed(path, "txt")),
-                quoted(path)
-            ),
+            format!("convert it with `pandoc -t plain -o {} {}`", quoted(&output(path, "txt")), quoted(path)),
         ),
         () if begins(b"SQLite format 3\0") => (
             "an SQLite database",
@@ -253,66 +309,159 @@ fn document(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
     Some(found)
 }
 
+/// Returns the kind of a file of a program, and what to do with it.
+fn binary(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
+    let begins = |magic: &[u8]| head.starts_with(magic) && is_binary(head);
+    let by_pandas = |kind: &str| {
+        format!(
+            "convert it with `python -c \"import pandas; pandas.read_{kind}('{}').to_json('{}', orient='records', \
+             lines=True)\"`",
+            python(path),
+            python(&output(path, "jsonl"))
+        )
+    };
+    let found = match () {
+        () if begins(b"Obj\x01") => (
+            "an Avro file",
+            format!(
+                "convert it with `python -c \"import fastavro, json; [print(json.dumps(row)) for row in \
+                 fastavro.reader(open('{}', 'rb'))]\" > {}`",
+                python(path),
+                quoted(&output(path, "jsonl"))
+            ),
+        ),
+        () if begins(b"ORC") => ("an ORC file", by_pandas("orc")),
+        () if begins(b"FEA1") => ("a Feather file", by_pandas("feather")),
+        () if begins(b"\x93NUMPY") => {
+            ("an array of NumPy", "give the text that the array was made from".to_owned())
+        }
+        () if begins(b"\x80") && head.get(1).is_some_and(|version| (2..=5).contains(version)) => {
+            ("a Python pickle", "write its texts to lines of JSON with the program that made it".to_owned())
+        }
+        () if begins(b"\x89HDF\r\n\x1a\n") => {
+            ("an HDF5 file", "write its texts to lines of JSON, for example with h5py".to_owned())
+        }
+        () if begins(b"GGUF") || head.get(8..10) == Some(b"{\"") && head.get(5..8) == Some(&[0; 3]) => {
+            ("the weights of a model", "leave it out; --init begins a run with a model's folder".to_owned())
+        }
+        () if begins(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1") => (
+            "a file of Microsoft Office, or of Windows",
+            "save a document as UTF-8 text, or leave the file out".to_owned(),
+        ),
+        () => {
+            let encoding = utf16(head)?;
+            ("UTF-16 text without a byte order mark", recoded(encoding, path))
+        }
+    };
+    Some(found)
+}
+
+/// Returns the name of the encoding if `head` is the beginning of UTF-16 text without a byte order mark. Such text has
+/// no control characters, and at least one in sixteen characters is ASCII, such as a blank.
+fn utf16(head: &[u8]) -> Option<&'static str> {
+    const ASCII_SHARE: usize = 16;
+    let ascii = |order: fn([u8; 2]) -> u16| {
+        let units = head.chunks_exact(2).map(|pair| order([pair[0], pair[1]]));
+        let chars: Vec<_> = char::decode_utf16(units).collect();
+        // The limit may cut the last character in half.
+        let whole = &chars[..chars.len().saturating_sub(1)];
+        let is_text = |c: &Result<char, _>| c.as_ref().is_ok_and(|c| !c.is_control() || c.is_whitespace());
+        let count = whole.iter().filter(|c| c.as_ref().is_ok_and(char::is_ascii)).count();
+        if whole.iter().all(is_text) && count * ASCII_SHARE >= whole.len() { count } else { 0 }
+    };
+    match (ascii(u16::from_le_bytes), ascii(u16::from_be_bytes)) {
+        (0, 0) => None,
+        (little, big) if little > big => Some("UTF-16LE"),
+        _ => Some("UTF-16BE"),
+    }
+}
+
 /// Returns the kind of a text that needs conversion before training, and how to convert it.
 fn text_form(path: &Path, head: &[u8]) -> Option<(&'static str, String)> {
+    let is_download = path.extension().is_none() || is_called(path, &DOWNLOADS);
     let found = match () {
         () if head.starts_with(b"version https://git-lfs.github.com/spec/") => (
             "a git-lfs pointer, which stands for a file that was not fetched",
             "fetch the file itself with `git lfs pull` in that folder".to_owned(),
         ),
+        () if is_download && is_html(head) => (
+            "an HTML page, as servers send in place of a file that needs a login",
+            "download the file again, or convert the page with `pandoc -t plain`".to_owned(),
+        ),
+        () if is_download && is_refusal(head) => (
+            "a server's error message in place of a file",
+            "download the file again; it may have moved, or need a login".to_owned(),
+        ),
         () if is_called(path, &["tsv"]) => ("a table", table(path, '\t')),
         () if is_called(path, &["csv"]) => ("a table", table(path, delimiter(head).unwrap_or(','))),
         () if delimiter(head).is_some() => ("a table", table(path, delimiter(head).unwrap_or(','))),
-        () if all_lines(head, |line| line.starts_with("data: {") || line == "data: [DONE]") => (
+        () if all_lines(head, 0, |line| line.starts_with("data: {") || line == "data: [DONE]") => (
             "lines of an event stream",
             format!(
                 "keep their JSON with `sed -n 's/^data: *{{/{{/p' {} > {}`",
                 quoted(path),
-                quoted(&renamed(path, "jsonl"))
+                quoted(&output(path, "jsonl"))
             ),
         ),
-        () if all_lines(head, is_python_dict) => (
+        () if all_lines(head, 0, is_python_dict) || is_download && all_lines(head, 1, is_python_dict) => (
             "Python dictionaries, which are not JSON",
-            format!(
-                "convert them with `python -c \"import ast, json; [print(json.dumps(ast.literal_eval(line))) for line \
-                 in open('{}', encoding='utf-8') if line.strip()]\" > {}`",
-                python(path),
-                quoted(&renamed(path, "jsonl"))
+            from_python(
+                "json.dumps(ast.literal_eval(line.strip().rstrip(','))) for line in FILE \
+                 if line.lstrip().startswith('{')",
+                path,
             ),
         ),
-        () if is_html(head) && (path.extension().is_none() || is_called(path, &DOWNLOADS)) => (
-            "an HTML page, as servers send in place of a file that needs a login",
-            "download the file again, or convert the page with `pandoc -t plain`".to_owned(),
+        () if is_download && is_python_list(head) => (
+            "a list of Python dictionaries, which are not JSON",
+            from_python("json.dumps(row) for row in ast.literal_eval(FILE.read())", path),
         ),
         () => return None,
     };
     Some(found)
 }
 
-/// Returns a command that unpacks `path`. Programs refuse files whose extension is not one of their `ends`; for those,
-/// the command uses `-c`, which accepts any name.
-fn unpacked_by(program: &str, ends: &[&str], path: &Path) -> String {
-    let (name, output) = (quoted(path), quoted(&renamed(path, "unpacked.txt")));
-    match is_called(path, ends) {
-        true => format!("unpack it with `{program} -d {name}`"),
-        false => format!("unpack it with `{program} -dc {name} > {output}`"),
-    }
+/// Returns a command that unpacks `path`. With `-c` the program accepts any name, and keeps the packed file.
+fn unpacked_by(program: &str, path: &Path) -> String {
+    let end = match path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase).as_deref() {
+        Some("tgz" | "tbz2" | "txz" | "tzst") => "tar",
+        Some("gz" | "bz2" | "xz" | "lzma" | "lz" | "lz4" | "zst" | "zstd" | "sz") => "",
+        _ => "unpacked.txt",
+    };
+    format!("unpack it with `{program} -dc {} > {}`", quoted(path), quoted(&output(path, end)))
 }
 
 /// Returns a command that converts a text from `encoding` to UTF-8.
 fn recoded(encoding: &str, path: &Path) -> String {
-    let text = renamed(path, "utf8.txt");
+    let text = output(path, "utf8.txt");
     format!("convert it with `iconv -f {encoding} -t UTF-8 {} > {}`", quoted(path), quoted(&text))
 }
 
-/// Returns true if a text begins like a web page, perhaps after comments.
-fn is_html(head: &[u8]) -> bool {
+/// Returns the beginning of a text in lower case, without the XML declaration and comments before the first element.
+fn markup(head: &[u8]) -> String {
     let head = String::from_utf8_lossy(head).trim_start_matches('\u{feff}').to_ascii_lowercase();
-    let mut head = head.trim_start();
-    while let Some((_, rest)) = head.strip_prefix("<!--").and_then(|comment| comment.split_once("-->")) {
-        head = rest.trim_start();
+    let mut rest = head.trim_start();
+    for (begin, end) in [("<?xml", "?>"), ("<!--", "-->")] {
+        while let Some((_, after)) = rest.strip_prefix(begin).and_then(|inside| inside.split_once(end)) {
+            rest = after.trim_start();
+        }
     }
-    head.starts_with("<!doctype html") || head.starts_with("<html")
+    rest.to_owned()
+}
+
+/// Returns true if a text begins like a web page.
+fn is_html(head: &[u8]) -> bool {
+    let head = markup(head);
+    ["<!doctype html", "<html", "<head>", "<head ", "<body>", "<body "]
+        .iter()
+        .any(|begin| head.starts_with(begin))
+}
+
+/// Returns true if a text is an error message of a file server or of object storage.
+fn is_refusal(head: &[u8]) -> bool {
+    let head = markup(head);
+    REFUSALS.contains(&head.trim_end())
+        || head.starts_with("<error>") && head.contains("<code>")
+        || head.starts_with("access to ") && head.contains(" is restricted. you must ")
 }
 
 /// Returns true if the extension of `path` is one of `ends`, in upper or lower case.
@@ -326,7 +475,7 @@ fn by_datasets(kind: &str, path: &Path) -> String {
         "convert it with `python -c \"from datasets import load_dataset; load_dataset('{kind}', data_files='{}', \
          split='train').to_json('{}')\"`",
         python(path),
-        python(&renamed(path, "jsonl"))
+        python(&output(path, "jsonl"))
     )
 }
 
@@ -345,10 +494,12 @@ fn delimiter(head: &[u8]) -> Option<char> {
     })
 }
 
-/// Returns true if `wanted` holds for each line of `head` that is not blank, and there is such a line.
-fn all_lines(head: &[u8], wanted: impl Fn(&str) -> bool) -> bool {
+/// Returns true if `wanted` holds for each line of `head` that is not blank, after the first `skipped` lines, and there
+/// is such a line.
+fn all_lines(head: &[u8], skipped: usize, wanted: impl Fn(&str) -> bool) -> bool {
     let head_text = String::from_utf8_lossy(head);
-    let mut lines = head_text.trim_start_matches('\u{feff}').split('\n').map(str::trim_end).peekable();
+    let mut lines =
+        head_text.trim_start_matches('\u{feff}').split('\n').map(str::trim_end).skip(skipped).peekable();
     // The limit may cut off the last line. It is then ignored, unless it is the only one.
     let mut found = 0;
     while let Some(line) = lines.next() {
@@ -368,6 +519,25 @@ fn is_python_dict(line: &str) -> bool {
     key.is_some_and(|(key, _)| !key.contains('\''))
 }
 
+/// Returns true if a text begins like a list of such dictionaries.
+fn is_python_list(head: &[u8]) -> bool {
+    let head = String::from_utf8_lossy(head);
+    head.trim_start_matches('\u{feff}')
+        .trim_start()
+        .strip_prefix('[')
+        .is_some_and(|rest| is_python_dict(rest.trim_start()))
+}
+
+/// Returns a command that prints `rows`, a Python generator of lines of JSON. `FILE` in it stands for the opened file.
+fn from_python(rows: &str, path: &Path) -> String {
+    let file = format!("open('{}', encoding='utf-8-sig')", python(path));
+    format!(
+        "convert them with `python -c \"import ast, json; [print(row) for row in ({})]\" > {}`",
+        rows.replace("FILE", &file),
+        quoted(&output(path, "jsonl"))
+    )
+}
+
 /// Returns a command that converts a table to lines of JSON, one for each row.
 fn table(path: &Path, delimiter: char) -> String {
     let delimiter = match delimiter {
@@ -376,15 +546,20 @@ fn table(path: &Path, delimiter: char) -> String {
     };
     format!(
         "convert it with `python -c \"import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open('{}', \
-         newline='', encoding='utf-8'){delimiter})]\" > {}`, with a column named text, or prompt and completion",
+         newline='', encoding='utf-8-sig'){delimiter})]\" > {}`, with a column named text, or prompt and completion",
         python(path),
-        quoted(&renamed(path, "jsonl"))
+        quoted(&output(path, "jsonl"))
     )
 }
 
-/// Returns `path` with the extension `end`.
-fn renamed(path: &Path, end: &str) -> PathBuf {
-    path.with_extension(end)
+/// Returns a path for a command's result: `path` with the extension `end`, and with a number if a file of that name
+/// exists or is `path` itself. A shell empties the file behind `>` before the command reads its input.
+pub fn output(path: &Path, end: &str) -> PathBuf {
+    let is_free = |result: &PathBuf| result != path && result.symlink_metadata().is_err();
+    let numbered =
+        (2_u64..).map(|number| path.with_extension(format!("{number}.{end}").trim_end_matches('.')));
+    let mut names = std::iter::once(path.with_extension(end)).chain(numbered);
+    names.find(is_free).unwrap_or_else(|| path.with_extension("converted"))
 }
 
 /// Escapes `path` for a Python string literal inside `python -c "…"`. The literal's own quotes are not included.
@@ -407,130 +582,4 @@ pub fn quoted(path: &Path) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use flate2::Compression as Level;
-    use flate2::write::GzEncoder;
-
-    use super::*;
-
-    fn gzip(bytes: &[u8]) -> Vec<u8> {
-        let mut encoder = GzEncoder::new(Vec::new(), Level::best());
-        encoder.write_all(bytes).unwrap();
-        encoder.finish().unwrap()
-    }
-
-    fn zstd(bytes: &[u8]) -> Vec<u8> {
-        ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
-    }
-
-    fn read(name: &str, bytes: &[u8]) -> Result<Unpacked, String> {
-        text(Path::new(name), bytes.to_vec()).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn compressed_text_is_unpacked() {
-        let plain = "the lamp is lit\n".repeat(500);
-        for (packed, by) in [(gzip(plain.as_bytes()), "gzip"), (zstd(plain.as_bytes()), "zstd")] {
-            let twice = [&packed[..], &packed[..]].concat();
-            let found = read("a.txt", &twice).unwrap();
-            assert!(found.text == plain.repeat(2) && found.packed_by == Some(by), "{by}");
-            let cut = read("a.txt", &packed[..packed.len() - 9]).unwrap_err();
-            assert!(
-                cut.contains(&format!("{by} data that cannot be unpacked"))
-                    && cut.contains("download it again if its end is missing, or unpack it with `"),
-                "{cut}"
-            );
-        }
-        let empty = b"\x50\x2a\x4d\x18\x04\0\0\0abcd";
-        assert_eq!(read("a.zst", &[&empty[..], &zstd(b"lamp"), empty].concat()).unwrap().text, "lamp");
-        assert!(read("a.zst", &empty[..10]).unwrap_err().contains("cannot be unpacked"));
-        let bom = read("a.txt", "\u{feff}a".as_bytes()).unwrap();
-        assert_eq!((&*bom.text, bom.packed_by), ("a", None));
-    }
-
-    /// Goal: a decompression bomb of a few kilobytes is refused before its content fills the memory.
-    #[test]
-    fn a_decompression_bomb_is_refused() {
-        let zeros = vec![b'a'; 8 << 20];
-        for (packed, by) in [(gzip(&zeros), "gzip"), (zstd(&zeros), "zstd")] {
-            let why = read("bomb.gz", &packed).unwrap_err();
-            assert!(why.contains(&format!("{by} data that unpacks to more than 256 times")), "{why}");
-        }
-    }
-
-    #[test]
-    fn other_formats_are_refused_with_a_command() {
-        let check = |name: &str, bytes: &[u8], found: &str, remedy: &str| {
-            let why = read(name, bytes).unwrap_err();
-            assert!(why.contains(found) && why.contains(remedy) && !why.contains('\n'), "{why}");
-        };
-        let utf16: Vec<u8> = "\u{feff}lamp".encode_utf16().flat_map(u16::to_le_bytes).collect();
-        check(
-            "t.parquet",
-            b"PAR1\0\0",
-            "a Parquet file",
-            "data_files='t.parquet', split='train').to_json('t.jsonl')",
-        );
-        check("t.txt", b"ARROW1\0\0", "an Arrow file", "load_dataset('arrow'");
-        check("a b.txt", &utf16, "UTF-16 text", "`iconv -f UTF-16 -t UTF-8 'a b.txt' > 'a b.utf8.txt'`");
-        check("t.txt", b"%PDF-1.7\n", "a PDF document", "`pdftotext t.txt");
-        check("t.zip", b"PK\x03\x04..", "a zip archive", "`unzip t.zip`");
-        check("t.docx", b"PK\x03\x04..", "a word processor", "`pandoc -t plain");
-        check("t.bz2", b"BZh91AY&SY..", "bzip2 data", "`bzip2 -d t.bz2`");
-        check("t.xz", b"\xfd7zXZ\0..", "xz data", "`xz -d t.xz`");
-        check("t.bin", b"\xfd7zXZ\0..", "xz data", "`xz -dc t.bin > t.unpacked.txt`");
-        check("t", b"BZh91AY&SY..", "bzip2 data", "`bzip2 -dc t > t.unpacked.txt`");
-        check("t.lz4", b"\x04\x22\x4d\x18..", "lz4 data", "`lz4 -d t.lz4`");
-        check("t.lzma", b"\x5d\0\0\x80\0", "lzma data", "`xz --format=lzma -d t.lzma`");
-        check("t.txt", &gzip(&gzip(b"lamp")), "compressed data, packed by gzip", "unpack that as well");
-        check("t.txt", &gzip(&zstd(b"lamp")), "compressed data, packed by gzip", "unpack that as well");
-        check("t.csv", b"text\nlamp\n", "a table", "csv.DictReader(open('t.csv'");
-        check("t.tsv", b"text\nlamp\n", "a table", "delimiter='\\t'");
-        check("t.txt", b"prompt,completion\na,b\n", "a table", "csv.DictReader(open('t.txt'");
-        check("t.txt", b"\"id\";\"text\"\n1;lamp\n", "a table", "delimiter=';'");
-        check("t", b"id\ttext\n1\tlamp\n", "a table", "delimiter='\\t'");
-        let events = b"data: {\"text\": \"a\"}\n\ndata: {\"text\": \"b\"}\n\ndata: [DONE]\n";
-        check("t.txt", events, "an event stream", "`sed -n 's/^data: *{/{/p' t.txt > t.jsonl`");
-        let dicts = "{'text': 'a'}\n{'text': \"it's\"}\n".repeat(40);
-        check("t.txt", dicts.as_bytes(), "Python dictionaries", "ast.literal_eval(line)");
-        check("t.json", b"\n<!DOCTYPE html><p>Sign in", "an HTML page", "download the file again");
-        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 9\n";
-        check("t.txt", pointer, "a git-lfs pointer", "`git lfs pull`");
-        check("t.jsonl.gz", &gzip(pointer), "packed by gzip", "`git lfs pull`");
-        check(
-            "t.csv.gz",
-            &gzip(b"text\nlamp\n"),
-            "a table, packed by gzip",
-            "unpack it, and then convert it",
-        );
-        check("d'a.parquet", b"PAR1\0\0", "a Parquet file", "data_files='d\\x27a.parquet'");
-        check("t.txt", b"\xff\xfe\0\0l\0\0\0", "UTF-32 text", "`iconv -f UTF-32 -t UTF-8 t.txt");
-        check("t.txt", b"<!-- a -->\n<!doctype html><p>", "an HTML page", "download the file again");
-        check("t.rtf", b"{\\rtf1 a}", "a word processor", "`pandoc -f rtf");
-        check("t.bin", b"ab\0", "not UTF-8 text", "byte 2 is zero");
-    }
-
-    #[test]
-    fn ordinary_text_is_left_alone() {
-        let texts = [
-            "<p>said he",
-            "version 2 of the lamp",
-            "PK was here",
-            "BZh is a header",
-            "a,b\n1,2\n",
-            "\u{1f}lamp",
-            "Read the prompt, text, output\nof the lamp\n",
-            "text\nof the lamp\n",
-            "text, lamp",
-            "data: {a}\nand so on\n",
-            "{'a' is a letter}\n",
-            "",
-        ];
-        for text in texts {
-            assert_eq!(read("poem.txt", text.as_bytes()).unwrap().text, text);
-        }
-        assert!(read("page.html", b"<!doctype html><p>kept as it is").is_ok());
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@ mod cutting;
 mod documents;
 mod foreign;
 mod limits;
+mod memory;
 mod read;
 mod records;
 mod stops;
@@ -13,7 +14,6 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use archipelago_cli::available_bytes;
 use archipelago_core::bytes::hex;
 use archipelago_core::data::{self, SHARD_TOKENS_MAX};
 use archipelago_core::token;
@@ -26,6 +26,7 @@ use crate::errors::ServerError;
 use crate::llama::Chat;
 
 use documents::{End, Ends, Form, Lines, Read};
+use memory::Budget;
 use read::Text;
 
 pub use documents::Template;
@@ -35,8 +36,6 @@ pub use vocabulary::Vocabulary;
 
 /// Number of steps of one learner per pass over the text. Below it, `validate` and `serve` warn that passes are short.
 const STEPS_FEW: u64 = 100;
-/// Largest memory use per byte of text, in bytes, while the text becomes documents, tokens of four bytes and shards.
-const MEMORY_BYTES: u64 = 10;
 /// Size of a shard in bytes, unless that gives too many shards. At 1 Mbit/s a joiner has its first text after 2
 /// seconds.
 const SHARD_BYTES: u32 = 256 << 10;
@@ -88,7 +87,7 @@ impl Corpus {
     /// - `Memory`: the text is too large for this machine.
     pub fn load(config: &ServeConfig, source: Source, habits: &Habits<'_>) -> Result<Self, ServerError> {
         check_share(config.identity.held_out)?;
-        check_memory(source.bytes().saturating_mul(MEMORY_BYTES), available_bytes())?;
+        Budget::of_machine().check(source.bytes())?;
         match source {
             Source::Text(text) => Self::of_text(config, habits, text),
             Source::Lines(files) => Self::of_lines(config, habits, files),
@@ -319,20 +318,6 @@ fn check_share(held_out_ratio: f64) -> Result<(), ServerError> {
     Err(ServerError::Config { why })
 }
 
-/// Checks that `needed` bytes of memory are `available`. If the available memory is unknown, the check passes.
-///
-/// # Errors
-/// `Memory`: less is available.
-fn check_memory(needed: u64, available: Option<u64>) -> Result<(), ServerError> {
-    match available {
-        Some(available) if needed > available => Err(ServerError::Memory {
-            needed: archipelago_cli::Bytes(needed),
-            available: archipelago_cli::Bytes(available),
-        }),
-        _ => Ok(()),
-    }
-}
-
 /// Splits a text into its training part and its held-out part.
 fn split_text(text: &str, held_out_ratio: f64) -> (&str, &str) {
     let at = text.len() - (text.len() as f64 * held_out_ratio) as usize;
@@ -366,13 +351,6 @@ mod tests {
             (1 << 17, 1 << 18, 1 << 19)
         );
         assert_eq!(shard(u64::MAX, 2), SHARD_TOKENS_MAX.get());
-    }
-
-    #[test]
-    fn a_text_beyond_the_memory_is_refused() {
-        assert!(check_memory(9, Some(9)).is_ok() && check_memory(9, None).is_ok());
-        let error = check_memory(10 << 30, Some(1 << 30)).unwrap_err();
-        assert!(error.exit_code() == 18 && error.to_string().contains("less data"), "{error}");
     }
 
     #[test]

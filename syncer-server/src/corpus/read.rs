@@ -1,14 +1,14 @@
 //! Text from a file, a folder, or a built-in source.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use archipelago_cli::available_bytes;
 use archipelago_core::data::{grammar, pictures};
 
 use super::documents::Lines;
 use super::foreign::{self, Unpacked, is_called};
+use super::memory::Budget;
 use super::records::{TextKind, detect_kind};
 use crate::config::{BuiltIn, DataSource, ServeConfig};
 use crate::errors::ServerError;
@@ -100,16 +100,18 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
             && !part.starts_with(['.', '~'])
             && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
+    let written = foreign::output(Path::new("data"), "jsonl");
+    let written = written.display();
     let of_hub = name.strip_prefix("hf://datasets/").unwrap_or(name);
     let is_of_hub = of_hub.split_once('/').is_some_and(|(user, set)| part(user) && part(set));
     let why = match () {
         () if is_of_hub => format!(
             "there is no such file or folder; if it is a data set of the Hugging Face Hub, write it with `python -c \
-             \"from datasets import load_dataset; load_dataset('{of_hub}', split='train').to_json('data.jsonl')\"` \
-             and give --data data.jsonl"
+             \"from datasets import load_dataset; load_dataset('{of_hub}', split='train').to_json('{written}')\"` \
+             and give --data {written}"
         ),
         () if name.contains("://") => {
-            "addresses are not fetched; download it, for example with `curl -LO`, and give --data the file"
+            "addresses are not fetched; download it, for example with `curl -LO --no-clobber`, and give --data the file"
                 .to_owned()
         }
         () if name.starts_with("~/") => "~ is not expanded here; write the whole path".to_owned(),
@@ -122,6 +124,7 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
 /// so are all files called `….jsonl`.
 ///
 /// # Errors
+/// - `Config`: the path is empty.
 /// - `DataUnreadable`: the data is missing or cannot be read.
 /// - `DataEmpty`: the data contains no text.
 /// - `DataBinary`, `DataForm`: a file is not UTF-8 text, or its format is not supported.
@@ -130,7 +133,7 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
 pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
     let corpus_bytes = usize::try_from(config.identity.corpus_bytes.0).unwrap_or(usize::MAX);
     if !matches!(config.data, Some(DataSource::BuiltIn(BuiltIn::Austen) | DataSource::Path(_))) {
-        super::check_memory(config.identity.corpus_bytes.0, available_bytes())?;
+        Budget::of_machine().check(config.identity.corpus_bytes.0)?;
     }
     let (text, entropy_floor) = match config.data.as_ref().unwrap_or(&DataSource::BuiltIn(BuiltIn::Grammar)) {
         DataSource::BuiltIn(BuiltIn::Grammar) => {
@@ -146,12 +149,18 @@ pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
 }
 
 fn read_path(path: &Path) -> Result<Source, ServerError> {
+    if path.as_os_str().is_empty() {
+        let why = "--data is empty: give it a UTF-8 text file or a folder of them, or leave it out for built-in text";
+        return Err(ServerError::Config { why: why.to_owned() });
+    }
     let (mut read, files) = (Vec::new(), files(path)?);
-    // A file that no longer exists causes an error when it is read.
+    files.iter().try_for_each(|file| check_head(file))?;
+    // Packed files count by their own size here, and by that of their text while they are unpacked.
     let bytes = files.iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.len()).sum();
-    super::check_memory(bytes, available_bytes())?;
+    let mut budget = Budget::of_machine();
+    budget.check(bytes)?;
     for path in files {
-        let unpacked = read_file(&path)?;
+        let unpacked = read_file(&path, &mut budget)?;
         let kind = detect_kind(&unpacked.text);
         read.push((path, unpacked, kind));
     }
@@ -162,7 +171,11 @@ fn read_path(path: &Path) -> Result<Source, ServerError> {
         |path: &Path, kind: &TextKind| is_of_lines(path) || *kind == TextKind::Records { is_known: true };
     let is_record =
         |path: &Path, kind: &TextKind| is_of_lines(path) || matches!(kind, TextKind::Records { .. });
-    let first = read.iter().find(|(path, _, kind)| is_known(path, kind));
+    let of_lines = || read.iter().filter(|(path, _, kind)| is_known(path, kind));
+    // Data sets have parts for training and for tests.
+    let is_train =
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains("train"));
+    let first = of_lines().find(|(path, ..)| is_train(path)).or_else(|| of_lines().next());
     let other = read.iter().find(|(path, _, kind)| !is_record(path, kind));
     match (first, other) {
         (Some((lines, ..)), Some((other, ..))) => {
@@ -180,7 +193,7 @@ fn read_path(path: &Path) -> Result<Source, ServerError> {
 /// refused.
 fn as_text(mut files: Vec<(PathBuf, Unpacked, TextKind)>) -> Result<Text, ServerError> {
     if let [(path, _, TextKind::Object { holds: Some(holds) })] = &files[..] {
-        let list = path.with_extension("jsonl");
+        let list = foreign::output(path, "jsonl");
         let remedy = format!(
             "write them in lines with `python -c \"import json; [print(json.dumps(row)) for row in \
              json.load(open('{}', \
@@ -248,10 +261,19 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ServerError> {
     Ok(())
 }
 
-fn read_file(path: &Path) -> Result<Unpacked, ServerError> {
+/// Refuses a file that is no text by its first bytes, since it may be too large to be read whole.
+fn check_head(path: &Path) -> Result<(), ServerError> {
+    let mut head = Vec::new();
+    let found =
+        fs::File::open(path).and_then(|file| file.take(foreign::HEAD_BYTES as u64).read_to_end(&mut head));
+    found.map_err(|source| ServerError::DataUnreadable { path: path.to_owned(), source })?;
+    foreign::check_head(path, &head)
+}
+
+fn read_file(path: &Path, budget: &mut Budget) -> Result<Unpacked, ServerError> {
     let bytes = fs::read(path);
     let bytes = bytes.map_err(|source| ServerError::DataUnreadable { path: path.to_owned(), source })?;
-    foreign::text(path, bytes)
+    foreign::text(path, bytes, budget)
 }
 
 #[cfg(test)]
@@ -285,6 +307,8 @@ mod tests {
         check("zero.bin", b"ab\0c", 6);
         check("latin1.txt", b"caf\xe9", 6);
         assert_eq!(read_path(&dir.path().join("none.txt")).unwrap_err().exit_code(), 4);
+        let why = read_path(Path::new("")).unwrap_err().to_string();
+        assert!(why.contains("--data is empty: give it"), "{why}");
     }
 
     #[test]
@@ -319,6 +343,21 @@ mod tests {
     }
 
     #[test]
+    fn files_that_are_no_text_are_refused_before_they_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("large.parquet");
+        fs::write(&path, b"PAR1").unwrap();
+        // A sparse file: reading it whole would fail for lack of memory.
+        fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        let why = read_path(&path).unwrap_err().to_string();
+        assert!(why.contains("is a Parquet file"), "{why}");
+        fs::write(&path, b"").unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        let why = read_path(&path).unwrap_err().to_string();
+        assert!(why.contains("byte 0 is zero"), "{why}");
+    }
+
+    #[test]
     fn reads_a_folder_in_order() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("b")).unwrap();
@@ -339,7 +378,16 @@ mod tests {
     fn json_is_documents_under_any_name() {
         let line = r#"{"messages": []}"#;
         let list = "[\n  {\"instruction\": \"a\", \"output\": \"b\"}\n]";
-        let texts = [&format!("\u{feff}{line}\n\n{line}\n"), line, list, "{\"q\": 1}\n{\"q\": 2}\n"];
+        let between = format!("{line},\n{line},\n");
+        let headed = format!("// exported\n{}", format!("{line}\n").repeat(20));
+        let texts = [
+            &format!("\u{feff}{line}\n\n{line}\n"),
+            line,
+            list,
+            "{\"q\": 1}\n{\"q\": 2}\n",
+            &between,
+            &headed,
+        ];
         for text in texts {
             for name in ["chats.json", "chats.txt", "chats", "chats.jsonl", "chats.ndjson"] {
                 assert!(read_named(name, text).unwrap().has_documents(), "{name}: {text}");
@@ -411,6 +459,11 @@ mod tests {
         fs::write(dir.path().join("c.txt"), "three\n").unwrap();
         let error = read_dir().map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("a.JSONL") && error.to_string().contains("c.txt"), "{error}");
+        fs::write(dir.path().join("z-train.jsonl"), "3\n").unwrap();
+        let train = dir.path().join("z-train.jsonl");
+        let why = read_dir().map(|_| ()).unwrap_err().to_string();
+        assert!(why.contains(&format!("give --data {}, or", train.display())), "{why}");
+        fs::remove_file(train).unwrap();
         for name in ["a.JSONL", "b.jsonl"] {
             fs::write(dir.path().join(name), "\n").unwrap();
         }

@@ -1,10 +1,18 @@
-//! Records of a text: JSON values, either in sequence or in one list.
+//! Records of a text: JSON values, either in sequence or in one list. Values in sequence may have commas between them,
+//! or record separators (RFC 7464) before them.
 
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
 
 /// Maximum number of values to read for detecting the kind of a text.
 const PROBED_MAX: usize = 4;
+
+/// Denominator of the largest share of a text that may be outside of JSON values if the text is meant as JSON: a
+/// heading, comments, or damaged values.
+const STRAY_SHARE: usize = 10;
+
+/// Record separator of JSON text sequences (RFC 7464).
+const RECORD_SEPARATOR: char = '\u{1e}';
 
 /// Keys of documents, in all supported forms.
 pub const KNOWN: [&str; 10] = [
@@ -34,7 +42,8 @@ pub struct Record<'a> {
 pub enum TextKind {
     /// Not JSON.
     Text,
-    /// JSON objects in sequence, or one list of JSON values with text.
+    /// JSON objects or strings in sequence, or one list of JSON values with text. A small part of the text may be no
+    /// JSON; reading the records reports it.
     Records {
         /// True if the first value has one of the keys [`KNOWN`].
         is_known: bool,
@@ -46,13 +55,65 @@ pub enum TextKind {
     },
 }
 
-/// Returns the kind of `text`, according to its beginning. Prose and program code that begin with a bracket are text.
+/// Returns the kind of `text`. Prose and program code with JSON in them are text.
 pub fn detect_kind(text: &str) -> TextKind {
-    match text.trim_start().as_bytes().first() {
+    let by_beginning = match text.trim_start_matches(is_separator).as_bytes().first() {
         Some(b'[') => list_kind(text),
         Some(b'{') => objects_kind(text),
+        Some(b'"') if is_lines_of_strings(text) => TextKind::Records { is_known: false },
         _ => TextKind::Text,
+    };
+    match by_beginning {
+        TextKind::Text => mostly_records(text).unwrap_or(TextKind::Text),
+        found => found,
     }
+}
+
+/// Returns true if `c` may stand between two values.
+fn is_separator(c: char) -> bool {
+    c.is_whitespace() || c == ',' || c == RECORD_SEPARATOR
+}
+
+/// Returns true if each line of `text` is a JSON string, and there are several.
+fn is_lines_of_strings(text: &str) -> bool {
+    let lines = || text.lines().map(|line| line.trim_matches(is_separator)).filter(|line| !line.is_empty());
+    let is_string = |line: &str| line.starts_with('"') && serde_json::from_str::<IgnoredAny>(line).is_ok();
+    lines().nth(1).is_some() && lines().all(is_string)
+}
+
+/// Returns [`TextKind::Records`] if nearly all of `text` is several JSON objects or lists with text. The rest may be a
+/// heading, comments, a prefix of each line, or damaged values.
+fn mostly_records(text: &str) -> Option<TextKind> {
+    let (mut rest, mut stray, mut first, mut count) = (text, 0, None, 0);
+    loop {
+        rest = rest.trim_start_matches(is_separator);
+        if rest.is_empty() {
+            break;
+        }
+        let value =
+            rest.starts_with(['{', '[']).then(|| length(rest)).flatten().map(|length| &rest[..length]);
+        // A list or an object without a string has no text.
+        let passed = match value.filter(|json| json.contains('"')) {
+            Some(json) => {
+                first = first.or(Some(json));
+                count += 1;
+                json.len()
+            }
+            None => {
+                let next = rest.char_indices().skip(1).find(|(_, c)| matches!(c, '{' | '[' | '\n'));
+                let passed = next.map_or(rest.len(), |(at, _)| at);
+                stray += rest[..passed].trim_end().len();
+                passed
+            }
+        };
+        if stray > text.len() / STRAY_SHARE {
+            return None;
+        }
+        rest = &rest[passed..];
+    }
+    let first = first.and_then(|json| values(json.trim_start_matches('[')).next()?.ok());
+    let is_known = first.is_some_and(|value| has_known(&value));
+    (count > 1 || is_known).then_some(TextKind::Records { is_known })
 }
 
 fn list_kind(text: &str) -> TextKind {
@@ -74,8 +135,8 @@ fn list_kind(text: &str) -> TextKind {
 
 /// Returns the text after the list at the start of `text`, without blanks at its ends; `None` if the list does not end.
 fn rest_after_list(text: &str) -> Option<&str> {
-    let text = text.trim_start();
-    length(text).map(|length| text[length..].trim())
+    let text = text.trim_start_matches(is_separator);
+    length(text).map(|length| text[length..].trim_matches(is_separator))
 }
 
 /// Returns true if `text` is several lists, one after the other.
@@ -121,8 +182,18 @@ fn holds(object: &Value) -> Option<String> {
     })
 }
 
+/// Returns the values in sequence at the start of `text`. The iterator ends after an error.
 fn values(text: &str) -> impl Iterator<Item = Result<Value, serde_json::Error>> {
-    Deserializer::from_str(text).into_iter()
+    let mut rest = text.trim_start_matches(is_separator);
+    std::iter::from_fn(move || {
+        let mut values = Deserializer::from_str(rest).into_iter();
+        let value = values.next()?;
+        rest = match value.is_ok() {
+            true => rest[values.byte_offset()..].trim_start_matches(is_separator),
+            false => "",
+        };
+        Some(value)
+    })
 }
 
 /// Returns the records of `text` in order. If the text is a list, the records are its values. Otherwise a record takes
@@ -133,7 +204,9 @@ fn values(text: &str) -> impl Iterator<Item = Result<Value, serde_json::Error>> 
 /// line that is not JSON by itself is returned unchanged, so that its reader can report the fault.
 pub fn records(text: &str) -> Records<'_> {
     let is_one = || rest_after_list(text).is_none_or(|rest| !rest.starts_with('['));
-    let is_list = text.trim_start().starts_with('[') && detect_kind(text) != TextKind::Text && is_one();
+    let is_list = text.trim_start_matches(is_separator).starts_with('[')
+        && list_kind(text) != TextKind::Text
+        && is_one();
     let at = if is_list { text.find('[').map_or(0, |at| at + 1) } else { 0 };
     Records { text, at, lines: LineCounter::default(), is_list, is_over: false }
 }
@@ -166,7 +239,7 @@ impl LineCounter {
 
 impl<'a> Records<'a> {
     fn in_list(&mut self) -> Option<Result<Record<'a>, (u64, String)>> {
-        self.skip_blanks();
+        self.skip(char::is_whitespace);
         let rest = &self.text[self.at..];
         if rest.starts_with(']') {
             return None;
@@ -181,7 +254,7 @@ impl<'a> Records<'a> {
         };
         let record = Record { line: self.lines.number(self.text, self.at), json: &rest[..length] };
         self.at += length;
-        self.skip_blanks();
+        self.skip(char::is_whitespace);
         match self.text.as_bytes().get(self.at) {
             Some(b',') => self.at += 1,
             Some(b']') => {}
@@ -197,22 +270,22 @@ impl<'a> Records<'a> {
     }
 
     fn in_lines(&mut self) -> Option<Result<Record<'a>, (u64, String)>> {
-        self.skip_blanks();
+        self.skip(is_separator);
         let rest = &self.text[self.at..];
         if rest.is_empty() {
             return None;
         }
-        let line = rest.split('\n').next().unwrap_or_default();
+        let line = rest.split('\n').next().unwrap_or_default().trim_end_matches(is_separator);
         let is_begun = serde_json::from_str::<IgnoredAny>(line).is_err_and(|error| error.is_eof());
         let length = is_begun.then(|| length(rest)).flatten().unwrap_or(line.len());
-        let record = Record { line: self.lines.number(self.text, self.at), json: rest[..length].trim_end() };
+        let record = Record { line: self.lines.number(self.text, self.at), json: &rest[..length] };
         self.at += length;
         Some(Ok(record))
     }
 
-    fn skip_blanks(&mut self) {
+    fn skip(&mut self, is_skipped: impl Fn(char) -> bool) {
         let rest = &self.text[self.at..];
-        self.at = self.text.len() - rest.trim_start().len();
+        self.at = self.text.len() - rest.trim_start_matches(is_skipped).len();
     }
 }
 
@@ -255,6 +328,14 @@ mod tests {
         // Lists in lines are not documents; their reader reports them.
         assert_eq!(found("[{\"a\": 1}]\n[{}]\n"), [(1, "[{\"a\": 1}]"), (2, "[{}]")]);
         assert_eq!(found(""), []);
+        assert_eq!(
+            found("{\"a\": 1},\r\n{\n},\n \"b\" ,\n,{}"),
+            [(1, "{\"a\": 1}"), (2, "{\n}"), (4, "\"b\""), (5, "{}")]
+        );
+        assert_eq!(found("\u{1e}{\"a\": 1}\n\u{1e}{\n}\n"), [(1, "{\"a\": 1}"), (2, "{\n}")]);
+        // A short list before other values is a damaged line, not the list of the records.
+        assert_eq!(found("[1]\n{\"text\": \"a\"}\n"), [(1, "[1]"), (2, "{\"text\": \"a\"}")]);
+        assert_eq!(found("\u{1e}[\"a\", \"b\"]"), [(1, "\"a\""), (1, "\"b\"")]);
     }
 
     #[test]
@@ -292,6 +373,25 @@ mod tests {
         assert_eq!(below, TextKind::Object { holds: Some("['x'].values()".into()) });
     }
 
+    /// Goal: separators, headings, comments and single damaged lines do not turn documents into plain text.
+    #[test]
+    fn nearly_json_is_records() {
+        let (known, other) = (TextKind::Records { is_known: true }, TextKind::Records { is_known: false });
+        let lines = "{\"text\": \"the lamp is lit\"}\n".repeat(20);
+        let kind = |text: &str| detect_kind(text);
+        assert_eq!(kind(&lines.replace('\n', ",\n")), known);
+        assert_eq!(kind(&lines.replace('{', "\u{1e}{")), known);
+        for heading in ["// exported", "# lamps", "Data of run 7:", "```json", "const lamps = [", "{broken"] {
+            assert_eq!(kind(&format!("{heading}\n{lines}")), known, "{heading}");
+            assert_eq!(kind(&format!("{heading}\n{}", lines.replace("text", "q"))), other, "{heading}");
+        }
+        assert_eq!(kind(&format!("// one\n[{}]", lines.trim_end().replace('\n', ",\n"))), known);
+        assert_eq!(kind(&lines.replace('{', "- {")), known);
+        assert_eq!(kind(&format!("{{\"text\": \"a\"}}\n{{\"text\": \n{lines}")), known);
+        assert_eq!(kind("\"the lamp\"\n\n\"is lit\"\n"), other);
+        assert_eq!(kind("\"the lamp\",\n\"is lit\""), other);
+    }
+
     /// Goal: poems, code and prose with JSON in them are text.
     #[test]
     fn ordinary_text_is_no_json() {
@@ -310,6 +410,14 @@ mod tests {
             "[{\"text\": 1}] is a list\n",
             "[\"a\" is a letter\n",
             "\"Hope\" is the thing with feathers\n",
+            "\"Who keeps the lamp?\"\n\"I do,\" said he.\n",
+            "\"Who keeps the lamp?\"",
+            concat!(
+                "// settings\n{\"name\": \"a lamp of the harbour, with a keeper who is awake at night ",
+                "and sleeps by day in the house below it\"}\n"
+            ),
+            "The answer is\n{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"c\"}\n",
+            "[1, 2]\n[3, 4]\n[5, 6]\n",
             "the keeper",
             "",
         ];

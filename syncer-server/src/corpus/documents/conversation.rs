@@ -1,5 +1,7 @@
 //! Conversations in the forms of common data sets, before a chat template renders them.
 
+use std::borrow::Cow;
+
 use super::json::{Map, Value};
 use super::line::Form;
 
@@ -36,16 +38,22 @@ pub struct Conversation {
 pub fn of(object: &Map) -> Result<Option<(Form, Conversation)>, String> {
     let mut empty = None;
     for key in ["messages", "conversations", "conversation"] {
-        let messages = match object.get(key) {
-            None => continue,
+        let Some(value) = object.get(key) else { continue };
+        let value = decoded(value);
+        let messages = match &*value {
             // In a table, this column may be empty because other rows use it.
-            Some(Value::Array(messages)) if messages.is_empty() => {
+            Value::Array(messages) if messages.is_empty() => {
                 empty = Some(key);
                 continue;
             }
-            Some(Value::Array(messages)) => messages,
-            Some(_) if key == "conversation" => continue,
-            Some(_) => return Err(format!("\"{key}\" is not a list")),
+            Value::Array(messages) => messages,
+            _ if key == "conversation" => continue,
+            Value::String(_) => {
+                return Err(format!(
+                    "\"{key}\" is a text that is no JSON list: write the list of messages itself"
+                ));
+            }
+            _ => return Err(format!("\"{key}\" is not a list")),
         };
         let form = if key == "messages" { Form::Messages } else { Form::ShareGpt };
         let messages = with_system(object.get("system"), as_messages(messages)?)?;
@@ -71,6 +79,15 @@ pub fn of(object: &Map) -> Result<Option<(Form, Conversation)>, String> {
             }
             _ => Ok(None),
         },
+    }
+}
+
+/// Returns the value in a text of JSON, as tables in CSV hold lists; a blank text is an empty list. Other values stay.
+fn decoded(value: &Value) -> Cow<'_, Value> {
+    match value {
+        Value::String(text) if text.trim().is_empty() => Cow::Owned(Value::Array(Vec::new())),
+        Value::String(text) => serde_json::from_str(text).map_or(Cow::Borrowed(value), Cow::Owned),
+        _ => Cow::Borrowed(value),
     }
 }
 
@@ -102,11 +119,56 @@ fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<
     }
     let forms = ["messages", "conversations", "conversation", "prompt", "completion"];
     let others = object.iter().filter(|(key, _)| !forms.contains(&key.as_str()));
-    Ok(Conversation {
-        messages,
-        is_learnt,
-        others: others.map(|(key, value)| (key.clone(), value.clone())).collect(),
-    })
+    let mut others: Map = others.map(|(key, value)| (key.clone(), value.clone())).collect();
+    refuse_media(&messages, &others)?;
+    if let (Some(Value::Array(functions)), None) = (others.get("functions"), others.get("tools"))
+        && !functions.is_empty()
+    {
+        let tools = functions.iter().cloned().map(tool).collect();
+        others.insert("tools".into(), Value::Array(tools));
+    }
+    Ok(Conversation { messages, is_learnt, others })
+}
+
+/// Refuses messages with a placeholder for an image, a video or a sound that the record has.
+fn refuse_media(messages: &[Value], others: &Map) -> Result<(), String> {
+    for key in ["image", "images", "videos", "audios"] {
+        let placeholder = format!("<{}>", key.trim_end_matches('s'));
+        let has_placeholder = |message: &Value| {
+            let content = &message["content"];
+            content.as_str().is_some_and(|text| text.contains(&placeholder))
+        };
+        let is_list_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+        if others.get(key).is_some_and(|value| !is_list_empty(value)) && messages.iter().any(has_placeholder)
+        {
+            return Err(format!(
+                "it has {placeholder} with \"{key}\", but only text is learnt: leave the line out"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Returns a function, or a call of one, in the form of a tool or its call.
+fn tool(function: Value) -> Value {
+    if function.get("function").is_some() {
+        return function;
+    }
+    let pairs = [("type", "function".into()), ("function", function)];
+    Value::Object(pairs.map(|(key, value)| (key.to_owned(), value)).into_iter().collect())
+}
+
+/// Converts a message of OpenAI's older interface: a `function_call` is a call of a tool, and the role `function` is
+/// the role `tool`.
+fn convert_function(object: &mut Map) {
+    if object.get("role").is_some_and(|role| role == "function") {
+        object.insert("role".into(), "tool".into());
+    }
+    let has_calls = object.get("tool_calls").is_some_and(|calls| !calls.is_null());
+    if !has_calls && object.get("function_call").is_some_and(|call| call.as_object().is_some()) {
+        let call = object.shift_remove("function_call").unwrap_or_default();
+        object.insert("tool_calls".into(), Value::Array(vec![tool(call)]));
+    }
 }
 
 /// Checks that a message has a role and a content, and removes its nulls and its weight. Returns true if the message
@@ -114,9 +176,10 @@ fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<
 fn check(message: &mut Value) -> Result<bool, String> {
     let object = message.as_object_mut().ok_or("it is not a JSON object")?;
     text(object, "role")?;
+    convert_function(object);
     let has_calls = object.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
-    match object.get("content") {
-        Some(Value::Array(parts)) => parts.iter().try_for_each(check_part)?,
+    match object.get_mut("content") {
+        Some(Value::Array(parts)) => parts.iter_mut().try_for_each(check_part)?,
         // Templates distinguish a null content from a missing one.
         None | Some(Value::Null) if has_calls => {}
         Some(Value::Null) => {
@@ -128,8 +191,14 @@ fn check(message: &mut Value) -> Result<bool, String> {
     weight(object)
 }
 
-/// Checks a part of a message's content, which must be text.
-fn check_part(part: &Value) -> Result<(), String> {
+/// Checks a part of a message's content, which must be text. The types of OpenAI's newer interface become `text`.
+fn check_part(part: &mut Value) -> Result<(), String> {
+    let is_newer = |kind: &Value| *kind == "input_text" || *kind == "output_text";
+    if let Some(kind) =
+        part.as_object_mut().and_then(|part| part.get_mut("type")).filter(|kind| is_newer(kind))
+    {
+        *kind = "text".into();
+    }
     match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
         (Some("text"), Some(_)) => Ok(()),
         (Some("text"), None) => {
@@ -149,9 +218,11 @@ fn check_part(part: &Value) -> Result<(), String> {
 /// Removes the weight of a message. Returns true if it is 1, the default; a message of weight 0 is not trained on.
 fn weight(object: &mut Map) -> Result<bool, String> {
     let is_assistant = object.get("role").is_some_and(|role| role == "assistant");
-    for key in ["weight", "train"] {
+    for key in ["weight", "train", "loss"] {
         let is_learnt = match object.shift_remove(key) {
             None => continue,
+            // A number may be a measured loss.
+            Some(Value::Number(_)) if key == "loss" => continue,
             Some(Value::Bool(is_learnt)) => is_learnt,
             Some(Value::Number(number)) if number.as_f64() == Some(0.0) => false,
             Some(Value::Number(number)) if number.as_f64() == Some(1.0) => true,
@@ -160,10 +231,10 @@ fn weight(object: &mut Map) -> Result<bool, String> {
                 return Err(format!("its \"{key}\" is {other}: give 1 to learn it, or 0 not to"));
             }
         };
-        if is_learnt && !is_assistant && key == "train" {
-            return Err(
-                "its \"train\" is true, but only the assistant's messages are learnt: leave it out".into()
-            );
+        if is_learnt && !is_assistant && key != "weight" {
+            return Err(format!(
+                "its \"{key}\" is true, but only the assistant's messages are learnt: leave it out"
+            ));
         }
         return Ok(is_learnt);
     }

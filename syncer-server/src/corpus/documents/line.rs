@@ -24,6 +24,7 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
     };
     // Tables have every column in every row, with null for a missing value.
     object.retain(|_, value| !value.is_null());
+    rename_dolly(&mut object);
     refuse_preferences(&object)?;
     if let Some((form, conversation)) = conversation::of(&object)? {
         return match write {
@@ -36,6 +37,9 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
         };
     }
     let has = |key: &str| object.contains_key(key);
+    if !has("text") && !has("completion") {
+        refuse_other_names(&object)?;
+    }
     if (has("prompt") && has("completion")) || ((has("prompt") || has("completion")) && !has("text")) {
         let (prompt, completion) = (text(&object, "prompt")?, text(&object, "completion")?);
         return Ok((Form::Completion, learnt(prompt, completion)));
@@ -59,6 +63,56 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
          \"messages\"{}",
         keys(&object)
     ))
+}
+
+/// Gives a record with the keys of the data set Dolly those of Alpaca, which mean the same.
+fn rename_dolly(object: &mut Map) {
+    let is_text = |object: &Map, key: &str| object.get(key).is_some_and(Value::is_string);
+    if !is_text(object, "instruction") || !is_text(object, "response") || object.contains_key("output") {
+        return;
+    }
+    for (key, name) in [("response", "output"), ("context", "input")] {
+        if is_text(object, key) && !object.contains_key(name) {
+            let value = object.shift_remove(key).unwrap_or_default();
+            object.insert(name.to_owned(), value);
+        }
+    }
+}
+
+/// Keys that data sets have for a question, in order of precedence.
+const QUESTIONS: [&str; 6] = ["instruction", "prompt", "question", "query", "problem", "input"];
+
+/// Keys that data sets have for an answer, in order of precedence.
+const REPLIES: [&str; 6] = ["output", "response", "answer", "reply", "solution", "target"];
+
+/// Refuses tokens, and a question with its answer under other names than those that are read.
+fn refuse_other_names(object: &Map) -> Result<(), String> {
+    let find = |keys: &[&'static str]| {
+        keys.iter().copied().find(|key| object.get(*key).is_some_and(Value::is_string))
+    };
+    let why = match (find(&QUESTIONS), find(&REPLIES)) {
+        (Some("instruction"), Some("output")) => return Ok(()),
+        (Some("prompt"), Some(reply)) => format!(
+            "it has no \"completion\": rename \"{reply}\" to that if it follows the prompt directly; for a \
+             question and its answer, rename \"prompt\" to \"instruction\"{}",
+            if reply == "output" { String::new() } else { format!(" and \"{reply}\" to \"output\"") }
+        ),
+        (Some(question), Some(reply)) => {
+            let names = [(question, "instruction"), (reply, "output")];
+            let renames: Vec<_> = names
+                .iter()
+                .filter(|(key, name)| key != name)
+                .map(|(key, name)| format!("\"{key}\" to \"{name}\""))
+                .collect();
+            format!("it has \"{question}\" and \"{reply}\": rename {}", renames.join(" and "))
+        }
+        _ if object.contains_key("input_ids") => {
+            "it has \"input_ids\", which are tokens and not text: give the text that they were made from"
+                .to_owned()
+        }
+        _ => return Ok(()),
+    };
+    Err(why)
 }
 
 /// Returns a document of `prompt`, which is masked, and `completion`, which is the target.
@@ -104,7 +158,7 @@ fn keys(object: &Map) -> String {
     if object.len() > SHOWN {
         keys.push("…".into());
     }
-    format!("; it has {}: rename the one that is learnt", keys.join(", "))
+    format!("; it has {}: rename the one that is learnt to \"text\"", keys.join(", "))
 }
 
 /// Returns `json` with lone halves of surrogate pairs replaced. Python accepts them, but UTF-8 text cannot hold them.

@@ -7,7 +7,7 @@
 //!   conversations as well;
 //! - `{"prompt": "…", "completion": "…"}`: the completion is the target, and the prompt is masked;
 //! - `{"instruction": "…", "input": "…", "output": "…"}`: a conversation if the model has a chat template, and a
-//!   prompt with a completion otherwise;
+//!   prompt with a completion otherwise. Dolly's `instruction`, `context` and `response` are the same form;
 //! - `{"text": "…"}`: the whole text is the target.
 //!
 //! Other keys are ignored, and null is the same as no key. If a record has several forms, it is read as the first of

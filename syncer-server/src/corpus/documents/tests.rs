@@ -92,6 +92,7 @@ fn invalid_record_is_reported_with_its_line() {
     check(r#"{"prompt": "a"}"#, None, "it has no \"completion\"");
     check(r#"{"completion": "a"}"#, None, "it has no \"prompt\"");
     check(r#"{"messages": 1}"#, None, "\"messages\" is not a list");
+    check(r#"{"messages": "[{'role': 'user'}]"}"#, None, "\"messages\" is a text that is no JSON list");
     check(r#"{"messages": [1]}"#, None, "message 1 is not a JSON object");
     check(r#"{"messages": [{"role": "user"}]}"#, None, "message 1: it has no \"content\"");
     check(r#"{"messages": [{"role": "user", "content": 3}]}"#, None, "message 1: \"content\" is not a text");
@@ -170,6 +171,25 @@ fn other_forms_of_conversations_are_read() {
             r#"{"system": "S", "instruction": "Q", "input": "", "output": "A", "text": "Q and A"}"#,
             Form::AlpacaConversation,
         ),
+        (
+            r#"{"system": "S", "instruction": "Q", "context": "", "response": "A", "category": "c"}"#,
+            Form::AlpacaConversation,
+        ),
+        (
+            concat!(
+                r#"{"conversations": " ", "messages": "[{\"role\": \"system\", \"content\": \"S\"}, "#,
+                r#"{\"role\": \"user\", \"content\": \"Q\"}, {\"role\": \"assistant\", \"content\": \"A\"}]"}"#
+            ),
+            Form::Messages,
+        ),
+        (
+            concat!(
+                r#"{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "#,
+                r#"[{"type": "input_text", "text": "Q"}]}, {"role": "assistant", "content": "#,
+                r#"[{"type": "output_text", "text": "A"}]}]}"#
+            ),
+            Form::Messages,
+        ),
     ];
     for (line, form) in same {
         assert_eq!(twice(line, Some(CHATML)), Ok((form, expected.clone())), "{line}");
@@ -187,6 +207,23 @@ fn other_forms_of_conversations_are_read() {
     assert_eq!(learnt(&alpaca), ["A"]);
     let (_, asked) = twice(line, Some(CHATML)).unwrap();
     assert_eq!(asked.text, "<|user|>Q\n\nI<|end|><|assistant|>A<|end|>");
+}
+
+/// Goal: function calls of OpenAI's older interface give the same document as tool calls.
+#[test]
+fn older_function_calls_are_tool_calls() {
+    let newer = r#"{"tools": [{"type": "function", "function": {"name": "f"}}], "messages": [
+        {"role": "user", "content": "Q"}, {"role": "assistant", "content": null, "tool_calls": [{"type": "function",
+        "function": {"name": "f", "arguments": "{}"}}]}, {"role": "tool", "name": "f", "content": "R"},
+        {"role": "assistant", "content": "A"}]}"#;
+    let older = r#"{"functions": [{"name": "f"}], "messages": [
+        {"role": "user", "content": "Q"}, {"role": "assistant", "content": null,
+        "function_call": {"name": "f", "arguments": "{}"}}, {"role": "function", "name": "f", "content": "R"},
+        {"role": "assistant", "content": "A", "function_call": null}]}"#;
+    let template = "{{ tools | tojson }}{% for m in messages %}<{{ m | tojson }}>{% endfor %}";
+    let read = |line: &str| twice(&line.replace('\n', " "), Some(template)).unwrap();
+    assert_eq!(read(older), read(newer));
+    assert!(read(older).1.text.contains(r#""tool_calls": [{"type": "function""#), "{}", read(older).1.text);
 }
 
 /// Goal: earlier turns are masked, not trained on, if their weight or a prompt says so.
@@ -209,6 +246,8 @@ fn weights_and_prompts_define_targets() {
     };
     check(&weighted([r#", "weight": 0"#, r#", "weight": 1"#]), &["B<|end|>"], &["B"]);
     check(&weighted([r#", "weight": 1.0"#, r#", "train": false"#]), &["A<|end|>"], &["A"]);
+    check(&weighted([r#", "loss": true"#, r#", "loss": false"#]), &["A<|end|>"], &["A"]);
+    check(&weighted([r#", "loss": 2.5"#, ""]), &["A<|end|>", "B<|end|>"], &["A", "B"]);
     check(&weighted(["", ""]), &["A<|end|>", "B<|end|>"], &["A", "B"]);
     let trl = weighted(["", ""]).replace("messages", "prompt").replace(
         "}]}",
@@ -250,10 +289,29 @@ fn other_records_are_refused_with_their_keys() {
         let said = twice(line, Some(CHATML)).unwrap_err();
         assert!(said.starts_with("line 1 of chats.jsonl: ") && said.contains(why), "{said}");
     };
+    check(r#"{"q": "a", "a": "b"}"#, "it has \"q\", \"a\": rename the one that is learnt to \"text\"");
     check(
         r#"{"question": "a", "answer": "b"}"#,
-        "it has \"question\", \"answer\": rename the one that is learnt",
+        "it has \"question\" and \"answer\": rename \"question\" to \"instruction\" and \"answer\" to \"output\"",
     );
+    check(
+        r#"{"instruction": "a", "answer": "b"}"#,
+        "it has \"instruction\" and \"answer\": rename \"answer\" to \"output\"",
+    );
+    check(
+        r#"{"prompt": "a", "response": "b"}"#,
+        "no \"completion\": rename \"response\" to that if it follows the prompt directly; for a question and its \
+         answer, rename \"prompt\" to \"instruction\" and \"response\" to \"output\"",
+    );
+    check(r#"{"input_ids": [1, 2]}"#, "\"input_ids\", which are tokens and not text: give the text");
+    check(
+        r#"{"messages": [{"role": "user", "content": "<image>Who?"}, {"role": "assistant", "content": "b"}],
+            "images": ["a.png"]}"#
+            .replace('\n', " ")
+            .as_str(),
+        "it has <image> with \"images\", but only text is learnt",
+    );
+    check(r#"{"text": "", "question": "a", "answer": "b"}"#, "\"text\" is empty");
     check(
         r#"{"prompt": "a", "chosen": "b", "rejected": "c"}"#,
         "not from preferences: keep only the chosen answer",
