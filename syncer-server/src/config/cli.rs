@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use archipelago_cli::process::GuardArgs;
 use archipelago_cli::{CliError, DemoArgs, Program, Sources, tokens};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use super::flags::run_flags;
 use super::inspect::{DEFAULT_FOLDER, FolderArgs};
