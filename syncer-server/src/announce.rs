@@ -60,7 +60,7 @@ impl Announcement {
         let here = Links::here(address, config);
         let url = format!("{}{invite}", links.best());
         let join = socket(&url);
-        let classroom = config.classroom.then(|| {
+        let classroom = config.server.classroom.then(|| {
             let pages: Vec<String> = links.pages.iter().map(|page| format!("{page}{invite}")).collect();
             let dashboard = format!("{here}dashboard{invite}");
             Classroom {
@@ -68,7 +68,7 @@ impl Announcement {
                 links: pages,
                 local_only: links.local_only,
                 dashboard,
-                token_file: config.dir.join("admin.token"),
+                token_file: config.server.dir.join("admin.token"),
                 code: code(&url),
                 coloured,
             }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn announce(listen: &str, change: impl FnOnce(&mut ServeConfig)) -> Announcement {
-        let mut config = ServeConfig { dir: "run".into(), ..ServeConfig::default() };
+        let mut config = ServeConfig::default().with(|it| it.server.dir = "run".into());
         change(&mut config);
         Announcement::new(&config, listen.parse().unwrap(), Some(&Invite::new("open-sesame")), false)
     }
@@ -144,8 +144,8 @@ mod tests {
     #[test]
     fn classroom_announcement_has_links_and_code() {
         let said = announce("0.0.0.0:7700", |config| {
-            config.classroom = true;
-            config.public_url = Some("https://class.example/a".into());
+            config.server.classroom = true;
+            config.server.public_url = Some("https://class.example/a".into());
         });
         assert_eq!(said.url, "https://class.example/a/#invite=open-sesame");
         assert_eq!(said.join, "wss://class.example/a/v1/ws#invite=open-sesame");
@@ -166,7 +166,7 @@ mod tests {
             assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
         }
 
-        let said = announce("127.0.0.1:7700", |config| config.classroom = true).to_string();
+        let said = announce("127.0.0.1:7700", |config| config.server.classroom = true).to_string();
         assert!(said.contains("only this machine can open that"), "{said}");
     }
 
@@ -174,8 +174,8 @@ mod tests {
     fn links_use_tls_with_a_certificate() {
         let with = |public: Option<&str>| {
             let said = announce("127.0.0.1:7700", |config| {
-                (config.tls_cert, config.classroom) = (Some("cert.pem".into()), true);
-                config.public_url = public.map(str::to_owned);
+                (config.server.tls_cert, config.server.classroom) = (Some("cert.pem".into()), true);
+                config.server.public_url = public.map(str::to_owned);
             });
             let watch = said.classroom.clone().unwrap().dashboard;
             [said.url.clone(), said.join.clone(), said.owner_link("abc"), watch].map(|link| {

@@ -73,13 +73,13 @@ impl Origin {
     /// # Errors
     /// `Init`: the folder holds no model that a run can start from.
     pub(crate) fn of(config: &ServeConfig, there: Option<&Manifest>) -> Result<Self, ServerError> {
-        if let Some(path) = &config.params {
+        if let Some(path) = &config.initial.params {
             return Own::open(path).map(Self::Own).map_err(unusable(path));
         }
-        match (&config.init, there) {
-            (Some(path), _) => {
-                Folder::open(path, config.context.map(Into::into)).map(Self::Folder).map_err(unusable(path))
-            }
+        match (&config.initial.init, there) {
+            (Some(path), _) => Folder::open(path, config.identity.context.map(Into::into))
+                .map(Self::Folder)
+                .map_err(unusable(path)),
             (None, Some(manifest)) if manifest.init.is_some() => Ok(Self::Kept(Box::new(manifest.clone()))),
             (None, _) => Ok(Self::Seed),
         }
@@ -107,10 +107,10 @@ impl Origin {
             Self::Kept(manifest) => manifest.chat.clone(),
             Self::Folder(folder) => match folder.chat() {
                 Err(_) if !has_lines => Chat::default(),
-                read => read.map_err(unusable(config.init.as_deref().unwrap_or(Path::new(""))))?,
+                read => read.map_err(unusable(config.initial.init.as_deref().unwrap_or(Path::new(""))))?,
             },
         };
-        if let Some(path) = &config.chat_template {
+        if let Some(path) = &config.initial.chat_template {
             (chat.template, chat.tool_use) = (Some(chat_template(path)?), None);
         }
         Ok(chat)
@@ -166,7 +166,7 @@ impl Origin {
         if lora.is_some() {
             self.takes_adapters()?;
         }
-        let context = |context: u32| config.context.map_or(context, Into::into);
+        let context = |context: u32| config.identity.context.map_or(context, Into::into);
         let of = |decoder: ModelSpec| {
             ModelSpec { context: context(decoder.context), lora: lora.or(decoder.lora), ..decoder }.into()
         };
@@ -191,7 +191,7 @@ impl Origin {
         };
         check_context(model.context)?;
         let is_decoder = decoder(&model)?.is_some();
-        let why = match (is_decoder, &config.architecture, &config.evaluator) {
+        let why = match (is_decoder, &config.identity.architecture, &config.evaluator) {
             (true, Some(_), _) => "--architecture names a model of your own: give its tensors with --params",
             (true, None, Some(_)) => {
                 "--evaluator is for a model of your own: the syncer measures the built-in decoder itself"
@@ -257,7 +257,7 @@ impl Origin {
         };
         match self {
             Self::Folder(folder) => {
-                let path = config.init.as_deref().unwrap_or(Path::new(""));
+                let path = config.initial.init.as_deref().unwrap_or(Path::new(""));
                 let theta = folder.params().map_err(unusable(path))?;
                 let weights = FrozenWeights::quantised(&decoder, &theta, config.lora.frozen);
                 let weights = weights.map_err(|error| no_model(&error))?;
@@ -373,8 +373,8 @@ impl Origin {
 /// # Errors
 /// `Config`: the name is that of the built-in decoder, or the name or the settings are too long.
 fn architecture(config: &ServeConfig) -> Result<Architecture, ServerError> {
-    let name = config.architecture.clone().unwrap_or_default();
-    let settings = config.architecture_settings.clone().unwrap_or_default().into_bytes();
+    let name = config.identity.architecture.clone().unwrap_or_default();
+    let settings = config.identity.architecture_settings.clone().unwrap_or_default().into_bytes();
     let why = if name == DECODER {
         format!("--architecture {DECODER:?} is the name of the built-in decoder: give another name")
     } else if name.len() > ARCHITECTURE_NAME_BYTES_MAX as usize {

@@ -6,7 +6,7 @@
 //! use syncer_server::{ServeConfig, ServerError, bind, serve};
 //!
 //! # async fn example() -> Result<(), ServerError> {
-//! let config = ServeConfig { preset: "tiny".into(), ..ServeConfig::default() };
+//! let config = ServeConfig::default().with(|it| it.identity.preset = "tiny".into());
 //! let listener = bind(&config).await?;
 //! let stop = async { drop(tokio::signal::ctrl_c().await) };
 //! let status = serve(listener, config, stop).await?;
@@ -96,9 +96,10 @@ mod webhook;
 pub use announce::Announcement;
 pub use backup::{BackedUp, backup};
 pub use config::{
-    AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, ClusterArgs, DemoSetup, DropArgs, EventsArgs, ExportArgs,
-    FolderArgs, ForkArgs, InviteArgs, InviteOrder, LoraArgs, OrderArgs, PaceArgs, PlaceArgs, ReplayArgs,
-    Role, RunName, RunOrder, RunsArgs, SampleArgs, ServeConfig, SetArgs, SteerArgs, TableArgs, TokenArgs,
+    AgreedSettings, AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, ClusterArgs, DemoSetup, DropArgs,
+    EventsArgs, ExportArgs, FolderArgs, ForkArgs, InitialFiles, InviteArgs, InviteOrder, LiveSettings,
+    LoraArgs, OrderArgs, PaceArgs, PlaceArgs, ReplayArgs, Role, RunIdentity, RunName, RunOrder, RunsArgs,
+    SampleArgs, ServeConfig, ServerSettings, SetArgs, StartSettings, SteerArgs, TableArgs, TokenArgs,
     TokenOrder, Verb, Within, hides_names, moved, parse,
 };
 pub use demo::{DemoError, demo};
@@ -131,9 +132,9 @@ use open_run::OpenRun;
 /// - `AddressInUse`: another program listens there.
 /// - `Address`: the address does not belong to this machine, or the system does not permit listening on it.
 pub async fn bind(config: &ServeConfig) -> Result<TcpListener, ServerError> {
-    TcpListener::bind(&config.listen).await.map_err(|source| match source.kind() {
-        std::io::ErrorKind::AddrInUse => ServerError::AddressInUse { address: config.listen.clone() },
-        _ => ServerError::Address { address: config.listen.clone(), source },
+    TcpListener::bind(&config.server.listen).await.map_err(|source| match source.kind() {
+        std::io::ErrorKind::AddrInUse => ServerError::AddressInUse { address: config.server.listen.clone() },
+        _ => ServerError::Address { address: config.server.listen.clone(), source },
     })
 }
 
@@ -186,14 +187,14 @@ pub async fn serve_and_tell(
     };
     let run =
         OpenRun::open(&config, links.map(|links| links.pages).unwrap_or_default(), None, restart).await?;
-    if let Some(remark) = http::remark(config.pages.as_deref()) {
+    if let Some(remark) = http::remark(config.server.pages.as_deref()) {
         tracing::warn!("{remark}");
     }
     let app = Arc::clone(&run.app);
     let on_renewal = move |shown| open_run::certificate(vec![Arc::clone(&app)], shown);
     tokio::spawn(entrance.clone().renew(run.stopping.clone(), on_renewal));
     let web = tokio::spawn(listener::answer(listener, entrance, hosting::single(run.app), run.stopping));
-    let folder = Store::look(&config.dir);
+    let folder = Store::look(&config.server.dir);
     if let Some(address) = address {
         folder.note_address(&Links::here(address, &config));
     }

@@ -44,7 +44,7 @@ impl Links {
 
     fn among(address: SocketAddr, config: &ServeConfig, own: &[IpAddr]) -> Self {
         // A link given by the owner takes precedence.
-        if let Some(public) = &config.public_url {
+        if let Some(public) = &config.server.public_url {
             return Self { pages: vec![format!("{}/", public.trim_end_matches('/'))], local_only: false };
         }
         let port = address.port();
@@ -66,7 +66,7 @@ impl Links {
     #[must_use]
     pub fn here(address: SocketAddr, config: &ServeConfig) -> String {
         // A certificate is valid for the public name, not for an address of this machine.
-        if let Some(public) = config.public_url.as_ref().filter(|_| config.tls_cert.is_some()) {
+        if let Some(public) = config.server.public_url.as_ref().filter(|_| config.server.tls_cert.is_some()) {
             return format!("{}/", public.trim_end_matches('/'));
         }
         let ip = if address.ip().is_unspecified() { IpAddr::from(Ipv4Addr::LOCALHOST) } else { address.ip() };
@@ -103,8 +103,8 @@ pub fn origin(public: &str) -> Result<String, ServerError> {
 /// # Errors
 /// `Config`: one of them is not a scheme with a host, or the public link is invalid.
 pub fn allowed_origins(config: &ServeConfig) -> Result<Vec<String>, ServerError> {
-    let public = config.public_url.as_deref().map(origin).transpose()?;
-    let listed = config.allow_origin.iter().map(|listed| {
+    let public = config.server.public_url.as_deref().map(origin).transpose()?;
+    let listed = config.server.allow_origin.iter().map(|listed| {
         let named =
             origin(listed).ok().filter(|origin| *origin == listed.trim_end_matches('/').to_ascii_lowercase());
         named.ok_or_else(|| ServerError::Config {
@@ -177,7 +177,7 @@ mod tests {
     fn links_lead_to_where_the_server_listens() {
         let lan: Vec<IpAddr> = vec!["192.168.7.5".parse().unwrap(), "10.0.0.3".parse().unwrap()];
         let check = |address: &str, public: Option<&str>, own: &[IpAddr], pages: &[&str], local_only| {
-            let config = ServeConfig { public_url: public.map(str::to_owned), ..ServeConfig::default() };
+            let config = ServeConfig::default().with(|it| it.server.public_url = public.map(str::to_owned));
             let links = Links::among(address.parse().unwrap(), &config, own);
             assert_eq!(links, Links { pages: pages.iter().map(ToString::to_string).collect(), local_only });
         };
@@ -188,7 +188,7 @@ mod tests {
         check("10.1.2.3:80", None, &lan, &["http://10.1.2.3:80/"], false);
         check("[::1]:80", None, &lan, &["http://[::1]:80/"], true);
         check("127.0.0.1:80", Some("https://a.example/b"), &lan, &["https://a.example/b/"], false);
-        let config = ServeConfig { tls_cert: Some("cert.pem".into()), ..ServeConfig::default() };
+        let config = ServeConfig::default().with(|it| it.server.tls_cert = Some("cert.pem".into()));
         let links = Links::among("10.1.2.3:443".parse().unwrap(), &config, &lan);
         assert_eq!(links.pages, ["https://10.1.2.3:443/"]);
     }

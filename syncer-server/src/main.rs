@@ -109,8 +109,8 @@ async fn run_demo(setup: DemoSetup) -> Result<(), ServerError> {
 
 async fn serve_run(mut config: ServeConfig) -> Result<(), ServerError> {
     log(&config);
-    if config.cluster.role == Some(Role::Owner) {
-        let json = config.json;
+    if config.server.cluster.role == Some(Role::Owner) {
+        let json = config.server.json;
         let announce = move || match json {
             true => say(&json!({ "event": "leading" })),
             false => say(&"leading rounds of a run on several machines; gateways serve its learners"),
@@ -120,9 +120,9 @@ async fn serve_run(mut config: ServeConfig) -> Result<(), ServerError> {
     let listener = bind(&config).await?;
     let address = listener.local_addr();
     let address =
-        address.map_err(|source| ServerError::Address { address: config.listen.clone(), source })?;
-    let json = config.json;
-    if config.runs.is_some() {
+        address.map_err(|source| ServerError::Address { address: config.server.listen.clone(), source })?;
+    let json = config.server.json;
+    if config.server.runs.is_some() {
         return serve_runs(listener, config, address).await;
     }
     let invite = invite(&config)?;
@@ -166,7 +166,7 @@ async fn serve_runs(
     address: SocketAddr,
 ) -> Result<(), ServerError> {
     let announcement = Announcement::new(&config, address, None, false);
-    let json = config.json;
+    let json = config.server.json;
     let announce = move || match json {
         true => say(&json!({ "event": "listening", "address": address, "url": announcement.url })),
         false => say(&format!("listening on {}, where the runs are listed", announcement.url)),
@@ -266,7 +266,7 @@ fn validate(config: &ServeConfig) -> Result<(), ServerError> {
     checked.warnings.iter().for_each(|warning| drop(writeln!(std::io::stderr(), "warning: {warning}")));
     let (params, text, room) = (checked.params, checked.text, checked.room);
     let (tokens, held_out) = (text.tokens, text.held_out);
-    match config.json {
+    match config.server.json {
         true => say(&json!({
             "valid": true, "params": params, "adapters": checked.adapters, "tokens": tokens, "heldOut": held_out,
             "resumes": checked.resumes, "warnings": checked.warnings, "readAs": text.read_as, "learnt": text.learnt,
@@ -289,7 +289,7 @@ fn validate(config: &ServeConfig) -> Result<(), ServerError> {
 async fn diagnose(config: &ServeConfig) -> Result<(), ServerError> {
     let findings = examine(config).await;
     for finding in &findings {
-        match config.json {
+        match config.server.json {
             true => say(&serde_json::to_string(finding).expect("plain data")),
             false => say(&format!(
                 "{} {:8} {}",
@@ -303,7 +303,7 @@ async fn diagnose(config: &ServeConfig) -> Result<(), ServerError> {
 }
 
 fn log(config: &ServeConfig) {
-    let level = if config.quiet { "warn" } else { "info" };
+    let level = if config.server.quiet { "warn" } else { "info" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let colour = shows_colours(&std::io::stderr());
     tracing_subscriber::fmt()

@@ -84,7 +84,7 @@ impl OpenRun {
         let terms = alert_terms(&config)?;
         let run = prepared.syncer.run();
         let complete = prepared.syncer.is_over();
-        tracing::info!(%run, resumed = prepared.resumed, complete, dir = %config.dir.display(), "run is ready");
+        tracing::info!(%run, resumed = prepared.resumed, complete, dir = %config.server.dir.display(), "run is ready");
 
         let (handle, mailbox) = ActorHandle::new();
         let (stop, stopping) = watch::channel(false);
@@ -127,7 +127,7 @@ impl Work {
         let Self { app, mut parts, handle, mut node, scratch, stop, mut all_closed } = self;
         let Prepared { syncer, store, admission, .. } = &parts.prepared;
         let (run, store, admission) = (syncer.run(), Arc::clone(store), admission.clone());
-        let exit_when_finished = parts.config.exit_when_finished;
+        let exit_when_finished = parts.config.server.exit_when_finished;
         // The routes hold the sender that `all_closed` waits for.
         match &mut node {
             Some(node) => node.apply_commands(app),
@@ -195,7 +195,7 @@ impl Setup {
         config: &ServeConfig,
         shutdown: Pin<&mut (impl Future<Output = Bye> + ?Sized)>,
     ) -> Result<Self, ServerError> {
-        let part = config.cluster.part()?;
+        let part = config.server.cluster.part()?;
         let (mut config, scratch) = if part.is_some() { of_a_part(config)? } else { (config.clone(), None) };
         let mut prepared = prepare(&config, shutdown).await?;
         let node = match part.zip(prepared.shared.take()) {
@@ -369,7 +369,7 @@ fn app(
         corpus: Arc::clone(corpus),
         held_out: held_out.clone(),
         run: syncer.run().to_string(),
-        pages: config.pages.clone(),
+        pages: config.server.pages.clone(),
         allow_origin: links::allowed_origins(config)?,
         owner: owner.clone(),
         host_token,
@@ -424,7 +424,7 @@ pub(crate) async fn lead(
     on_ready: impl FnOnce(),
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServerError> {
-    let Some(part) = config.cluster.part()? else {
+    let Some(part) = config.server.cluster.part()? else {
         return Err(ServerError::Config {
             why: "give --role owner to lead rounds without serving learners".to_owned(),
         });
@@ -438,7 +438,7 @@ pub(crate) async fn lead(
     let stop = async move {
         tokio::select! {
             () = shutdown => {}
-            () = over, if config.exit_when_finished => {}
+            () = over, if config.server.exit_when_finished => {}
         }
     };
     let leading = membership.lead(&commands, stop);
@@ -452,7 +452,7 @@ pub(crate) async fn lead(
 
 /// Returns the settings of one process of a cluster and its working folder, which is deleted on drop.
 fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), ServerError> {
-    let folder = config.dir.join("processes");
+    let folder = config.server.dir.join("processes");
     clear(&folder);
     let made = std::fs::create_dir_all(&folder).and_then(|()| temporary().tempdir_in(&folder));
     let failed = |source| ServerError::Disk { what: "write", path: folder.clone(), source };
@@ -462,7 +462,12 @@ fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), Ser
     let admin_token = Some(owner_token(config)?);
     // Loss checks need whole updates, and leader processes know only their norms. A rollback needs the tape of one
     // process.
-    let mut config = ServeConfig { dir, admin_token, checks: 0.0, no_undo: true, ..config.clone() };
+    let mut config = config.clone().with(|it| {
+        it.server.dir = dir;
+        it.start.admin_token = admin_token;
+        it.checks = 0.0;
+        it.no_undo = true;
+    });
     config.alerts.expect_no_snapshots();
     tracing::warn!(
         "loss checks and rollback are off in a run on several machines: serve a run that strangers may join from one \

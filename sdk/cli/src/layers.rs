@@ -197,16 +197,23 @@ pub fn defaults<A: Args>(flags: &[&str]) -> A {
     settings.unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Returns the names of the settings that `A` declares, in that order: their keys in a file, and their flags without the
+/// hyphens.
+#[must_use]
+pub fn keys<A: Args>() -> Vec<String> {
+    A::augment_args(Command::new("settings")).get_arguments().map(file::name).collect()
+}
+
 /// Returns the settings `A` from the keys of the TOML `text`. All others have their defaults; environment variables
 /// are ignored.
 ///
 /// # Errors
 /// A sentence: `text` is not TOML, has a key that is not in `A` or is in `foreign`, or has an invalid value.
-pub fn from_toml<A: Args>(text: &str, foreign: &[&str]) -> Result<A, String> {
+pub fn from_toml<A: Args>(text: &str, foreign: &[String]) -> Result<A, String> {
     let command = A::augment_args(Command::new("settings").no_binary_name(true));
     let mut words = Vec::new();
     for (key, value) in file::table(text)? {
-        if foreign.contains(&&*key) || key == CONFIG {
+        if foreign.contains(&key) || key == CONFIG {
             return Err(format!("the key `{key}` does not belong here"));
         }
         let line_prefix = || file::line_prefix(text, &key);
@@ -412,6 +419,7 @@ mod tests {
         let given = with_file("speed = 3", &["--loud"]).unwrap().sources;
         assert!(!given.is_default("speed_kmh") && !given.is_default("loud"));
         assert!(given.is_default("quiet") && given.is_default("place"));
+        assert_eq!(keys::<Go>(), ["place", "config", "speed", "laps", "quiet", "loud", "with"]);
     }
 
     #[test]

@@ -34,9 +34,9 @@ use archipelago_core::text::link_of;
 pub use archipelago_core::text::plain;
 pub use demo::DemoArgs;
 pub use file::{FileError, key_of, with_key};
-pub use layers::{CliError, ParsedCommand, Sources, command, defaults, from_toml, parse, parse_over};
+pub use layers::{CliError, ParsedCommand, Sources, command, defaults, from_toml, keys, parse, parse_over};
 pub use memory::available_bytes;
-pub use method::{ExpertArgs, MethodArgs, as_written, one_of};
+pub use method::{ExchangeArgs, ExpertArgs, OuterArgs, RoundArgs, as_written, one_of};
 pub use program::{Program, fail, output_fault, say, write};
 pub use units::{Bytes, SettingError, Span, UnitError, range, some_time, some_tokens, tokens, within};
 

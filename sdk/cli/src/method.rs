@@ -17,23 +17,50 @@ const CODES: [Code; 3] = [Code::Int4, Code::E3m0, Code::F32];
 const FLAT_OUTER_LR: &str = "1.4";
 const FLAT_OUTER_MOMENTUM: &str = "0.6";
 
-/// Settings for how learners exchange parameters and how the syncer merges them.
+/// How learners exchange parameters: agreed with every learner, and fixed for a run.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "Exchange")]
 #[serde(rename_all = "kebab-case")]
-pub struct MethodArgs {
+pub struct ExchangeArgs {
     /// H, steps between two exchanges of the same fragment
     #[arg(long, value_name = "STEPS", default_value_t = 24)]
     pub sync_every: u32,
     /// P, fragments that the parameters are divided into
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub fragments: u16,
-    /// τ, rounds in flight at once
-    #[arg(long, value_name = "COUNT", default_value_t = 2)]
-    pub rounds_in_flight: u32,
+    /// Encoding of values on the wire
+    #[arg(long, value_name = "CODE", default_value = "int4", value_parser = one_of(&CODES, Code::name))]
+    pub code: Code,
+    /// Number of values that share one scale (a multiple of 8)
+    #[arg(long, value_name = "VALUES", default_value_t = 256)]
+    pub block: u32,
+    /// How a learner applies a merged fragment: keep, keep-residue, overwrite or blend=SHARE
+    #[arg(long, value_name = "POLICY", default_value = "keep-residue", value_parser = apply)]
+    #[serde(serialize_with = "apply_as_written")]
+    pub apply: ApplyPolicy,
+}
+
+/// How the syncer collects and merges updates. Each round may do so differently.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+#[command(next_help_heading = "Exchange")]
+#[serde(rename_all = "kebab-case")]
+pub struct RoundArgs {
     /// γ, share of the slack spent on waiting for stragglers (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = QuorumPolicy::default().grace_ratio)]
     pub grace_ratio: f64,
+    /// τ, rounds in flight at once
+    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    pub rounds_in_flight: u32,
+    /// Merge rule for updates
+    #[arg(long, value_name = "RULE", default_value = "radial", value_parser = one_of(&MergeRule::ALL, MergeRule::name))]
+    pub merge: MergeRule,
+}
+
+/// The outer step of a merge.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+#[command(next_help_heading = "Exchange")]
+#[serde(rename_all = "kebab-case")]
+pub struct OuterArgs {
     /// Outer learning rate; by default larger with --merge flat
     #[arg(long, value_name = "RATE", default_value_t = OuterSpec::default().lr)]
     #[arg(default_value_if("merge", MergeRule::Flat.name(), FLAT_OUTER_LR))]
@@ -47,53 +74,42 @@ pub struct MethodArgs {
     /// Share of the run over which the outer momentum rises from 0 (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = SyncerConfig::default().momentum_warmup_ratio)]
     pub momentum_warmup: f64,
-    /// Encoding of values on the wire
-    #[arg(long, value_name = "CODE", default_value = "int4", value_parser = one_of(&CODES, Code::name))]
-    pub code: Code,
-    /// Number of values that share one scale (a multiple of 8)
-    #[arg(long, value_name = "VALUES", default_value_t = 256)]
-    pub block: u32,
-    /// How a learner applies a merged fragment: keep, keep-residue, overwrite or blend=SHARE
-    #[arg(long, value_name = "POLICY", default_value = "keep-residue", value_parser = apply)]
-    #[serde(serialize_with = "apply_as_written")]
-    pub apply: ApplyPolicy,
-    /// Merge rule for updates
-    #[arg(long, value_name = "RULE", default_value = "radial", value_parser = one_of(&MergeRule::ALL, MergeRule::name))]
-    pub merge: MergeRule,
 }
 
-impl MethodArgs {
-    /// Returns the settings of the exchange.
+impl ExchangeArgs {
+    /// Returns the settings of the exchange for learners.
     ///
     /// # Errors
     /// [`SettingError`]: a setting is out of range.
-    pub fn exchange(&self) -> Result<ExchangeSpec, SettingError> {
-        let Self { sync_every, fragments, block, code, apply, .. } = *self;
+    pub fn spec(&self) -> Result<ExchangeSpec, SettingError> {
+        let Self { sync_every, fragments, block, code, apply } = *self;
         within("sync-every", sync_every.into(), 1.0..=1e6)?;
         within("fragments", fragments.into(), 1.0..=4_096.0)?;
         let block_holds = block.is_multiple_of(8) && (8..=1 << 16).contains(&block);
         range("block", block.into(), block_holds, "a multiple of 8 from 8 to 65536")?;
         Ok(ExchangeSpec { fragments, sync_every, block, code, apply })
     }
+}
 
-    /// Returns the syncer's settings. Settings that are not in `self` have their defaults.
+impl RoundArgs {
+    /// Returns the syncer's settings: these, the outer step `outer`, and the defaults of all others.
     ///
     /// # Errors
     /// [`SettingError`]: a setting is out of range.
-    pub fn syncer(&self) -> Result<SyncerConfig, SettingError> {
-        let (lr, momentum, warmup) = (self.outer_lr, self.outer_momentum, self.momentum_warmup);
+    pub fn syncer(&self, outer: &OuterArgs) -> Result<SyncerConfig, SettingError> {
+        let OuterArgs { outer_lr: lr, outer_momentum: momentum, momentum_warmup: warmup } = *outer;
         within("outer-lr", lr.into(), 1e-6..=1e3)?;
         let holds = (0.0..1.0).contains(&momentum);
         range("outer-momentum", momentum.into(), holds, "a number from 0 to below 1")?;
         within("momentum-warmup", warmup, 0.0..=1.0)?;
-        let (rounds_in_flight, grace_ratio) = (self.rounds_in_flight, self.grace_ratio);
+        let Self { grace_ratio, rounds_in_flight, merge } = *self;
         within("rounds-in-flight", rounds_in_flight.into(), 1.0..=1_000.0)?;
         within("grace-ratio", grace_ratio, 0.0..=1.0)?;
         Ok(SyncerConfig {
             quorum: QuorumPolicy { rounds_in_flight, grace_ratio, ..QuorumPolicy::default() },
             outer: OuterSpec { lr, momentum },
             momentum_warmup_ratio: warmup,
-            merge: self.merge,
+            merge,
             ..SyncerConfig::default()
         })
     }
@@ -184,27 +200,36 @@ impl ExpertArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Args, Command, FromArgMatches};
+    use clap::Parser;
 
     use super::*;
 
-    fn read(flag: &str, value: &str) -> Result<MethodArgs, String> {
-        let command = MethodArgs::augment_args(Command::new("method").no_binary_name(true));
-        let found = command.try_get_matches_from([flag, value]).map_err(|error| error.to_string())?;
-        Ok(MethodArgs::from_arg_matches(&found).unwrap())
+    #[derive(Parser, Debug)]
+    #[command(no_binary_name = true)]
+    struct Method {
+        #[command(flatten)]
+        exchange: ExchangeArgs,
+        #[command(flatten)]
+        rounds: RoundArgs,
+        #[command(flatten)]
+        outer: OuterArgs,
+    }
+
+    fn read(flag: &str, value: &str) -> Result<Method, String> {
+        Method::try_parse_from([flag, value]).map_err(|error| error.to_string())
     }
 
     #[test]
     fn named_values_are_parsed() {
-        assert_eq!(read("--code", "e3m0").unwrap().code, Code::E3m0);
-        assert_eq!(read("--merge", "mean").unwrap().merge, MergeRule::Mean);
+        assert_eq!(read("--code", "e3m0").unwrap().exchange.code, Code::E3m0);
+        assert_eq!(read("--merge", "mean").unwrap().rounds.merge, MergeRule::Mean);
         for (text, policy) in [
             ("keep", ApplyPolicy::Keep { residue: false }),
             ("keep-residue", ApplyPolicy::Keep { residue: true }),
             ("overwrite", ApplyPolicy::Overwrite),
             ("blend=0.5", ApplyPolicy::Blend { alpha: 0.5 }),
         ] {
-            let args = read("--apply", text).unwrap();
+            let args = read("--apply", text).unwrap().exchange;
             assert_eq!(args.apply, policy);
             assert_eq!(toml::Table::try_from(&args).unwrap()["apply"].as_str(), Some(text));
         }
@@ -213,9 +238,8 @@ mod tests {
     #[test]
     fn the_outer_step_follows_the_merge_rule_unless_it_is_given() {
         let outer = |words: &str| {
-            let command = MethodArgs::augment_args(Command::new("method").no_binary_name(true));
-            let found = command.try_get_matches_from(words.split_whitespace()).unwrap();
-            MethodArgs::from_arg_matches(&found).unwrap().syncer().unwrap().outer
+            let method = Method::try_parse_from(words.split_whitespace()).unwrap();
+            method.rounds.syncer(&method.outer).unwrap().outer
         };
         for words in ["", "--merge radial", "--merge mean"] {
             assert_eq!(outer(words), OuterSpec::default(), "{words}");
@@ -240,7 +264,8 @@ mod tests {
     fn refuses_what_is_out_of_range() {
         let check = |flag: &str, value: &str| {
             let args = read(flag, value).unwrap();
-            let error = args.exchange().map(drop).and_then(|()| args.syncer().map(drop)).unwrap_err();
+            let syncer = args.rounds.syncer(&args.outer).map(drop);
+            let error = args.exchange.spec().map(drop).and(syncer).unwrap_err();
             assert!(error.to_string().starts_with(&format!("{flag} ")), "{error}");
         };
         check("--block", "12");

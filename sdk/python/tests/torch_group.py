@@ -80,7 +80,7 @@ class Group(RunCase):
         for words, part in [
             (["layout"], "rank 1 of the group has tensor other [3] where rank 0 has tensor [3]"),
             (["part"], "data_part=(2, 2) does not fit a group of 2 ranks"),
-            (["unreachable"], "nobody answers"),
+            (["unreachable"], "did not admit this learner"),
             (["alone"], "tensor a is sharded over processes (DTensor)"),
             (["evaluate"], "a group of processes does not evaluate"),
         ]:

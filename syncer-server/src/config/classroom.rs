@@ -15,17 +15,17 @@ const DATA: DataSource = DataSource::BuiltIn(BuiltIn::Austen);
 
 /// Sets the defaults of `--classroom`, except for settings that `sources` contains.
 pub fn imply(config: &mut ServeConfig, sources: &Sources) {
-    if !config.classroom {
+    if !config.server.classroom {
         return;
     }
     if sources.is_default("listen") {
-        LISTEN.clone_into(&mut config.listen);
+        LISTEN.clone_into(&mut config.server.listen);
     }
     if sources.is_default("preset") {
-        PRESET.clone_into(&mut config.preset);
+        PRESET.clone_into(&mut config.identity.preset);
     }
     // An existing run keeps its text. A user who sets the size of the grammar's text wants the grammar.
-    let is_begun = config.dir.join("run.json").exists();
+    let is_begun = config.server.dir.join("run.json").exists();
     if !is_begun && sources.is_default("data") && sources.is_default("corpus_bytes") {
         config.data = Some(DATA);
     }

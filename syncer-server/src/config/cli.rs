@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use archipelago_cli::process::GuardArgs;
 use archipelago_cli::{CliError, DemoArgs, Program, Sources, tokens};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
+use super::flags::run_flags;
 use super::inspect::{DEFAULT_FOLDER, FolderArgs};
 use super::invites::{BanArgs, InviteArgs, TokenArgs};
 use super::stored::{self, SETTINGS_FILE, StoredSettings};
 use super::{
-    DropArgs, EventsArgs, OF_THE_SERVER, OrderArgs, PaceArgs, RunFlags, RunsArgs, ServeConfig, SetArgs,
-    SteerArgs, TableArgs, classroom,
+    DropArgs, EventsArgs, OrderArgs, PaceArgs, RunFlags, RunsArgs, ServeConfig, SetArgs, SteerArgs,
+    TableArgs, classroom,
 };
 use crate::errors::Exit;
 use crate::llama::Precision;
@@ -299,20 +300,20 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliEr
         let (Verb::Serve(config) | Verb::Validate(config) | Verb::Doctor(config)) = &given.cli.verb else {
             return None;
         };
-        let file = config.dir.join(SETTINGS_FILE);
-        contradiction = stored::contradiction(&given.sources, &config.dir);
-        (config.runs.is_none() && file.is_file()).then_some(file)
+        let file = config.server.dir.join(SETTINGS_FILE);
+        contradiction = stored::contradiction(&given.sources, &config.server.dir);
+        (config.server.runs.is_none() && file.is_file()).then_some(file)
     })?;
     if let Verb::Serve(config) | Verb::Validate(config) | Verb::Doctor(config) = &mut given.cli.verb {
-        let mut kept = StoredSettings::of(&given.sources, &config.dir, contradiction);
+        let mut kept = StoredSettings::of(&given.sources, &config.server.dir, contradiction);
         classroom::imply(config, &given.sources);
-        if config.classroom {
-            kept.imply("preset", &config.preset);
+        if config.server.classroom {
+            kept.imply("preset", &config.identity.preset);
             config.data.iter().for_each(|data| kept.imply("data", &data.to_string()));
             config.invite.iter().for_each(|invite| kept.imply("invite", invite));
         }
-        config.kept = config.runs.is_none().then_some(kept);
-        if config.runs.is_some() {
+        config.kept = config.server.runs.is_none().then_some(kept);
+        if config.server.runs.is_some() {
             check_beside_runs(&given.sources)?;
         }
     }
@@ -321,14 +322,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliEr
 
 /// Refuses settings of a run together with `--runs`: each run has its own in its folder.
 fn check_beside_runs(sources: &Sources) -> Result<(), CliError> {
-    let command = ServeConfig::augment_args(clap::Command::new("serve"));
-    let foreign = command.get_arguments().find(|arg| {
-        let name = arg.get_long().unwrap_or_default();
-        !sources.is_default(arg.get_id().as_str())
-            && !BESIDE_RUNS.contains(&name)
-            && !OF_THE_SERVER.contains(&name)
-    });
-    match foreign.and_then(clap::Arg::get_long) {
+    let foreign = run_flags().find(|flag| !sources.is_default(flag.get_id().as_str()));
+    match foreign.as_ref().and_then(clap::Arg::get_long) {
         None => Ok(()),
         Some(name) => {
             let why = format!(
@@ -338,9 +333,6 @@ fn check_beside_runs(sources: &Sources) -> Result<(), CliError> {
         }
     }
 }
-
-/// Settings of a server of several runs that each run also has.
-const BESIDE_RUNS: [&str; 2] = ["config", "admin-token"];
 
 /// Returns the replacement of a command that no longer exists, if `error` is about one.
 #[must_use]
@@ -377,26 +369,35 @@ mod tests {
     fn flags_beat_the_file_which_beats_defaults() {
         let text = "sync-every = 7\nseed = 3\nno-eval = true\nallow-origin = ['https://a', 'https://b']";
         let config = with_file(text, &["--seed", "4"]).unwrap();
-        assert_eq!((config.method.sync_every, config.seed, config.no_eval), (7, 4, true));
-        assert_eq!(config.allow_origin, ["https://a", "https://b"]);
-        assert_eq!(config.method.block, ServeConfig::default().method.block);
+        assert_eq!((config.identity.exchange.sync_every, config.identity.seed, config.no_eval), (7, 4, true));
+        assert_eq!(config.server.allow_origin, ["https://a", "https://b"]);
+        assert_eq!(config.identity.exchange.block, ServeConfig::default().identity.exchange.block);
         let config = with_file("tokenizer = 'x'", &["--vocab", "300"]).unwrap();
-        assert_eq!((config.vocab, config.tokenizer), (Some(300), None), "a flag hides what it excludes");
+        assert_eq!(
+            (config.identity.vocab, config.tokenizer),
+            (Some(300), None),
+            "a flag hides what it excludes"
+        );
     }
 
     /// Checks the service configuration that `docs/deploy.md` names.
     #[test]
     fn the_file_for_a_service_is_read() {
         let config = with_file(include_str!("../../deploy/syncer.toml"), &[]).unwrap();
-        assert_eq!((&*config.listen, config.preset.as_str()), ("127.0.0.1:7700", "medium"));
-        assert_eq!(config.dir, PathBuf::from("/var/lib/archipelago/run"));
+        assert_eq!((&*config.server.listen, config.identity.preset.as_str()), ("127.0.0.1:7700", "medium"));
+        assert_eq!(config.server.dir, PathBuf::from("/var/lib/archipelago/run"));
     }
 
     #[test]
     fn counts_of_tokens_are_read_as_people_write_them() {
         let read = |config: Result<ServeConfig, CliError>| {
             let config = config.unwrap();
-            (config.total_tokens, config.stop_at_tokens, config.context.map(NonZeroU32::get), config.vocab)
+            (
+                config.identity.total_tokens,
+                config.live.stop_at_tokens,
+                config.identity.context.map(NonZeroU32::get),
+                config.identity.vocab,
+            )
         };
         let found = (Some(10_000_000), 1_500_000_000, Some(1_000), Some(2_000));
         let flags = ["--total-tokens=1e7", "--stop-at-tokens", "1.5B", "--context", "1k", "--vocab=2k"];
@@ -405,24 +406,29 @@ mod tests {
         assert_eq!(read(with_file(file, &[])), found);
         let Err(CliError::Usage(error)) = serve(&["--stop-at-tokens", "-1M"]) else { panic!("it is taken") };
         assert!(error.to_string().contains("write e.g. 5000, 10_000, 20k, 10M"), "{error}");
-        assert_eq!(serve(&["--lr", "-1"]).unwrap().lr, Some(-1.0), "its range is checked with the others");
+        assert_eq!(
+            serve(&["--lr", "-1"]).unwrap().identity.lr,
+            Some(-1.0),
+            "its range is checked with the others"
+        );
     }
 
     #[test]
     fn a_classroom_implies_what_is_given_nowhere() {
         let check = |config: ServeConfig, listen: &str, preset: &str, invite: Option<&str>| {
             assert_eq!(
-                (&*config.listen, &*config.preset, config.invite.as_deref()),
+                (&*config.server.listen, &*config.identity.preset, config.invite.as_deref()),
                 (listen, preset, invite)
             );
         };
         let plain = ServeConfig::default();
-        check(serve(&[]).unwrap(), &plain.listen, &plain.preset, None);
+        check(serve(&[]).unwrap(), &plain.server.listen, &plain.identity.preset, None);
         check(serve(&["--classroom"]).unwrap(), "0.0.0.0:7700", "tiny", Some("short"));
         check(with_file("classroom = true", &[]).unwrap(), "0.0.0.0:7700", "tiny", Some("short"));
         // Explicit settings win even if they equal the defaults.
-        let asked = ["--classroom", "--listen", &plain.listen, "--preset=small", "--invite=open-sesame"];
-        check(serve(&asked).unwrap(), &plain.listen, "small", Some("open-sesame"));
+        let asked =
+            ["--classroom", "--listen", &plain.server.listen, "--preset=small", "--invite=open-sesame"];
+        check(serve(&asked).unwrap(), &plain.server.listen, "small", Some("open-sesame"));
         check(
             with_file("preset = 'medium'", &["--classroom"]).unwrap(),
             "0.0.0.0:7700",

@@ -154,7 +154,7 @@ mod tests {
             args.extend(arguments);
             match crate::config::parse(args.into_iter().map(Into::into)).unwrap().verb {
                 crate::config::Verb::Serve(config) => {
-                    config.cluster.part().map(|part| part.map(|it| it.role))
+                    config.server.cluster.part().map(|part| part.map(|it| it.role))
                 }
                 verb => panic!("{verb:?}"),
             }

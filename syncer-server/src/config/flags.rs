@@ -1,36 +1,49 @@
-//! Settings of a run as flags of `run create`: those settings of `serve` that belong to the run.
+//! Flags of `serve` that set a run, also as flags of `run create`.
 
-use archipelago_cli::with_key;
+use std::any::TypeId;
+use std::path::PathBuf;
+
+use archipelago_cli::{keys, with_key};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
-use super::ServeConfig;
+use super::{DataSource, InitialFiles, ServeConfig, ServerSettings, StartSettings};
 
-/// Settings of the server, which apply to all of its runs.
-pub const OF_THE_SERVER: [&str; 22] = [
-    "runs",
-    "dir",
-    "listen",
-    "public-url",
-    "tls-cert",
-    "tls-key",
-    "pages",
-    "allow-origin",
-    "allow-host",
-    "trusted-proxy",
-    "connections-max",
-    "connections-per-address",
-    "classroom",
-    "exit-when-finished",
-    "without-tape-for-benchmarks",
-    "role",
-    "bus",
-    "blobs",
-    "cluster",
-    "lead-max",
-    "json",
-    "quiet",
-];
+/// Returns the flags of `serve` that set a run: all but those of the server and of a single start.
+pub fn run_flags() -> impl Iterator<Item = Arg> {
+    let others = [keys::<ServerSettings>(), keys::<StartSettings>()].concat();
+    let command = ServeConfig::augment_args(Command::new("serve"));
+    let all: Vec<Arg> = command.get_arguments().cloned().collect();
+    all.into_iter().filter(move |flag| !is_among(flag, &others))
+}
+
+/// Returns the flags whose values are stored in a run's folder.
+pub fn stored_flags() -> impl Iterator<Item = Arg> {
+    let initial = keys::<InitialFiles>();
+    run_flags().filter(move |flag| !is_among(flag, &initial))
+}
+
+/// Returns true if `keys` contains the key of `flag`.
+pub fn is_among(flag: &Arg, keys: &[String]) -> bool {
+    keys.iter().any(|key| flag.get_long() == Some(key))
+}
+
+/// Returns true if the values of `flag` are names of files and folders.
+pub fn is_path(flag: &Arg) -> bool {
+    holds::<PathBuf>(flag) || holds::<DataSource>(flag)
+}
+
+/// Returns the absolute path that `value` names, if the values of `flag` are names of files. Later starts may have
+/// another working directory.
+pub fn absolute_path(flag: &Arg, value: &str) -> Option<String> {
+    let is_built_in = holds::<DataSource>(flag) && DataSource::is_built_in(value);
+    let path = (is_path(flag) && !is_built_in).then(|| std::path::absolute(value).ok()).flatten();
+    path.map(|path| path.to_string_lossy().into_owned())
+}
+
+fn holds<T: 'static>(flag: &Arg) -> bool {
+    flag.get_value_parser().type_id() == TypeId::of::<T>()
+}
 
 /// Settings of a run given as flags, with their values.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +52,7 @@ pub struct RunFlags(Vec<(String, String)>);
 impl RunFlags {
     /// Returns true if the setting with this id in `serve` is one of these flags.
     pub(super) fn has(id: &str) -> bool {
-        arguments().any(|arg| arg.get_id() == id)
+        run_flags().any(|arg| arg.get_id() == id)
     }
 
     /// Returns the first given flag.
@@ -55,17 +68,9 @@ impl RunFlags {
     }
 }
 
-/// Returns the flags of `serve` that neither belong to the server nor are secrets of its owner.
-fn arguments() -> impl Iterator<Item = Arg> {
-    let of_server = |key: &str| OF_THE_SERVER.contains(&key) || ["config", "admin-token"].contains(&key);
-    let command = ServeConfig::augment_args(Command::new("serve"));
-    let all: Vec<Arg> = command.get_arguments().cloned().collect();
-    all.into_iter().filter(move |arg| !arg.get_long().is_none_or(of_server))
-}
-
 impl Args for RunFlags {
     fn augment_args(command: Command) -> Command {
-        command.args(arguments())
+        command.args(run_flags())
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -75,7 +80,7 @@ impl Args for RunFlags {
 
 impl FromArgMatches for RunFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = arguments().filter_map(|arg| {
+        let given = run_flags().filter_map(|arg| {
             let (id, key) = (arg.get_id().as_str(), arg.get_long()?);
             let is_given = matches.value_source(id) == Some(ValueSource::CommandLine);
             let mut words = matches.try_get_raw(id).ok().flatten().filter(|_| is_given)?;
@@ -112,8 +117,8 @@ mod tests {
             create(&["--preset", "tiny", "--no-eval", "--seed=7", "--data", "builtin:austen"]).unwrap();
         let text = flags.over("# mine\nseed = 3\nbatch = 4\n");
         assert!(text.starts_with("# mine\nseed = 7\nbatch = 4\n"), "{text}");
-        let read: ServeConfig = archipelago_cli::from_toml(&text, &OF_THE_SERVER).unwrap();
-        assert_eq!((&*read.preset, read.no_eval, read.seed), ("tiny", true, 7));
+        let read: ServeConfig = archipelago_cli::from_toml(&text, &keys::<ServerSettings>()).unwrap();
+        assert_eq!((&*read.identity.preset, read.no_eval, read.identity.seed), ("tiny", true, 7));
         assert_eq!(read.data.unwrap().to_string(), "builtin:austen");
         assert_eq!(create(&[]).unwrap().over("seed = 3"), "seed = 3", "defaults are the server's to know");
         for foreign in ["--listen=127.0.0.1:1", "--classroom", "--admin-token=secret-of-the-owner"] {

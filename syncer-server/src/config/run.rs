@@ -18,10 +18,10 @@ use crate::llama;
 pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<RunSpec, ServerError> {
     let preset = preset(config)?;
     let mut inner = preset.inner();
-    inner.batch = config.batch.map_or(inner.batch, Into::into);
-    inner.lr_max = config.lr.unwrap_or(inner.lr_max);
-    inner.lr_min_ratio = config.lr_min_ratio.unwrap_or(inner.lr_min_ratio);
-    if let Some(total_tokens) = config.total_tokens {
+    inner.batch = config.identity.batch.map_or(inner.batch, Into::into);
+    inner.lr_max = config.identity.lr.unwrap_or(inner.lr_max);
+    inner.lr_min_ratio = config.identity.lr_min_ratio.unwrap_or(inner.lr_min_ratio);
+    if let Some(total_tokens) = config.identity.total_tokens {
         inner.total_tokens = total_tokens.max(1);
         // The preset's fraction of the run, whatever the run's length.
         inner.warmup_tokens =
@@ -31,7 +31,14 @@ pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<Ru
     let ratio = inner.lr_min_ratio;
     range("lr-min-ratio", ratio.into(), (0.0..=1.0).contains(&ratio), "a number from 0 to 1")?;
     check_context(model.context)?;
-    Ok(RunSpec { model, inner, exchange: config.method.exchange()?, data, seed: config.seed, frozen: None })
+    Ok(RunSpec {
+        model,
+        inner,
+        exchange: config.identity.exchange.spec()?,
+        data,
+        seed: config.identity.seed,
+        frozen: None,
+    })
 }
 
 /// Checks the length of training windows in tokens.
@@ -48,21 +55,21 @@ pub fn check_context(context: u32) -> Result<(), ServerError> {
 /// # Errors
 /// `Setting`: a setting is out of range.
 pub fn syncer_config(config: &ServeConfig) -> Result<SyncerConfig, ServerError> {
-    let method = config.method.syncer()?;
+    let method = config.live.rounds.syncer(&config.agreed.outer)?;
     range("checks", config.checks, (0.0..=1.0).contains(&config.checks), "a number from 0 to 1")?;
     for (flag, value) in [
-        ("learners-max", config.learners_max),
-        ("learners-start", config.learners_start),
-        ("cohort-max", config.cohort_max),
+        ("learners-max", config.live.learners_max),
+        ("learners-start", config.agreed.learners_start),
+        ("cohort-max", config.live.cohort_max),
     ] {
         range(flag, value.into(), value > 0, "1 or more")?;
     }
     Ok(SyncerConfig {
-        quorum: QuorumPolicy { updates_min: config.min_quorum, ..method.quorum },
-        learners_start: config.learners_start,
-        learners_max: config.learners_max,
-        cohort_max: config.cohort_max,
-        stop_tokens: config.stop_at_tokens,
+        quorum: QuorumPolicy { updates_min: config.live.min_quorum, ..method.quorum },
+        learners_start: config.agreed.learners_start,
+        learners_max: config.live.learners_max,
+        cohort_max: config.live.cohort_max,
+        stop_tokens: config.live.stop_at_tokens,
         ..method
     })
 }
@@ -169,7 +176,7 @@ pub fn base(named: Option<&str>) -> Result<(), ServerError> {
 pub fn preset(config: &ServeConfig) -> Result<Preset, ServerError> {
     let unknown =
         |error: archipelago_core::model::UnknownPreset| ServerError::Preset { why: error.to_string() };
-    config.preset.parse().map_err(unknown)
+    config.identity.preset.parse().map_err(unknown)
 }
 
 #[cfg(test)]
@@ -185,11 +192,11 @@ mod tests {
         change(&mut config);
         syncer_config(&config)?;
         licence(config.licence.as_deref())?;
-        admin_token(config.admin_token.as_deref())?;
+        admin_token(config.start.admin_token.as_deref())?;
         invite(&config)?;
         let mut model = preset(&config)?.model(256);
         model.experts = config.experts.spec()?;
-        model.context = config.context.map_or(model.context, Into::into);
+        model.context = config.identity.context.map_or(model.context, Into::into);
         run_spec(&config, model.into(), DataSpec { token_bytes: 2, masks: false, shards: vec![] })
     }
 
@@ -199,25 +206,25 @@ mod tests {
             let error = spec(change).unwrap_err();
             assert_eq!(error.exit_code(), code, "{error}");
         };
-        check(8, |config| config.preset = "huge".into());
-        check(3, |config| config.method.block = 12);
-        check(3, |config| config.lr = Some(f32::NAN));
-        check(3, |config| config.lr_min_ratio = Some(1.5));
-        check(3, |config| config.lr_min_ratio = Some(f32::NAN));
+        check(8, |config| config.identity.preset = "huge".into());
+        check(3, |config| config.identity.exchange.block = 12);
+        check(3, |config| config.identity.lr = Some(f32::NAN));
+        check(3, |config| config.identity.lr_min_ratio = Some(1.5));
+        check(3, |config| config.identity.lr_min_ratio = Some(f32::NAN));
         check(3, |config| config.experts.experts = 257);
         check(3, |config| (config.experts.experts, config.experts.experts_per_token) = (4, 5));
         check(3, |config| (config.experts.experts, config.experts.experts_per_token) = (4, 0));
         check(3, |config| (config.experts.experts, config.experts.router_aux_loss) = (4, f32::NAN));
-        check(3, |config| config.method.outer_momentum = 1.0);
-        check(3, |config| config.method.momentum_warmup = 1.1);
-        check(3, |config| config.method.grace_ratio = -0.1);
-        check(3, |config| config.method.sync_every = 0);
-        check(3, |config| config.cohort_max = 0);
-        check(3, |config| config.context = NonZeroU32::new(1 << 17));
+        check(3, |config| config.agreed.outer.outer_momentum = 1.0);
+        check(3, |config| config.agreed.outer.momentum_warmup = 1.1);
+        check(3, |config| config.live.rounds.grace_ratio = -0.1);
+        check(3, |config| config.identity.exchange.sync_every = 0);
+        check(3, |config| config.live.cohort_max = 0);
+        check(3, |config| config.identity.context = NonZeroU32::new(1 << 17));
         check(3, |config| config.licence = Some("mit\nlicense: none".into()));
         check(3, |config| config.invite = Some("brief".into()));
-        check(3, |config| config.admin_token = Some("x".into()));
-        check(3, |config| config.admin_token = Some("sixteen and more".into()));
+        check(3, |config| config.start.admin_token = Some("x".into()));
+        check(3, |config| config.start.admin_token = Some("sixteen and more".into()));
         check(3, |config| config.invite = Some("with space".into()));
         assert!(spec(|config| config.invite = Some(INVITE_AUTO.into())).is_ok());
         assert!(spec(|config| config.invite = Some(INVITE_PERSONAL.into())).is_ok());
@@ -236,13 +243,13 @@ mod tests {
 
     #[test]
     fn warm_up_keeps_its_share() {
-        let inner = spec(|config| config.total_tokens = Some(400_000)).unwrap().inner;
+        let inner = spec(|config| config.identity.total_tokens = Some(400_000)).unwrap().inner;
         assert_eq!((inner.total_tokens, inner.warmup_tokens), (400_000, 20_000));
     }
 
     #[test]
     fn the_lowest_rate_is_the_presets_or_the_owners() {
-        let ratio = |given| spec(|config| config.lr_min_ratio = given).unwrap().inner.lr_min_ratio;
+        let ratio = |given| spec(|config| config.identity.lr_min_ratio = given).unwrap().inner.lr_min_ratio;
         assert_eq!([ratio(None), ratio(Some(0.02)), ratio(Some(0.0))], [0.1, 0.02, 0.0]);
     }
 }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use archipelago_cli::{Sources, key_of, with_key};
+use archipelago_cli::{Sources, key_of, keys, with_key};
 use clap::Args;
+use serde::Serialize;
 use serde_json::Value;
 
-use super::{DataSource, OF_THE_SERVER, ServeConfig};
+use super::flags::{absolute_path, is_among, stored_flags};
+use super::{RunIdentity, ServeConfig};
 
 /// Name of the settings file in the run's folder.
 pub const SETTINGS_FILE: &str = "settings.toml";
@@ -18,30 +20,6 @@ const HEADING: &str = "\
 # Settings that are given at a start override them, and are stored in their place.
 ";
 
-/// Settings that define a run and cannot change. A change of the text is detected separately.
-const FIXED: [&str; 17] = [
-    "architecture",
-    "architecture-settings",
-    "corpus-bytes",
-    "vocab",
-    "held-out",
-    "preset",
-    "context",
-    "seed",
-    "batch",
-    "lr",
-    "lr-min-ratio",
-    "total-tokens",
-    "sync-every",
-    "fragments",
-    "code",
-    "block",
-    "apply",
-];
-
-/// Settings with paths, which later starts may resolve from another working directory.
-pub const PATHS: [&str; 5] = ["chat-template", "data", "init", "params", "tokenizer"];
-
 /// Settings that a start stores in the run's folder.
 #[derive(Clone, Debug, Default)]
 pub struct StoredSettings {
@@ -51,13 +29,6 @@ pub struct StoredSettings {
     before: Option<String>,
     /// Description of a given setting that contradicts the existing run.
     pub contradiction: Option<String>,
-}
-
-/// Returns true if the setting `key` is stored. The model folder or file of the first start is not stored, because the
-/// run has its own copy and the source may disappear. The same holds for the chat template.
-pub fn is_stored(key: &str) -> bool {
-    !OF_THE_SERVER.contains(&key)
-        && !["chat-template", "config", "admin-token", "init", "params"].contains(&key)
 }
 
 /// Returns true if the settings of the run in `dir` hide the learners' names.
@@ -71,19 +42,15 @@ impl StoredSettings {
     /// Collects the settings `given` for the run in `dir` by all layers; the folder's stored settings are the lowest
     /// layer. `contradiction` describes a conflict of the others with that layer.
     pub fn of(given: &Sources, dir: &Path, contradiction: Option<String>) -> Self {
-        let command = ServeConfig::augment_args(clap::Command::new("serve"));
+        let identity = keys::<RunIdentity>();
         let mut kept = Vec::new();
-        for arg in command.get_arguments() {
-            let (id, key) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
-            if !is_stored(key) || given.is_default(id) && !FIXED.contains(&key) {
+        for flag in stored_flags() {
+            let (id, key) = (flag.get_id().as_str(), flag.get_long().unwrap_or_default());
+            if given.is_default(id) && !is_among(&flag, &identity) {
                 continue;
             }
-            kept.extend(
-                given
-                    .words(id)
-                    .last()
-                    .map(|value| (key.to_owned(), settled(key, value).unwrap_or_else(|| value.clone()))),
-            );
+            let value = given.words(id).pop();
+            kept.extend(value.map(|value| (key.to_owned(), absolute_path(&flag, &value).unwrap_or(value))));
         }
         let before = std::fs::read_to_string(dir.join(SETTINGS_FILE)).ok();
         Self { given: kept, before, contradiction }
@@ -104,21 +71,14 @@ impl StoredSettings {
     }
 }
 
-/// Returns the absolute path that `value` names, if the value of the setting `key` is a file.
-pub(crate) fn settled(key: &str, value: &str) -> Option<String> {
-    let is_built_in = key == "data" && DataSource::is_built_in(value);
-    let path = (PATHS.contains(&key) && !is_built_in).then(|| std::path::absolute(value).ok()).flatten();
-    path.map(|path| path.to_string_lossy().into_owned())
-}
-
 /// Describes, as part of a sentence, a conflict between the layers above the folder's settings and the run in `dir`.
 pub fn contradiction(given: &Sources, dir: &Path) -> Option<String> {
     let text =
         std::fs::read_to_string(dir.join(SETTINGS_FILE)).ok().filter(|_| dir.join("run.json").exists())?;
-    let command = ServeConfig::augment_args(clap::Command::new("serve"));
-    command.get_arguments().find_map(|arg| {
+    let identity = RunIdentity::augment_args(clap::Command::new("run"));
+    identity.get_arguments().find_map(|arg| {
         let (id, key) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
-        let kept = key_of(&text, key).filter(|_| FIXED.contains(&key) && !given.is_default(id))?;
+        let kept = key_of(&text, key).filter(|_| !given.is_default(id))?;
         let value = given.words(id).pop()?;
         // Different texts may mean the same value, such as 64KiB and 65536.
         let means = |value: &str| {
@@ -146,8 +106,9 @@ impl ServeConfig {
     }
 }
 
-fn values(config: &ServeConfig) -> BTreeMap<String, Value> {
-    let json = serde_json::to_value(config).expect("plain data");
+/// Returns the values of the settings in `group`, by key.
+pub(super) fn values(group: &impl Serialize) -> BTreeMap<String, Value> {
+    let json = serde_json::to_value(group).expect("plain data");
     serde_json::from_value(json).expect("settings have names")
 }
 
@@ -178,21 +139,20 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             assert_eq!(hides_names(dir.path()), hidden, "{text}");
         }
-        assert!(is_stored("hide-names"), "it is what the run keeps");
+        assert!(stored_flags().any(|flag| flag.get_long() == Some("hide-names")), "it is what the run keeps");
     }
 
     #[test]
     fn only_what_differs_is_shown_and_no_secret() {
         assert_eq!(ServeConfig::default().differing(), "none");
-        let config = ServeConfig {
-            preset: "tiny".into(),
-            licence: Some("two words".into()),
-            stop_at_tokens: 9,
-            no_eval: true,
-            invite: Some("open-sesame".into()),
-            admin_token: Some("a secret of the owner".into()),
-            ..ServeConfig::default()
-        };
+        let config = ServeConfig::default().with(|it| {
+            it.identity.preset = "tiny".into();
+            it.licence = Some("two words".into());
+            it.live.stop_at_tokens = 9;
+            it.no_eval = true;
+            it.invite = Some("open-sesame".into());
+            it.start.admin_token = Some("a secret of the owner".into());
+        });
         let expected = "licence=\"two words\" no-eval=true preset=tiny stop-at-tokens=9";
         assert_eq!(config.differing(), expected);
     }

@@ -86,7 +86,7 @@ impl Corpus {
     /// - `Config`: the held-out share is out of range.
     /// - `Memory`: the text is too large for this machine.
     pub fn load(config: &ServeConfig, source: Source, habits: &Habits<'_>) -> Result<Self, ServerError> {
-        check_share(config.held_out)?;
+        check_share(config.identity.held_out)?;
         Budget::of_machine().check(source.bytes())?;
         match source {
             Source::Text(text) => Self::of_text(config, habits, text),
@@ -96,7 +96,7 @@ impl Corpus {
 
     fn of_text(config: &ServeConfig, habits: &Habits<'_>, text: Text) -> Result<Self, ServerError> {
         let hash = hash(config, &Sha256::digest(text.text.as_bytes()), habits.given)?;
-        let (train, held_out) = split_text(&text.text, config.held_out);
+        let (train, held_out) = split_text(&text.text, config.identity.held_out);
         let (vocabulary, tokenizer) = Vocabulary::load(config, || train.into(), habits.given, habits.kept)?;
 
         let tokens = vocabulary.encode(train)?;
@@ -143,7 +143,8 @@ impl Corpus {
         let end = chat.tokens.get("eos_token").and_then(|text| vocabulary.token(text)).or(habits.end);
         let ends = Ends::new(&vocabulary, end)?;
         let has_turns = documents.iter().any(|document| document.end == End::Given);
-        let documents = documents::cut(&documents, &vocabulary, &ends, config.held_out, config.seed)?;
+        let documents =
+            documents::cut(&documents, &vocabulary, &ends, config.identity.held_out, config.identity.seed)?;
         let stops = Stops::new(habits.stops.to_vec(), chat, &vocabulary);
         let never_stops = has_turns.then(|| stops.warning(&documents.train, &vocabulary)).flatten();
         let (spec, shards) = cut(&documents.train, vocabulary.size())?;
@@ -326,7 +327,7 @@ fn split_text(text: &str, held_out_ratio: f64) -> (&str, &str) {
 fn hash(config: &ServeConfig, text: &[u8], tokenizer: Option<&Path>) -> Result<String, ServerError> {
     let mut sha = Sha256::new();
     sha.update(text);
-    sha.update(format!("held-out {} vocab {:?}\n", config.held_out, config.vocab));
+    sha.update(format!("held-out {} vocab {:?}\n", config.identity.held_out, config.identity.vocab));
     if let Some(path) = tokenizer {
         sha.update(vocabulary::read_tokenizer(path)?);
     }

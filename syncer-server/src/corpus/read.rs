@@ -131,16 +131,16 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
 /// - `DataMixed`: some files have documents, and others do not.
 /// - `Memory`: the data is larger than the memory of this machine.
 pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
-    let corpus_bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
+    let corpus_bytes = usize::try_from(config.identity.corpus_bytes.0).unwrap_or(usize::MAX);
     if !matches!(config.data, Some(DataSource::BuiltIn(BuiltIn::Austen) | DataSource::Path(_))) {
-        Budget::of_machine().check(config.corpus_bytes.0)?;
+        Budget::of_machine().check(config.identity.corpus_bytes.0)?;
     }
     let (text, entropy_floor) = match config.data.as_ref().unwrap_or(&DataSource::BuiltIn(BuiltIn::Grammar)) {
         DataSource::BuiltIn(BuiltIn::Grammar) => {
-            (grammar::generate(config.seed, corpus_bytes), Some(grammar::entropy_nats_per_byte()))
+            (grammar::generate(config.identity.seed, corpus_bytes), Some(grammar::entropy_nats_per_byte()))
         }
         DataSource::BuiltIn(BuiltIn::Pictures) => {
-            (pictures::generate(config.seed, corpus_bytes), Some(pictures::entropy_nats_per_byte()))
+            (pictures::generate(config.identity.seed, corpus_bytes), Some(pictures::entropy_nats_per_byte()))
         }
         DataSource::BuiltIn(BuiltIn::Austen) => (AUSTEN.to_owned(), None),
         DataSource::Path(path) => return read_path(path),
@@ -337,7 +337,8 @@ mod tests {
 
     #[test]
     fn text_beyond_memory_is_refused() {
-        let config = ServeConfig { corpus_bytes: archipelago_cli::Bytes(u64::MAX), ..ServeConfig::default() };
+        let config =
+            ServeConfig::default().with(|it| it.identity.corpus_bytes = archipelago_cli::Bytes(u64::MAX));
         assert!(matches!(read(&config).map(|_| ()), Err(ServerError::Memory { .. })));
     }
 

@@ -105,7 +105,7 @@ impl Vocabulary {
         given: Option<&Path>,
         kept: Option<&Path>,
     ) -> Result<(Self, String), ServerError> {
-        if let Some(path) = given.or(kept.filter(|_| config.vocab.is_some())) {
+        if let Some(path) = given.or(kept.filter(|_| config.identity.vocab.is_some())) {
             let json = String::from_utf8(read_tokenizer(path)?).map_err(|error| unusable(error.into()))?;
             // The file of a byte vocabulary is recognised: bytes are faster, and pages can show tokens without a
             // request.
@@ -122,7 +122,7 @@ impl Vocabulary {
 
     /// Returns the vocabulary that `config` requests if no file is given.
     fn made<'a>(config: &ServeConfig, train: impl FnOnce() -> Cow<'a, str>) -> Result<Self, ServerError> {
-        match config.vocab {
+        match config.identity.vocab {
             None | Some(0) => Ok(Self::Bytes),
             Some(size) if size < VOCAB_MIN => {
                 let why = format!(
@@ -544,7 +544,7 @@ mod tests {
     #[test]
     fn bpe_learns_merges_and_survives_json() {
         let text = format!("{}{TEXT}", "the cat sat on the mat. ".repeat(50));
-        let config = ServeConfig { vocab: Some(300), ..ServeConfig::default() };
+        let config = ServeConfig::default().with(|it| it.identity.vocab = Some(300));
         let (vocabulary, json) = Vocabulary::load(&config, || Cow::from(&text), None, None).unwrap();
         let tokens = vocabulary.encode(&text).unwrap();
         assert!(tokens.len() < text.len() / 2, "{} tokens of {} bytes", tokens.len(), text.len());

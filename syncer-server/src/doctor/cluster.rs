@@ -17,7 +17,7 @@ const SIGNED_MS_MAX: u64 = 900_000;
 
 /// Checks servers and storage if the process of `config` is part of a cluster.
 pub(super) async fn examine(config: &ServeConfig) -> Vec<Finding> {
-    let part = match config.cluster.part() {
+    let part = match config.server.cluster.part() {
         Ok(None) => return Vec::new(),
         Ok(Some(part)) => part,
         Err(error) => return vec![finding("cluster", Err(error))],

@@ -30,13 +30,13 @@ pub struct Finding {
 pub async fn examine(config: &ServeConfig) -> Vec<Finding> {
     let mut findings = vec![cores(), memory()];
     // Learners do not connect to an owner process.
-    if config.cluster.role.is_none_or(Role::faces) {
+    if config.server.cluster.role.is_none_or(Role::faces) {
         findings.extend([sockets(config), address(config).await]);
     }
     findings.extend([data(config), disk(config)]);
     findings.extend(adapters(config));
     findings.extend(cluster::examine(config).await);
-    if config.tls_cert.is_some() || config.tls_key.is_some() {
+    if config.server.tls_cert.is_some() || config.server.tls_key.is_some() {
         let found = listener::check_certificate(config)
             .map(|()| "the certificate and its key belong together".into());
         findings.push(finding("tls", found));
@@ -76,8 +76,8 @@ fn memory() -> Finding {
 /// are asked to come later.
 fn sockets(config: &ServeConfig) -> Finding {
     let limit = descriptors::limit();
-    let allowed = descriptors::connections(limit, config.connections_max);
-    let learners_max = config.learners_max;
+    let allowed = descriptors::connections(limit, config.server.connections_max);
+    let learners_max = config.live.learners_max;
     let found = match limit {
         Some(limit) if allowed < learners_max => format!(
             "{allowed} connections at once, because the system's limit is {limit} open files: raise that (ulimit -n, \
@@ -89,7 +89,7 @@ fn sockets(config: &ServeConfig) -> Finding {
 }
 
 async fn address(config: &ServeConfig) -> Finding {
-    finding("address", bind(config).await.map(|_| format!("{} is free", config.listen)))
+    finding("address", bind(config).await.map(|_| format!("{} is free", config.server.listen)))
 }
 
 fn data(config: &ServeConfig) -> Finding {
@@ -103,7 +103,7 @@ fn adapters(config: &ServeConfig) -> Option<Finding> {
 }
 
 fn disk(config: &ServeConfig) -> Finding {
-    let dir = &config.dir;
+    let dir = &config.server.dir;
     let probe = || {
         // The folder may not exist yet; then its nearest existing ancestor is checked.
         let parent = dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));

@@ -29,7 +29,7 @@ pub async fn host(
     on_ready: impl FnOnce(),
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServerError> {
-    let Some(folder) = config.runs.clone() else {
+    let Some(folder) = config.server.runs.clone() else {
         return Err(ServerError::Config { why: "give --runs the folder of the runs".into() });
     };
     let entrance = listener::open(&config)?;

@@ -113,7 +113,7 @@ impl Server<'_> {
     /// there.
     fn create(&self, name: &RunName, text: &str, folder: &Path) -> Result<String, ServerError> {
         match settings::names_file(text).filter(|_| folder.is_dir()) {
-            Some(key) => self.create_in(folder, name, text, key),
+            Some(key) => self.create_in(folder, name, text, &key),
             None => {
                 let body = json!({ "name": name, "settings": text }).to_string();
                 self.0.order(Method::POST, path::RUNS, body)

@@ -16,7 +16,7 @@ use tracing::Instrument;
 
 use super::settings;
 use super::view::{RunState, RunView};
-use crate::config::{self, RunName, ServeConfig};
+use crate::config::{self, RunName, ServeConfig, ServerSettings};
 use crate::errors::ServerError;
 use crate::http::{self, App};
 use crate::links::fragment;
@@ -64,7 +64,7 @@ struct Served {
 pub(super) struct RunRegistry {
     folder: PathBuf,
     /// Settings of the server.
-    server: ServeConfig,
+    server: ServerSettings,
     /// URLs of the server's pages, best first; each ends with `/`.
     links: Vec<String>,
     /// URL at which this machine reaches the server; ends with `/`.
@@ -103,14 +103,14 @@ impl RunRegistry {
     /// Reads the folder, and returns the registry and the names of the runs to start.
     pub(super) fn open(
         folder: PathBuf,
-        server: ServeConfig,
+        ServeConfig { server, start, .. }: ServeConfig,
         (links, here): (Vec<String>, Option<String>),
         shares: Shares,
     ) -> Result<(Self, Vec<RunName>), ServerError> {
         let failed = |source| ServerError::Disk { what: "read", path: folder.clone(), source };
-        config::admin_token(server.admin_token.as_deref())?;
+        config::admin_token(start.admin_token.as_deref())?;
         fs::create_dir_all(&folder).map_err(failed)?;
-        let token = Store::look(&folder).admin_token(server.admin_token.as_deref())?;
+        let token = Store::look(&folder).admin_token(start.admin_token.as_deref())?;
         let mut runs = BTreeMap::new();
         for entry in fs::read_dir(&folder).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -140,7 +140,7 @@ impl RunRegistry {
     }
 
     /// Returns the settings of the server.
-    pub(super) fn server(&self) -> &ServeConfig {
+    pub(super) fn server(&self) -> &ServerSettings {
         &self.server
     }
 
@@ -362,7 +362,7 @@ impl RunRegistry {
         )
         .await?;
         if let Some(here) = &self.here {
-            Store::look(&config.dir).note_address(&format!("{here}runs/{name}/"));
+            Store::look(&config.server.dir).note_address(&format!("{here}runs/{name}/"));
         }
         let router = http::router(Arc::clone(&app));
         // A panic ends only this task.

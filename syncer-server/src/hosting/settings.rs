@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use archipelago_cli::{FileError, from_toml, key_of, with_key};
+use archipelago_cli::{FileError, from_toml, key_of, keys, with_key};
 
-use crate::config::{OF_THE_SERVER, PATHS, SETTINGS_FILE, ServeConfig, settled};
+use crate::config::{SETTINGS_FILE, ServeConfig, ServerSettings, absolute_path, is_path, run_flags};
 use crate::errors::ServerError;
 use crate::store::{make_private, write_private};
 
@@ -20,7 +20,7 @@ const BYTES_MAX: u64 = 64 << 10;
 /// # Errors
 /// - `Disk`: the file cannot be read.
 /// - `ConfigFile`: it is too long, or a key or a value in it is wrong.
-pub(super) fn read(dir: &Path, server: &ServeConfig) -> Result<ServeConfig, ServerError> {
+pub(super) fn read(dir: &Path, server: &ServerSettings) -> Result<ServeConfig, ServerError> {
     let path = dir.join(FILE);
     let failed = |source| ServerError::Disk { what: "read", path: path.clone(), source };
     let bytes = path.metadata().map_err(failed)?.len();
@@ -34,22 +34,18 @@ pub(super) fn read(dir: &Path, server: &ServeConfig) -> Result<ServeConfig, Serv
 }
 
 /// Returns the settings in the TOML `text` for a run in `dir`, completed by those that the run shares with `server`.
-fn of_run(text: &str, dir: &Path, server: &ServeConfig) -> Result<ServeConfig, String> {
-    let config: ServeConfig = from_toml(text, &OF_THE_SERVER)?;
-    Ok(ServeConfig {
-        dir: dir.to_owned(),
-        pages: server.pages.clone(),
-        public_url: server.public_url.clone(),
-        allow_origin: server.allow_origin.clone(),
-        ..config
-    })
+fn of_run(text: &str, dir: &Path, server: &ServerSettings) -> Result<ServeConfig, String> {
+    let config: ServeConfig = from_toml(text, &keys::<ServerSettings>())?;
+    let ServerSettings { pages, public_url, allow_origin, .. } = server.clone();
+    let server = ServerSettings { dir: dir.to_owned(), pages, public_url, allow_origin, ..config.server };
+    Ok(ServeConfig { server, ..config })
 }
 
 /// Checks settings from a client, which may not name files of the server's machine.
 ///
 /// # Errors
 /// A sentence: a key or a value is wrong, or names a file.
-pub(super) fn check_sent(text: &str, server: &ServeConfig) -> Result<(), String> {
+pub(super) fn check_sent(text: &str, server: &ServerSettings) -> Result<(), String> {
     of_run(text, Path::new(""), server)?;
     match names_file(text) {
         None => Ok(()),
@@ -59,9 +55,17 @@ pub(super) fn check_sent(text: &str, server: &ServeConfig) -> Result<(), String>
     }
 }
 
-/// Returns the key of the first setting in the TOML `text` that names a file.
-pub(super) fn names_file(text: &str) -> Option<&'static str> {
-    PATHS.into_iter().find(|key| key_of(text, key).is_some_and(|value| settled(key, &value).is_some()))
+/// Returns the first setting in the TOML `text` that names a file.
+pub(super) fn names_file(text: &str) -> Option<String> {
+    files(text).next().map(|(key, _)| key)
+}
+
+/// Returns the settings in the TOML `text` that name files, with absolute paths.
+fn files(text: &str) -> impl Iterator<Item = (String, String)> {
+    run_flags().filter(is_path).filter_map(move |flag| {
+        let key = flag.get_long()?;
+        Some((key.to_owned(), absolute_path(&flag, &key_of(text, key)?)?))
+    })
 }
 
 /// Returns the settings of a run in the TOML `text`, with absolute file names.
@@ -69,9 +73,8 @@ pub(super) fn names_file(text: &str) -> Option<&'static str> {
 /// # Errors
 /// A sentence: a key or a value is wrong.
 pub(super) fn with_absolute_paths(text: &str) -> Result<String, String> {
-    from_toml::<ServeConfig>(text, &OF_THE_SERVER)?;
-    let paths = PATHS.iter().filter_map(|key| Some((key, settled(key, &key_of(text, key)?)?)));
-    Ok(paths.fold(text.to_owned(), |text, (key, path)| with_key(&text, key, &path)))
+    from_toml::<ServeConfig>(text, &keys::<ServerSettings>())?;
+    Ok(files(text).fold(text.to_owned(), |text, (key, path)| with_key(&text, &key, &path)))
 }
 
 /// Writes `text` as the settings in `dir`, which must not exist yet.
@@ -96,12 +99,14 @@ mod tests {
 
     #[test]
     fn server_settings_are_refused_for_a_run() {
-        let server = ServeConfig { public_url: Some("https://a.example".into()), ..ServeConfig::default() };
+        let defaults = ServeConfig::default().server;
+        let server = ServerSettings { public_url: Some("https://a.example".into()), ..defaults };
         let read = |text: &str| of_run(text, Path::new("runs/a"), &server);
         let config = read("preset = \"tiny\"\nmin-quorum = 2").unwrap();
-        assert_eq!((&*config.preset, config.min_quorum.get()), ("tiny", 2));
-        assert_eq!((config.dir.to_str(), config.public_url), (Some("runs/a"), server.public_url.clone()));
-        for key in OF_THE_SERVER {
+        assert_eq!((&*config.identity.preset, config.live.min_quorum.get()), ("tiny", 2));
+        let ServerSettings { dir, public_url, .. } = config.server;
+        assert_eq!((dir.to_str(), &public_url), (Some("runs/a"), &server.public_url));
+        for key in keys::<ServerSettings>() {
             let error = read(&format!("{key} = \"x\"")).unwrap_err();
             assert_eq!(error, format!("the key `{key}` does not belong here"));
         }
@@ -125,9 +130,9 @@ mod tests {
 
     #[test]
     fn remote_settings_name_no_files() {
-        let server = ServeConfig::default();
+        let server = ServeConfig::default().server;
         assert_eq!(check_sent("preset = \"tiny\"", &server), Ok(()));
-        for key in PATHS {
+        for key in ["chat-template", "data", "init", "params", "tokenizer"] {
             let error = check_sent(&format!("{key} = \"/etc/passwd\""), &server).unwrap_err();
             assert!(error.starts_with(&format!("`{key}` names a file")), "{error}");
         }

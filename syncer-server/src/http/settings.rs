@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use archipelago_cli::{Bytes as Size, with_key};
+use archipelago_cli::{Bytes as Size, keys, with_key};
 use archipelago_core::cluster::AdminCommand;
 use archipelago_core::diloco::syncer::SyncerConfig;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -22,7 +21,8 @@ use super::work_limit::WorkError;
 use crate::actor::{ActorHandle, Obeyed};
 use crate::cluster_node::AdminBroadcast;
 use crate::config::{
-    CHANGEABLE, Changed, PATHS, SETTINGS_FILE, ServeConfig, changed, given, is_stored, syncer_config,
+    Changed, LiveSettings, SETTINGS_FILE, ServeConfig, changed, given, is_among, is_path, stored_flags,
+    syncer_config,
 };
 use crate::errors::ServerError;
 use crate::status::LogEvent;
@@ -107,7 +107,7 @@ async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
         return refused;
     }
     // A crash must not undo a confirmed order.
-    let file = config.dir.join(SETTINGS_FILE);
+    let file = config.server.dir.join(SETTINGS_FILE);
     match app.orders.carry_out(move || keep(&file, &words)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
@@ -138,10 +138,10 @@ async fn order(app: &App, herald: &AdminBroadcast, wanted: &BTreeMap<String, Val
 /// Returns a refusal if a change from `held` to `wanted` sets a token limit that the run has already passed. It would
 /// end the run immediately, which cannot be undone; the order `finish` exists for this.
 async fn check_stop(app: &App, held: &ServeConfig, wanted: &ServeConfig) -> Option<Response> {
-    if held.stop_at_tokens == wanted.stop_at_tokens {
+    if held.live.stop_at_tokens == wanted.live.stop_at_tokens {
         return None;
     }
-    let obeyed = app.context.actor.may_stop_at(wanted.stop_at_tokens).await;
+    let obeyed = app.context.actor.may_stop_at(wanted.live.stop_at_tokens).await;
     (obeyed != Some(Obeyed::Taken)).then(|| said(obeyed, None, ""))
 }
 
@@ -204,24 +204,24 @@ fn keep(file: &Path, words: &[(String, String)]) -> Result<(), ServerError> {
 /// Returns the settings in `config` that everyone may see.
 fn view(config: &ServeConfig) -> SettingsView {
     let values = serde_json::to_value(config).expect("plain data");
-    let command = ServeConfig::augment_args(clap::Command::new("serve"));
-    let shown = command.get_arguments().filter_map(|arg| {
-        let key = arg.get_long()?;
+    let changeable = keys::<LiveSettings>();
+    let shown = stored_flags().filter(|flag| !is_path(flag)).filter_map(|flag| {
+        let key = flag.get_long()?;
         // Secrets have no value here.
-        let value = values.get(key)?;
-        (is_stored(key) && !PATHS.contains(&key)).then(|| SettingView {
+        let value = match values.get(key)? {
+            Value::Null => None,
+            Value::String(text) => Some(text.clone()),
+            // Only byte counts are easier to read with a unit.
+            Value::Number(bytes) if is_size(&flag) => bytes.as_u64().map(|bytes| Size(bytes).to_string()),
+            value => Some(value.to_string()),
+        };
+        Some(SettingView {
             key: key.to_owned(),
-            value: match value {
-                Value::Null => None,
-                Value::String(text) => Some(text.clone()),
-                // Only byte counts are easier to read with a unit.
-                Value::Number(bytes) if is_size(arg) => bytes.as_u64().map(|bytes| Size(bytes).to_string()),
-                value => Some(value.to_string()),
-            },
-            about: arg.get_help().map(ToString::to_string).unwrap_or_default(),
-            group: arg.get_help_heading().unwrap_or("Run").to_owned(),
-            changeable: CHANGEABLE.contains(&key),
-            choices: choices(arg),
+            value,
+            about: flag.get_help().map(ToString::to_string).unwrap_or_default(),
+            group: flag.get_help_heading().unwrap_or("Run").to_owned(),
+            changeable: is_among(&flag, &changeable),
+            choices: choices(&flag),
         })
     });
     SettingsView { settings: shown.collect() }
@@ -244,11 +244,10 @@ mod tests {
 
     #[test]
     fn all_that_a_run_has_is_shown_and_no_secret() {
-        let config = ServeConfig {
-            admin_token: Some("a secret of the owner".into()),
-            invite: Some("a-secret".into()),
-            ..ServeConfig::default()
-        };
+        let config = ServeConfig::default().with(|it| {
+            it.start.admin_token = Some("a secret of the owner".into());
+            it.invite = Some("a-secret".into());
+        });
         let view = view(&config);
         let text = serde_json::to_string(&view).unwrap();
         assert!(!text.contains("secret") && !text.contains("runs/default"), "{text}");
@@ -258,8 +257,8 @@ mod tests {
         assert_eq!(of("merge").choices, ["radial", "radial-all", "flat", "mean"]);
         assert_eq!((of("lr").value.as_deref(), &*of("lr").group), (None, "Training"));
         assert_eq!(of("keep").value.as_deref(), Some("1.0GiB"));
-        for key in CHANGEABLE {
-            assert!(of(key).changeable && !of(key).about.is_empty(), "{key}");
+        for key in keys::<LiveSettings>() {
+            assert!(of(&key).changeable && !of(&key).about.is_empty(), "{key}");
         }
     }
 }

@@ -44,13 +44,14 @@ use crate::errors::ServerError;
 /// - `Certificate`: certificate or key cannot be used.
 /// - `Internal`: TLS cannot be set up.
 pub fn open(config: &ServeConfig) -> Result<Door, ServerError> {
-    let names = host::Names::new(&config.allow_host, config.public_url.as_deref());
+    let names = host::Names::new(&config.server.allow_host, config.server.public_url.as_deref());
     let names = names.map_err(|why| ServerError::Config { why: format!("--allow-host: {why}") })?;
-    let proxies = proxy::Proxies::new(&config.trusted_proxy);
+    let proxies = proxy::Proxies::new(&config.server.trusted_proxy);
     let proxies = proxies.map_err(|why| ServerError::Config { why: format!("--trusted-proxy: {why}") })?;
     let tls = certificate(config)?;
-    let connections_max = descriptors::connections(descriptors::raise(), config.connections_max);
-    let crowd = connection_limits::ConnectionLimits::new(connections_max, config.connections_per_address);
+    let connections_max = descriptors::connections(descriptors::raise(), config.server.connections_max);
+    let crowd =
+        connection_limits::ConnectionLimits::new(connections_max, config.server.connections_per_address);
     Ok(Door { crowd, names, proxies, tls })
 }
 
@@ -64,8 +65,8 @@ pub fn check_certificate(config: &ServeConfig) -> Result<(), ServerError> {
 
 fn certificate(config: &ServeConfig) -> Result<Option<tls::Tls>, ServerError> {
     let wrong = |why: &str| Err(ServerError::Config { why: why.into() });
-    let is_plain = config.public_url.as_deref().is_some_and(|url| url.starts_with("http://"));
-    match (&config.tls_cert, &config.tls_key) {
+    let is_plain = config.server.public_url.as_deref().is_some_and(|url| url.starts_with("http://"));
+    match (&config.server.tls_cert, &config.server.tls_key) {
         (None, None) => Ok(None),
         (Some(_), Some(_)) if is_plain => {
             wrong("--public-url begins with http://, and with --tls-cert the server accepts only https")

@@ -24,7 +24,7 @@ use crate::store::{Store, fit};
 /// - `DirCorrupt`, `Disk`, `OtherRun`: the folder cannot be read, or holds another run.
 pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
     let new;
-    let config = match config.cluster.role {
+    let config = match config.server.cluster.role {
         Some(_) => {
             new = of_a_part(config);
             &new
@@ -51,7 +51,7 @@ pub(crate) fn membership(config: &ServeConfig) -> Result<(RunId, Vec<FragmentId>
 
 /// Returns the same settings with an unused folder, because each start of a cluster process uses a new folder.
 fn of_a_part(config: &ServeConfig) -> ServeConfig {
-    ServeConfig { dir: config.dir.join("processes").join("none"), ..config.clone() }
+    config.clone().with(|it| it.server.dir = config.server.dir.join("processes").join("none"))
 }
 
 /// Prepares a cluster process that leads rounds and serves no learners, before it contacts other processes. Creates no
@@ -76,7 +76,7 @@ pub(crate) fn to_lead(config: &ServeConfig) -> Result<Shared, ServerError> {
 /// - `Setting`, `Config`, `Init`: there are no weights on which such adapters could be trained.
 /// - `DirCorrupt`, `Disk`: the run's folder cannot be read.
 pub fn adapters(config: &ServeConfig) -> Result<Option<String>, ServerError> {
-    let there = Store::look(&config.dir).manifest()?;
+    let there = Store::look(&config.server.dir).manifest()?;
     let Some(decoder) = Origin::of(config, there.as_ref())?.adapters(config)? else { return Ok(None) };
     let form = there.and_then(|there| there.spec.frozen).map_or(config.lora.frozen, |frozen| frozen.form);
     let no_model = |error: ModelError| ServerError::Config { why: error.to_string() };
@@ -91,7 +91,7 @@ pub fn adapters(config: &ServeConfig) -> Result<Option<String>, ServerError> {
 /// # Errors
 /// `Setting`: the run has already passed the stop.
 pub(super) fn check_stop(config: &ServeConfig, syncer: &Syncer) -> Result<(), ServerError> {
-    let (stop, counted) = (config.stop_at_tokens, syncer.ledger().schedule_tokens());
+    let (stop, counted) = (config.live.stop_at_tokens, syncer.ledger().schedule_tokens());
     let status = syncer.status();
     if status.finished {
         tracing::warn!(
@@ -116,8 +116,8 @@ pub(super) fn check_stop(config: &ServeConfig, syncer: &Syncer) -> Result<(), Se
 /// - `Disk`, `System`: the invite cannot be created or stored.
 pub fn invite(config: &ServeConfig) -> Result<Option<Invite>, ServerError> {
     config::invite(config)?;
-    fit(&config.dir)?;
-    Store::look(&config.dir).invite(config.invite.as_deref())
+    fit(&config.server.dir)?;
+    Store::look(&config.server.dir).invite(config.invite.as_deref())
 }
 
 /// Returns the owner's token of the run. Creates one if none exists.
@@ -127,7 +127,7 @@ pub fn invite(config: &ServeConfig) -> Result<Option<Invite>, ServerError> {
 /// - `DirForeign`: the folder holds other files and no run.
 /// - `Disk`, `System`: the token cannot be created or stored.
 pub fn owner_token(config: &ServeConfig) -> Result<String, ServerError> {
-    config::admin_token(config.admin_token.as_deref())?;
-    fit(&config.dir)?;
-    Store::look(&config.dir).admin_token(config.admin_token.as_deref())
+    config::admin_token(config.start.admin_token.as_deref())?;
+    fit(&config.server.dir)?;
+    Store::look(&config.server.dir).admin_token(config.start.admin_token.as_deref())
 }

@@ -42,12 +42,12 @@ pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
     public_origin(config)?;
     alert_terms(config)?;
     config.alerts.webhook.as_deref().map_or(Ok(()), webhook::check)?;
-    config::admin_token(config.admin_token.as_deref())?;
+    config::admin_token(config.start.admin_token.as_deref())?;
     allowed_origins(config)?;
-    config.cluster.part()?;
+    config.server.cluster.part()?;
     config.lora.spec()?;
-    fit(&config.dir)?;
-    outside(&config.dir, config.data.as_ref().and_then(DataSource::path))?;
+    fit(&config.server.dir)?;
+    outside(&config.server.dir, config.data.as_ref().and_then(DataSource::path))?;
     Ok(())
 }
 
@@ -97,7 +97,7 @@ pub(super) fn body_bytes_max(spec: &RunSpec, layout: &Layout) -> Result<u32, Ser
 
 /// Checks the public link, if the owner gave one.
 fn public_origin(config: &ServeConfig) -> Result<(), ServerError> {
-    config.public_url.as_deref().map_or(Ok(()), |link| origin(link).map(drop))
+    config.server.public_url.as_deref().map_or(Ok(()), |link| origin(link).map(drop))
 }
 
 /// Returns the thresholds of alerts. The age for snapshot alerts is at least two snapshot intervals.
@@ -126,7 +126,7 @@ mod tests {
     /// Goal: a process that leads rounds needs memory for a fragment, and one that serves learners needs memory for Θ̂.
     #[test]
     fn each_role_takes_what_it_takes() {
-        let config = ServeConfig { preset: "medium".into(), ..ServeConfig::default() };
+        let config = ServeConfig::default().with(|it| it.identity.preset = "medium".into());
         let data = DataSpec { token_bytes: 2, masks: false, shards: Vec::new() };
         let spec = run_spec(&config, Preset::Medium.model(256).into(), data).unwrap();
         let layout = Layout::of(&spec.model).unwrap();

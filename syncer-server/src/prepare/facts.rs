@@ -120,15 +120,15 @@ pub struct Room {
 
 impl Room {
     pub(super) fn of(config: &ServeConfig, params: u64, frozen: u64) -> Self {
-        let initial = if config.init.is_some() { INITIAL_BYTES * params } else { 0 };
+        let initial = if config.initial.init.is_some() { INITIAL_BYTES * params } else { 0 };
         let least = SNAPSHOTS * SNAPSHOT_BYTES * params + initial + frozen;
         let keep = config.keep.0;
         let tape = keep.saturating_add(keep.max(ROWS_BYTES_MIN)).saturating_add(TAPE_BYTES);
         Self {
-            dir: config.dir.clone(),
+            dir: config.server.dir.clone(),
             needed: least.saturating_add(tape),
             least,
-            free: free_near(&config.dir),
+            free: free_near(&config.server.dir),
         }
     }
 
@@ -168,11 +168,11 @@ impl Room {
 /// - `Preset`, `Setting`, `Config`, `Init`, `Tokenizer`: the settings describe no valid run.
 /// - `DirCorrupt`, `Disk`: the run's folder cannot be read.
 pub fn room(config: &ServeConfig) -> Result<Room, ServerError> {
-    let there = Store::look(&config.dir).manifest()?;
+    let there = Store::look(&config.server.dir).manifest()?;
     let origin = Origin::of(config, there.as_ref())?;
     let tokens = match &config.tokenizer {
         Some(path) => Vocabulary::read(path)?.size(),
-        None => config.vocab.unwrap_or(0).max(BYTE_VOCAB),
+        None => config.identity.vocab.unwrap_or(0).max(BYTE_VOCAB),
     };
     let layout = Layout::of(&origin.model(config, tokens)?).map_err(internal)?;
     let frozen = match origin.adapters(config)? {

@@ -116,11 +116,11 @@ impl<'a> Plan<'a> {
         // Checks that read no data come first.
         checks::settings(config)?;
         let syncer_config = syncer_config(config)?;
-        let store = open(&config.dir)?;
+        let store = open(&config.server.dir)?;
         let there = store.manifest()?;
         let contradiction = config.kept.as_ref().and_then(|kept| kept.contradiction.clone());
         if let Some(difference) = contradiction.filter(|_| there.is_some()) {
-            return Err(ServerError::OtherRun { dir: config.dir.clone(), difference });
+            return Err(ServerError::OtherRun { dir: config.server.dir.clone(), difference });
         }
         there.as_ref().map_or(Ok(()), |there| store.check_tokenizer(there))?;
         let origin = Arc::new(Origin::of(config, there.as_ref())?);
@@ -144,11 +144,11 @@ impl<'a> Plan<'a> {
         corpus.check_size(spec.model.context, spec.inner.batch)?;
         let layout = layout(&spec)?;
         let body_bytes_max = checks::body_bytes_max(&spec, &layout)?;
-        checks::memory(&config.cluster, &spec, &layout)?;
+        checks::memory(&config.server.cluster, &spec, &layout)?;
         // The parameters of a folder tell whether the run began with it.
         let beginning = match *origin {
             // A cluster process does not resume from a folder, and may lack memory for all parameters.
-            Origin::Folder(_) | Origin::Own(_) if config.cluster.role.is_none() => {
+            Origin::Folder(_) | Origin::Own(_) if config.server.cluster.role.is_none() => {
                 Some(origin.beginning(&store, &spec, &layout, cancellation)?)
             }
             _ => None,
@@ -204,7 +204,7 @@ impl<'a> Plan<'a> {
     }
 
     fn text(&self) -> TextFacts {
-        TextFacts::of(&self.corpus, &self.spec, self.config.stop_at_tokens)
+        TextFacts::of(&self.corpus, &self.spec, self.config.live.stop_at_tokens)
     }
 
     fn room(&self) -> Room {
@@ -225,7 +225,7 @@ impl<'a> Plan<'a> {
         let shared = Shared::of(&self);
         self.log();
         if let Some(text) = self.config.kept.as_ref().and_then(StoredSettings::text) {
-            write_private(&self.config.dir.join(SETTINGS_FILE), &text)?;
+            write_private(&self.config.server.dir.join(SETTINGS_FILE), &text)?;
         }
         let frozen = self.frozen.take();
         let frozen = cancellation.writing(|| self.store.frozen_or(&self.spec, frozen))?;
@@ -254,7 +254,7 @@ impl<'a> Plan<'a> {
             body_bytes_max,
             admission: admission(config, &store, syncer.run())?,
             facts: facts(config, &origin, &corpus, &spec, decoder.as_ref()),
-            owner: AdminToken::open(&store, config.admin_token.as_deref())?,
+            owner: AdminToken::open(&store, config.start.admin_token.as_deref())?,
             syncer,
             shared,
             corpus: Arc::new(corpus),
@@ -290,7 +290,7 @@ impl<'a> Plan<'a> {
             why: format!("it is missing, {why}: restore it"),
         };
         let is_new = manifest.is_none() && self.found.is_none();
-        if self.config.without_tape_for_benchmarks && !is_new {
+        if self.config.server.without_tape_for_benchmarks && !is_new {
             let why = "a run without a tape is for benchmarks, and for an empty --dir".to_owned();
             return Err(ServerError::Config { why });
         }
@@ -346,7 +346,7 @@ impl<'a> Plan<'a> {
         let manifest = self.manifest(random_u64().map(RunId)?, initial);
         let (layout, config) = (&self.layout, self.syncer_config);
         let syncer = begin(&self.store, &self.corpus, &manifest, layout, config, &theta, cancellation)?;
-        let tape = if self.config.without_tape_for_benchmarks {
+        let tape = if self.config.server.without_tape_for_benchmarks {
             tracing::warn!("nothing is stored: this run is for benchmarks, and cannot be resumed");
             Writer::none()
         } else {
@@ -397,7 +397,7 @@ fn evaluator(
         return Ok(None);
     };
     let parameters = frozen.as_ref().map_or(layout.len(), |frozen| frozen.layout().len()) as u64;
-    Evaluator::new(&decoder, frozen, parameters, held_out, corpus, config.seed).map(Some)
+    Evaluator::new(&decoder, frozen, parameters, held_out, corpus, config.identity.seed).map(Some)
 }
 
 /// Returns the admission rules of the run `run`, whose folder is that of `store`.
@@ -423,7 +423,7 @@ fn facts(
     decoder: Option<&ModelSpec>,
 ) -> RunFacts {
     RunFacts {
-        preset: config.preset.clone(),
+        preset: config.identity.preset.clone(),
         init: origin.folder(),
         adapters: adapter_facts(spec, decoder),
         corpus: text_name(config),
@@ -433,8 +433,8 @@ fn facts(
         entropy_floor: corpus.entropy_floor.map(|floor| floor * corpus.bytes_per_token),
         total_tokens: spec.inner.total_tokens,
         invite_required: config.invite.is_some(),
-        classroom: config.classroom,
-        names_hidden: config.hide_names,
+        classroom: config.server.classroom,
+        names_hidden: config.agreed.hide_names,
         links: Vec::new(),
     }
 }

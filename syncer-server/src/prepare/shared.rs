@@ -33,7 +33,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Returns the description for a cluster process with `plan`; `None` if the plan is for a whole run.
     pub(super) fn of(plan: &Plan<'_>) -> Option<Self> {
-        let run = plan.config.cluster.run(&plan.spec)?;
+        let run = plan.config.server.cluster.run(&plan.spec)?;
         let count = NonZeroU16::new(plan.spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
         Some(Self {
             run,
@@ -119,14 +119,14 @@ mod tests {
     /// Returns the initial parameters of a whole run, and the description for a cluster process with the same settings.
     fn both(config: &ServeConfig) -> (Vec<f32>, Shared) {
         let dir = tempfile::tempdir().unwrap();
-        let config = ServeConfig { dir: dir.path().join("run"), ..config.clone() };
+        let config = config.clone().with(|it| it.server.dir = dir.path().join("run"));
         let plan = Plan::of(&config, |dir| Ok(Store::look(dir)), &Cancellation::default()).unwrap();
         assert!(Shared::of(&plan).is_none(), "it is a whole run");
         let whole =
             plan.origin.beginning(&plan.store, &plan.spec, &plan.layout, &Cancellation::default()).unwrap();
         let within = Some(Within(Local::services()));
-        let cluster = ClusterArgs { role: Some(Role::Owner), within, ..config.cluster.clone() };
-        let part = ServeConfig { cluster, ..config.clone() };
+        let cluster = ClusterArgs { role: Some(Role::Owner), within, ..config.server.cluster.clone() };
+        let part = config.clone().with(|it| it.server.cluster = cluster);
         (whole.theta, super::super::to_lead(&part).unwrap())
     }
 
@@ -134,22 +134,24 @@ mod tests {
     /// and a process that serves learners starts from the matching Θ̂.
     #[test]
     fn fragments_begin_as_a_whole_run_does() {
-        let plain = ServeConfig { preset: "tiny".into(), seed: 5, ..ServeConfig::default() };
+        let plain = ServeConfig::default().with(|it| {
+            it.identity.preset = "tiny".into();
+            it.identity.seed = 5;
+        });
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/init");
-        let init = ServeConfig {
-            init: Some(golden.join("model")),
-            data: Some(golden.join("text.txt").into()),
-            held_out: 0.3,
-            batch: NonZeroU32::new(2),
-            ..plain.clone()
-        };
+        let init = plain.clone().with(|it| {
+            it.initial.init = Some(golden.join("model"));
+            it.data = Some(golden.join("text.txt").into());
+            it.identity.held_out = 0.3;
+            it.identity.batch = NonZeroU32::new(2);
+        });
         for config in [plain, init] {
             let (whole, shared) = both(&config);
             assert_eq!(shared.fragments.count(), 8);
             for fragment in shared.fragments.ids() {
                 assert_eq!(shared.theta(fragment).unwrap(), shared.fragments.gather(fragment, &whole));
             }
-            assert_eq!(shared.first().unwrap().is_some(), config.init.is_some());
+            assert_eq!(shared.first().unwrap().is_some(), config.initial.init.is_some());
             let syncer = shared.syncer().unwrap();
             for (state, fragment) in syncer.states().zip(shared.fragments.ids()) {
                 let begun = FragmentState::new(shared.theta(fragment).unwrap());

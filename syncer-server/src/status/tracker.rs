@@ -291,7 +291,7 @@ mod tests {
     /// Returns a run with `count` learners.
     fn crowd(count: u32) -> Syncer {
         let shards = vec![ShardSpec { tokens: 1 << 24, sha256: [0; 32] }];
-        let config = ServeConfig { preset: "tiny".into(), ..ServeConfig::default() };
+        let config = ServeConfig::default().with(|it| it.identity.preset = "tiny".into());
         let spec = run_spec(
             &config,
             Preset::Tiny.model(256).into(),

@@ -1,6 +1,6 @@
 //! Tests of a run on several servers: gateways for learners, and owners of fragments.
 
-use archipelago_cli::{MethodArgs, Span};
+use archipelago_cli::Span;
 use archipelago_cluster::{Local, Services};
 use archipelago_core::diloco::checksum;
 use archipelago_core::wire::{CloseCode, Fate, Hello, Message, Refusal, Update};
@@ -11,11 +11,13 @@ use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, hello};
 
 pub fn part(dir: &std::path::Path, services: &Services, role: Role) -> ServeConfig {
     let plain = config(dir);
-    let method = MethodArgs { fragments: 2, ..plain.method };
     let within = Some(Within(services.clone()));
-    let cluster = ClusterArgs { role: Some(role), within, ..plain.cluster };
-    let snapshot_every = Span(std::time::Duration::from_millis(100));
-    ServeConfig { method, cluster, snapshot_every, ..plain }
+    let cluster = ClusterArgs { role: Some(role), within, ..plain.server.cluster.clone() };
+    plain.with(|it| {
+        it.identity.exchange.fragments = 2;
+        it.server.cluster = cluster;
+        it.snapshot_every = Span(std::time::Duration::from_millis(100));
+    })
 }
 
 pub async fn until(server: &Server, what: &str, done: impl Fn(&Value) -> bool) -> Value {
@@ -213,11 +215,9 @@ async fn orders_at_one_server_apply_at_all_servers() {
 async fn a_run_of_two_servers_ends_at_its_tokens() {
     let dirs = dirs();
     let services = Local::services();
-    let limited = |dir: &std::path::Path, role| ServeConfig {
-        // Well within the first leases.
-        stop_at_tokens: 6_000,
-        ..part(dir, &services, role)
-    };
+    // Well within the first leases.
+    let limited =
+        |dir: &std::path::Path, role| part(dir, &services, role).with(|it| it.live.stop_at_tokens = 6_000);
     let one = Server::start(limited(dirs[0].path(), Role::All)).await;
     let other = Server::start(limited(dirs[1].path(), Role::Gateway)).await;
     let mut going = Vec::new();
@@ -268,7 +268,7 @@ async fn a_late_process_applies_earlier_orders() {
     let dirs = dirs();
     let services = Local::services();
     let limited =
-        |dir: &std::path::Path, role| ServeConfig { stop_at_tokens: 6_000, ..part(dir, &services, role) };
+        |dir: &std::path::Path, role| part(dir, &services, role).with(|it| it.live.stop_at_tokens = 6_000);
     let one = Server::start(limited(dirs[0].path(), Role::All)).await;
     for tokens in [5_000, 1_000_000] {
         let order_of = format!("{{\"stop-at-tokens\": {tokens}}}");
@@ -354,7 +354,7 @@ async fn processes_with_other_settings_do_not_join() {
     // A server that answers has joined.
     one.status().await;
     let other = part(dirs[1].path(), &services, Role::Gateway);
-    let error = Server::refused(ServeConfig { cohort_max: 3, ..other }).await.to_string();
+    let error = Server::refused(other.with(|it| it.live.cohort_max = 3)).await.to_string();
     assert!(error.contains("--cohort-max is 3 here") && error.contains("256"), "{error}");
     one.stop().await;
 }

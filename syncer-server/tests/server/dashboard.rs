@@ -222,7 +222,7 @@ async fn all_watchers_see_the_end_of_the_run() {
 #[tokio::test]
 async fn an_owner_may_hide_names_and_devices() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(ServeConfig { hide_names: true, ..config(dir.path()) }).await;
+    let server = Server::start(config(dir.path()).with(|it| it.agreed.hide_names = true)).await;
     let mut watch = Watch::open(&server, "/v1/events?raw=1").await;
     watch.until("status", 1).await;
     let _learner = ScriptedLearner::join(&server, 7).await;

@@ -123,14 +123,14 @@ async fn only_the_same_run_goes_on_in_a_folder() {
         assert_eq!(error.exit_code(), 12, "{error}");
         assert!(error.to_string().contains(word), "{error}");
     };
-    check(|config| config.preset = "small".into(), "model.context is 64 there, 128 here").await;
-    check(|config| config.method.sync_every = 9, "--sync-every is 1 there, 9 here").await;
-    check(|config| config.seed = 9, "--seed is 1 there, 9 here").await;
-    check(|config| config.corpus_bytes = "61kB".parse().unwrap(), "another text there").await;
+    check(|config| config.identity.preset = "small".into(), "model.context is 64 there, 128 here").await;
+    check(|config| config.identity.exchange.sync_every = 9, "--sync-every is 1 there, 9 here").await;
+    check(|config| config.identity.seed = 9, "--seed is 1 there, 9 here").await;
+    check(|config| config.identity.corpus_bytes = "61kB".parse().unwrap(), "another text there").await;
 
     // Settings that learners need not agree on may change.
     let mut config = config(dir.path());
-    config.method.outer_lr = 0.3;
+    config.agreed.outer.outer_lr = 0.3;
     let server = Server::start(config).await;
     server.status().await;
     server.stop().await;
@@ -313,8 +313,7 @@ const MERGES: usize = 12;
 
 /// Returns the settings of the stored run.
 fn settings(dir: &Path) -> ServeConfig {
-    let config = config(dir);
-    ServeConfig { method: archipelago_cli::MethodArgs { fragments: 2, ..config.method }, ..config }
+    config(dir).with(|it| it.identity.exchange.fragments = 2)
 }
 
 /// Returns the paths of the stored run and of the description of its result.

@@ -36,11 +36,10 @@ impl HostedServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let config = ServeConfig {
-            runs: Some(folder.to_owned()),
-            admin_token: Some("secret-of-the-owner".into()),
-            ..config
-        };
+        let config = config.with(|it| {
+            it.server.runs = Some(folder.to_owned());
+            it.start.admin_token = Some("secret-of-the-owner".into());
+        });
         let task = tokio::spawn(host(listener, config, || {}, async { drop(stopped.await) }));
         Self { address, stop, task }
     }
@@ -320,7 +319,7 @@ async fn open(address: SocketAddr, path: &str, headers: &str) -> (TcpStream, u16
 #[tokio::test]
 async fn no_run_takes_the_connections_of_another() {
     let dir = tempfile::tempdir().unwrap();
-    let config = ServeConfig { connections_max: 32, ..ServeConfig::default() };
+    let config = ServeConfig::default().with(|it| it.server.connections_max = 32);
     let server = HostedServer::start_with(dir.path(), config).await;
     for name in ["a", "b"] {
         assert_eq!(server.create(name, SETTINGS).await.0, 200);
@@ -390,7 +389,7 @@ async fn a_run_that_is_being_opened_can_be_deleted() {
 async fn wrong_links_lead_to_the_runs() {
     let (dir, pages) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(pages.path().join("missing.html"), MISSING).unwrap();
-    let config = ServeConfig { pages: Some(pages.path().to_owned()), ..ServeConfig::default() };
+    let config = ServeConfig::default().with(|it| it.server.pages = Some(pages.path().to_owned()));
     let server = HostedServer::start_with(dir.path(), config).await;
     assert_eq!(server.create("poems", SETTINGS).await.0, 200);
     let away = server.ask("POST /v1/runs/poems/archive", "secret-of-the-owner", "").await;

@@ -239,19 +239,16 @@ const STEP: f32 = 1e-5;
 /// Returns the settings of a run whose rounds need all learners, and whose loss checks may use half of a core's time.
 /// About 45 checks are needed, so the windows are short to keep each check quick.
 fn checked(dir: &std::path::Path) -> ServeConfig {
-    let plain = config(dir);
-    let method = archipelago_cli::MethodArgs { fragments: 2, ..plain.method };
-    ServeConfig {
-        min_quorum: u32::from(LEARNERS).try_into().unwrap(),
-        learners_start: LEARNERS.into(),
-        method,
-        corpus_bytes: "2MB".parse().unwrap(),
-        context: Some(16.try_into().unwrap()),
-        no_eval: false,
-        held_out: 0.001,
-        checks: 0.5,
-        ..plain
-    }
+    config(dir).with(|it| {
+        it.live.min_quorum = u32::from(LEARNERS).try_into().unwrap();
+        it.agreed.learners_start = LEARNERS.into();
+        it.identity.exchange.fragments = 2;
+        it.identity.corpus_bytes = "2MB".parse().unwrap();
+        it.identity.context = Some(16.try_into().unwrap());
+        it.no_eval = false;
+        it.identity.held_out = 0.001;
+        it.checks = 0.5;
+    })
 }
 
 /// Learner that answers a request with one step of [`STEP`] from Θ̂, against the signs of the gradient on its next

@@ -25,18 +25,17 @@ fn golden() -> PathBuf {
 }
 
 pub fn from_folder(dir: &Path) -> ServeConfig {
-    ServeConfig {
-        init: Some(golden().join("model")),
-        data: Some(golden().join("text.txt").into()),
-        held_out: 0.3,
-        batch: std::num::NonZeroU32::new(2),
-        ..config(dir)
-    }
+    config(dir).with(|it| {
+        it.initial.init = Some(golden().join("model"));
+        it.data = Some(golden().join("text.txt").into());
+        it.identity.held_out = 0.3;
+        it.identity.batch = std::num::NonZeroU32::new(2);
+    })
 }
 
 /// Returns the settings of [`from_folder`] without the model folder.
 pub fn goes_on(dir: &Path) -> ServeConfig {
-    ServeConfig { init: None, ..from_folder(dir) }
+    from_folder(dir).with(|it| it.initial.init = None)
 }
 
 fn replay(dir: &Path) -> Result<Replay, ServerError> {
@@ -126,7 +125,7 @@ async fn the_first_loss_is_that_of_transformers_and_the_model_comes_home_unchang
 
     // A run can begin with an export, and has the same parameters.
     let again = tempfile::tempdir().unwrap();
-    let server = Server::start(ServeConfig { init: Some(half), ..from_folder(again.path()) }).await;
+    let server = Server::start(from_folder(again.path()).with(|it| it.initial.init = Some(half))).await;
     server.status().await;
     server.stop().await;
     let initial = |dir: &Path| Store::look(dir).manifest().unwrap().unwrap().init.unwrap().sha256;
@@ -157,7 +156,7 @@ async fn a_model_stops_where_its_folder_says() {
     let written = async |name: &str, stops: &[u32]| {
         let folder = stopping(place.path(), name, stops, template);
         let dir = place.path().join(format!("run-{name}"));
-        let server = Server::start(ServeConfig { init: Some(folder), ..from_folder(&dir) }).await;
+        let server = Server::start(from_folder(&dir).with(|it| it.initial.init = Some(folder))).await;
         let run = server.status().await["run"].as_str().unwrap().to_owned();
         let (_, _, body) = server.http(&format!("GET /v1/runs/{run}/model")).await;
         let view: Value = serde_json::from_slice(&body).unwrap();
@@ -296,11 +295,11 @@ async fn another_beginning_is_another_run() {
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, bytes).unwrap();
-    let changed = ServeConfig { init: Some(other.path().to_owned()), ..from_folder(dir.path()) };
+    let changed = from_folder(dir.path()).with(|it| it.initial.init = Some(other.path().to_owned()));
     let error = Server::refused(changed).await;
     assert_eq!(error.exit_code(), 12, "{error}");
     assert!(error.to_string().contains("it began with the model of model"), "{error}");
-    let context = ServeConfig { context: std::num::NonZeroU32::new(12), ..goes_on(dir.path()) };
+    let context = goes_on(dir.path()).with(|it| it.identity.context = std::num::NonZeroU32::new(12));
     let error = Server::refused(context).await;
     assert!(error.to_string().contains("model.context is 24 there, 12 here"), "{error}");
 
@@ -308,7 +307,7 @@ async fn another_beginning_is_another_run() {
     server.status().await;
     server.stop().await;
     assert_eq!(Server::refused(from_folder(plain.path())).await.exit_code(), 12);
-    let missing = ServeConfig { init: Some(plain.path().join("none")), ..from_folder(plain.path()) };
+    let missing = from_folder(plain.path()).with(|it| it.initial.init = Some(plain.path().join("none")));
     let error = Server::refused(missing).await;
     assert_eq!(error.exit_code(), 19, "{error}");
     assert!(error.to_string().contains("there is no such folder"), "{error}");
@@ -362,7 +361,7 @@ async fn a_run_serves_its_model_shape_and_tokenises() {
 #[tokio::test]
 async fn the_syncer_tokenises_with_a_custom_vocabulary() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(ServeConfig { vocab: Some(300), ..config(dir.path()) }).await;
+    let server = Server::start(config(dir.path()).with(|it| it.identity.vocab = Some(300))).await;
     let run = run_of(&server).await;
     let (_, _, body) = server.http(&format!("GET /v1/runs/{run}/model")).await;
     assert!(String::from_utf8(body).unwrap().contains("\"tokenIsByte\":false"));
@@ -410,7 +409,7 @@ async fn sampling_a_snapshot_equals_sampling_its_parameters() {
     .unwrap();
     assert_eq!((shown, written.tokens, written.tokens_merged), (written.text.clone(), 60, 0));
     let spec = archipelago_core::model::Preset::Tiny.model(256);
-    let mut writer = Writer::new(&spec, init(&spec, config(dir.path()).seed).unwrap()).unwrap();
+    let mut writer = Writer::new(&spec, init(&spec, config(dir.path()).identity.seed).unwrap()).unwrap();
     let prompt: Vec<u32> = "The ünd ".bytes().map(u32::from).collect();
     writer.begin(&prompt, 0.7, 3).unwrap();
     let bytes: Vec<u8> = writer.take(60).map(|token| token as u8).collect();
@@ -482,7 +481,7 @@ fn check(name: &str, expected: &[(&str, Option<Role>)]) -> Vec<ServeConfig> {
     for verb in ["serve", "doctor"] {
         for words in commands(&text, verb) {
             let config = settings(&words);
-            found.push((verb, config.cluster.role));
+            found.push((verb, config.server.cluster.role));
             configs.push(config);
         }
     }
@@ -501,15 +500,22 @@ fn deployed_commands_use_known_flags() {
     ];
     for (name, expected) in several {
         for config in check(name, expected) {
-            assert_eq!(config.cluster.cluster, "poems", "{name} has the settings of run.toml");
-            assert_eq!(config.cluster.blobs.as_deref(), Some("s3://runs"));
-            let is_open = config.listen == "0.0.0.0:7700";
-            assert_eq!(is_open, config.cluster.role == gateway, "{name}: learners come to gateways alone");
+            assert_eq!(config.server.cluster.cluster, "poems", "{name} has the settings of run.toml");
+            assert_eq!(config.server.cluster.blobs.as_deref(), Some("s3://runs"));
+            let is_open = config.server.listen == "0.0.0.0:7700";
+            assert_eq!(
+                is_open,
+                config.server.cluster.role == gateway,
+                "{name}: learners come to gateways alone"
+            );
         }
     }
     let dockerfile = read("Dockerfile");
     let command = dockerfile.lines().find_map(|line| line.strip_prefix("CMD ")).unwrap();
-    assert_eq!(settings(&serde_json::from_str::<Vec<String>>(command).unwrap()).listen, "0.0.0.0:7700");
+    assert_eq!(
+        settings(&serde_json::from_str::<Vec<String>>(command).unwrap()).server.listen,
+        "0.0.0.0:7700"
+    );
 }
 
 #[test]
@@ -532,8 +538,8 @@ fn deployed_variables_are_those_of_flags() {
         format!("--admin-token={}", of("ARCHIPELAGO_ADMIN_TOKEN")),
     ];
     let config = settings(&[&serve[..], &secrets].concat());
-    assert_eq!(config.cluster.bus.len(), 3, "each record is on three servers");
-    assert!(config.cluster.bus.iter().all(|url| url.contains(of("NATS_PASSWORD"))), "one password");
+    assert_eq!(config.server.cluster.bus.len(), 3, "each record is on three servers");
+    assert!(config.server.cluster.bus.iter().all(|url| url.contains(of("NATS_PASSWORD"))), "one password");
 }
 
 #[test]

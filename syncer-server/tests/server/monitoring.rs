@@ -406,7 +406,7 @@ async fn a_crash_loses_no_logged_event() {
 #[tokio::test]
 async fn hidden_names_stay_hidden_in_the_log() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(ServeConfig { hide_names: true, ..config(dir.path()) }).await;
+    let server = Server::start(config(dir.path()).with(|it| it.agreed.hide_names = true)).await;
     let _learner = ScriptedLearner::join(&server, 7).await;
     assert_eq!(texts(&server, "?limit=1", "joined").await, ["islet 1 joined."]);
     assert_eq!(json(&server, "/v1/log?name=learner").await["entries"], Value::Array(vec![]));
@@ -425,15 +425,14 @@ fn own(dir: &Path) -> ServeConfig {
         let tensors = [("a", tensor(&[12, 8])), ("b", tensor(&[8]))];
         safetensors::serialize_to_file(tensors, None, &file).unwrap();
     }
-    ServeConfig {
-        params: Some(file),
-        architecture: Some("bigrams".into()),
-        architecture_settings: Some("width 8".into()),
-        evaluator: Some("learner 2".into()),
-        eval_every: "10ms".parse().unwrap(),
-        no_eval: false,
-        ..config(&dir.join("run"))
-    }
+    config(&dir.join("run")).with(|it| {
+        it.initial.params = Some(file);
+        it.identity.architecture = Some("bigrams".into());
+        it.identity.architecture_settings = Some("width 8".into());
+        it.evaluator = Some("learner 2".into());
+        it.eval_every = "10ms".parse().unwrap();
+        it.no_eval = false;
+    })
 }
 
 /// Returns the number of the next request to measure the loss, and the versions to measure. It may arrive before the
@@ -566,7 +565,8 @@ async fn the_welcome_has_the_layout_and_architecture_of_a_custom_model() {
     for given in [true, false] {
         // The second start has only the folder.
         let config = own(dir.path());
-        let server = Server::start(ServeConfig { params: config.params.filter(|_| given), ..config }).await;
+        let server =
+            Server::start(if given { config } else { config.with(|it| it.initial.params = None) }).await;
         let learner = ScriptedLearner::join(&server, 1).await;
         let model = &learner.welcome.spec.model;
         let expected = Architecture { name: "bigrams".into(), settings: b"width 8".to_vec() };
@@ -595,10 +595,12 @@ async fn invalid_settings_of_a_custom_model_are_refused() {
         let error = Server::refused(config).await;
         assert!(error.exit_code() == 3 && error.to_string().contains(part), "{error}");
     };
-    check(&|config| config.architecture = Some("llama".into()), "give another name").await;
-    check(&|config| config.architecture = Some("x".repeat(65)), "give at most 64").await;
-    check(&|config| config.architecture_settings = Some("x".repeat(4_097)), "give at most 4096").await;
-    check(&|config| config.params = None, "give its tensors with --params").await;
-    let decoder = |config: &mut ServeConfig| (config.params, config.architecture) = (None, None);
+    check(&|config| config.identity.architecture = Some("llama".into()), "give another name").await;
+    check(&|config| config.identity.architecture = Some("x".repeat(65)), "give at most 64").await;
+    check(&|config| config.identity.architecture_settings = Some("x".repeat(4_097)), "give at most 4096")
+        .await;
+    check(&|config| config.initial.params = None, "give its tensors with --params").await;
+    let decoder =
+        |config: &mut ServeConfig| (config.initial.params, config.identity.architecture) = (None, None);
     check(&decoder, "--evaluator is for a model of your own").await;
 }

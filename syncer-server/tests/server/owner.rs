@@ -221,12 +221,11 @@ async fn orders_about_learners_are_checked() {
 #[tokio::test]
 async fn a_classroom_status_has_the_link_without_the_invite() {
     let dir = tempfile::tempdir().unwrap();
-    let class = ServeConfig {
-        classroom: true,
-        public_url: Some("https://class.example/".into()),
-        invite: Some("open-sesame".into()),
-        ..config(dir.path())
-    };
+    let class = config(dir.path()).with(|it| {
+        it.server.classroom = true;
+        it.server.public_url = Some("https://class.example/".into());
+        it.invite = Some("open-sesame".into());
+    });
     let server = Server::start(class).await;
     let status = server.status().await;
     let told = serde_json::json!(["https://class.example/"]);
@@ -382,7 +381,7 @@ async fn a_complete_run_is_measured_once() {
 #[tokio::test]
 async fn a_server_may_exit_with_the_run() {
     let dir = tempfile::tempdir().unwrap();
-    let leaving = ServeConfig { exit_when_finished: true, ..config(dir.path()) };
+    let leaving = config(dir.path()).with(|it| it.server.exit_when_finished = true);
     let server = Server::start(leaving.clone()).await;
     assert_eq!(server.http(FINISH).await.0, 202);
     assert!(server.ended().await.core.finished);
@@ -602,7 +601,8 @@ async fn changed_settings_apply_persist_and_replay() {
 #[tokio::test]
 async fn a_disk_that_takes_no_settings_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(ServeConfig { min_quorum: 1.try_into().unwrap(), ..config(dir.path()) }).await;
+    let server =
+        Server::start(config(dir.path()).with(|it| it.live.min_quorum = 1.try_into().unwrap())).await;
     // A folder in place of the file cannot be replaced.
     fs::create_dir(dir.path().join("settings.toml")).unwrap();
     let (code, said) = change(&server, "secret-of-the-owner", r#"{"min-quorum": 2}"#).await;
@@ -622,7 +622,7 @@ async fn a_stop_that_is_passed_is_refused_at_a_start_and_left_out_of_a_fork() {
     server.stop().await;
 
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let stopped = ServeConfig { stop_at_tokens: 1, ..config(&run) };
+    let stopped = config(&run).with(|it| it.live.stop_at_tokens = 1);
     let error = serve(listener, stopped, std::future::pending()).await.unwrap_err();
     let said = error.to_string();
     assert_eq!(error.exit_code(), 3, "{said}");

@@ -24,19 +24,16 @@ const LITTLE: f32 = 0.01;
 
 /// Returns the settings of a run with frequent measurements and rounds of two learners.
 fn measured(dir: &Path) -> ServeConfig {
-    let plain = config(dir);
-    let method = archipelago_cli::MethodArgs { fragments: 2, ..plain.method };
-    ServeConfig {
-        min_quorum: 2.try_into().unwrap(),
-        method,
+    config(dir).with(|it| {
+        it.live.min_quorum = 2.try_into().unwrap();
+        it.identity.exchange.fragments = 2;
         // Text for thousands of steps of one learner, which may lease an eighth of it.
-        corpus_bytes: "12MB".parse().unwrap(),
-        no_eval: false,
-        eval_every: "20ms".parse().unwrap(),
+        it.identity.corpus_bytes = "12MB".parse().unwrap();
+        it.no_eval = false;
+        it.eval_every = "20ms".parse().unwrap();
         // A small held-out part keeps measurements short.
-        held_out: 0.001,
-        ..plain
-    }
+        it.identity.held_out = 0.001;
+    })
 }
 
 async fn losses(server: &Server) -> Vec<f64> {

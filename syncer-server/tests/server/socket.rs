@@ -128,7 +128,7 @@ async fn bad_updates_get_receipts_and_good_ones_are_merged() {
 async fn only_known_origins_and_versions_may_join() {
     let dir = tempfile::tempdir().unwrap();
     let allow_origin = vec!["https://page.example".to_owned()];
-    let server = Server::start(syncer_server::ServeConfig { allow_origin, ..config(dir.path()) }).await;
+    let server = Server::start(config(dir.path()).with(|it| it.server.allow_origin = allow_origin)).await;
     let check = async |name: &'static str, value: &str, expected: u16| {
         let mut request = format!("ws://{}/v1/ws", server.address).into_client_request().unwrap();
         request.headers_mut().insert(name, value.parse().unwrap());
@@ -206,11 +206,11 @@ async fn a_learner_that_never_reads_does_not_block_others() {
     let dir = tempfile::tempdir().unwrap();
     // Uncoded updates fill the socket's buffers sooner.
     let mut config = config(dir.path());
-    config.method.code = Code::F32;
+    config.identity.exchange.code = Code::F32;
     // A round that has the answering learner's update waits for no other.
-    config.method.grace_ratio = 0.0;
+    config.live.rounds.grace_ratio = 0.0;
     // Enough text to lease one learner everything that it trains on here.
-    config.corpus_bytes = "8MB".parse().unwrap();
+    config.identity.corpus_bytes = "8MB".parse().unwrap();
     let server = Server::start(config).await;
     let mut deaf = ScriptedLearner::join(&server, 2).await;
     // Only learners that train receive changes.

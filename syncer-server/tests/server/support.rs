@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use archipelago_cli::MethodArgs;
 use archipelago_core::diloco::{Codec, Fragments, Layout, checksum};
 use archipelago_core::wire::{
     Assembler, BODY_BYTES_MAX, Bye, Challenge, Fate, FragmentId, Hello, Identity, LearnerState, LeaseGrant,
@@ -29,16 +28,15 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Returns the settings of a small run in `dir` without loss measurements.
 pub fn config(dir: &Path) -> ServeConfig {
-    let defaults = ServeConfig::default();
-    ServeConfig {
-        dir: dir.to_owned(),
-        preset: "tiny".into(),
-        corpus_bytes: "60kB".parse().unwrap(),
-        method: MethodArgs { sync_every: 1, rounds_in_flight: 1, ..defaults.method },
-        no_eval: true,
-        admin_token: Some("secret-of-the-owner".into()),
-        ..defaults
-    }
+    ServeConfig::default().with(|it| {
+        it.server.dir = dir.to_owned();
+        it.identity.preset = "tiny".into();
+        it.identity.corpus_bytes = "60kB".parse().unwrap();
+        it.identity.exchange.sync_every = 1;
+        it.live.rounds.rounds_in_flight = 1;
+        it.no_eval = true;
+        it.start.admin_token = Some("secret-of-the-owner".into());
+    })
 }
 
 /// Server in this process.

@@ -145,8 +145,10 @@ fn temporary(dir: &Path) -> usize {
 async fn concurrent_exports_share_one_archive() {
     let dir = tempfile::tempdir().unwrap();
     // More bytes than the sockets' buffers hold.
-    let config =
-        ServeConfig { preset: "medium".into(), corpus_bytes: "1MB".parse().unwrap(), ..config(dir.path()) };
+    let config = config(dir.path()).with(|it| {
+        it.identity.preset = "medium".into();
+        it.identity.corpus_bytes = "1MB".parse().unwrap();
+    });
     let server = Server::start(config).await;
     let ask = async || {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -172,7 +174,10 @@ async fn concurrent_exports_share_one_archive() {
 #[tokio::test]
 async fn report_and_history_are_public_and_hide_names_on_request() {
     let dir = tempfile::tempdir().unwrap();
-    let hidden = ServeConfig { hide_names: true, invite: Some("open-sesame".into()), ..config(dir.path()) };
+    let hidden = config(dir.path()).with(|it| {
+        it.agreed.hide_names = true;
+        it.invite = Some("open-sesame".into());
+    });
     for (config, shown, not_shown) in
         [(config(dir.path()), "learner 1", "islet 1"), (hidden, "islet 1", "learner 1")]
     {
@@ -359,7 +364,7 @@ async fn pages_are_there_and_strict() {
 async fn pages_of_a_folder_show_once_they_are_there() {
     let (dir, pages) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server =
-        Server::start(ServeConfig { pages: Some(pages.path().to_owned()), ..config(dir.path()) }).await;
+        Server::start(config(dir.path()).with(|it| it.server.pages = Some(pages.path().to_owned()))).await;
     let (code, head, body) = server.http("GET /").await;
     assert_eq!((code, header(&head, "retry-after")), (503, "2"));
     let text = String::from_utf8(body).unwrap();
@@ -405,7 +410,7 @@ async fn wrong_links_lead_on() {
     let (dir, pages) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(pages.path().join("missing.html"), MISSING).unwrap();
     let folder = Some(pages.path().to_owned());
-    let server = Server::start(ServeConfig { pages: folder, ..config(dir.path()) }).await;
+    let server = Server::start(config(dir.path()).with(|it| it.server.pages = folder)).await;
     for (path, home) in [("/nope", "./"), ("/runs", "./"), ("/runs/none/", "../../"), ("/a/b/c", "../../")] {
         let (code, head, body) = server.http(&format!("GET {path}\n{BROWSER}")).await;
         assert_eq!((code, header(&head, "content-type")), (404, "text/html; charset=utf-8"), "{path}");
@@ -485,7 +490,7 @@ async fn adapters_start_as_the_model_and_export_for_peft_or_merged() {
     let config = json(&out.path().join("adapter_config.json"));
     assert_eq!((&config["r"], &config["lora_alpha"]), (&2.into(), &4.into()));
     // The path is absolute, so that PEFT finds the model from any working directory. Downloads do not contain it.
-    let base = from_folder(dir.path()).init.unwrap().canonicalize().unwrap();
+    let base = from_folder(dir.path()).initial.init.unwrap().canonicalize().unwrap();
     assert_eq!(config["base_model_name_or_path"], base.to_str().unwrap());
     let named = Form { base: Some("lab/tiny"), ..Form::default() };
     export(dir.path(), out.path(), named, false).unwrap();
@@ -509,7 +514,7 @@ async fn adapters_start_as_the_model_and_export_for_peft_or_merged() {
     // A run that begins with the merged model has the same loss.
     export(dir.path(), out.path(), merged, false).unwrap();
     let again = tempfile::tempdir().unwrap();
-    let from_merged = ServeConfig { init: Some(out.path().to_owned()), ..from_folder(again.path()) };
+    let from_merged = from_folder(again.path()).with(|it| it.initial.init = Some(out.path().to_owned()));
     assert_eq!(validate(&from_merged).unwrap().params, frozen);
 
     let plain = tempfile::tempdir().unwrap();

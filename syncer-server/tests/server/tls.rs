@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use archipelago_cli::MethodArgs;
 use archipelago_core::diloco::{FragmentId, Version, halves};
 use archipelago_core::wire::{CloseCode, Hello, Invite, Message};
 use futures::StreamExt;
@@ -46,7 +45,10 @@ fn write_certificate(dir: &Path, made: &CertifiedKey<KeyPair>) -> (PathBuf, Path
 /// Writes the certificate `made` to `dir`. Returns the settings of a server that uses it.
 fn secure(dir: &Path, made: &CertifiedKey<KeyPair>) -> ServeConfig {
     let (cert, key) = write_certificate(dir, made);
-    ServeConfig { tls_cert: Some(cert), tls_key: Some(key), ..config(&dir.join("run")) }
+    config(&dir.join("run")).with(|it| {
+        it.server.tls_cert = Some(cert);
+        it.server.tls_key = Some(key);
+    })
 }
 
 /// Returns a client configuration that trusts only `made`.
@@ -109,7 +111,7 @@ async fn tls_serves_clients_and_plain_http_gets_an_explanation() {
 async fn connections_without_a_handshake_are_closed() {
     let dir = tempfile::tempdir().unwrap();
     let made = new_certificate();
-    let server = Server::start(ServeConfig { connections_max: 2, ..secure(dir.path(), &made) }).await;
+    let server = Server::start(secure(dir.path(), &made).with(|it| it.server.connections_max = 2)).await;
     let config = trusting(&[&made]);
     let [silent, slow] = [(); 2].map(|()| TcpStream::connect(server.address));
     let (mut silent, mut slow) = (silent.await.unwrap(), slow.await.unwrap());
@@ -187,13 +189,13 @@ async fn invalid_certificate_settings_are_refused_at_the_start() {
     let good = secure(dir.path(), &one);
     let other = dir.path().join("other.pem");
     fs::write(&other, two.signing_key.serialize_pem()).unwrap();
-    let error = Server::refused(ServeConfig { tls_key: Some(other), ..good.clone() }).await;
+    let error = Server::refused(good.clone().with(|it| it.server.tls_key = Some(other))).await;
     assert!(matches!(error, ServerError::Certificate(CertificateError::Mismatch { .. })), "{error:?}");
     assert_eq!(error.exit_code(), 21);
     for (config, part) in [
-        (ServeConfig { tls_key: None, ..good.clone() }, "give --tls-key too"),
-        (ServeConfig { tls_cert: None, ..good.clone() }, "give --tls-cert too"),
-        (ServeConfig { public_url: Some("http://a.example".into()), ..good }, "only https"),
+        (good.clone().with(|it| it.server.tls_key = None), "give --tls-key too"),
+        (good.clone().with(|it| it.server.tls_cert = None), "give --tls-cert too"),
+        (good.with(|it| it.server.public_url = Some("http://a.example".into())), "only https"),
     ] {
         let error = Server::refused(config).await;
         assert!(matches!(&error, ServerError::Config { why } if why.contains(part)), "{error}");
@@ -208,8 +210,10 @@ const GROWTH_MAX: u64 = 96 << 20;
 
 /// Returns settings with all parameters in one fragment: 1.7 MB for each download.
 fn one_fragment(dir: &Path) -> ServeConfig {
-    let config = config(dir);
-    ServeConfig { preset: "small".into(), method: MethodArgs { fragments: 1, ..config.method }, ..config }
+    config(dir).with(|it| {
+        it.identity.preset = "small".into();
+        it.identity.exchange.fragments = 1;
+    })
 }
 
 /// Returns the resident memory of this process in bytes.
@@ -312,9 +316,7 @@ async fn a_crowd_shares_one_copy_here() {
 #[tokio::test]
 async fn a_transfer_that_broke_off_is_resumed_after_merges() {
     let dir = tempfile::tempdir().unwrap();
-    let config = config(dir.path());
-    let config = ServeConfig { method: MethodArgs { fragments: 1, ..config.method }, ..config };
-    let server = Server::start(config).await;
+    let server = Server::start(config(dir.path()).with(|it| it.identity.exchange.fragments = 1)).await;
     let mut learner = ScriptedLearner::join(&server, 1).await;
     let run = learner.welcome.run;
     let fetched = |version: String, range: &str| {
@@ -357,7 +359,7 @@ async fn by_name(address: SocketAddr, host: &str, more: &str) -> String {
 async fn requests_with_a_foreign_host_name_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let allow_host = vec!["lab.example.org".to_owned()];
-    let server = Server::start(ServeConfig { allow_host, ..config(dir.path()) }).await;
+    let server = Server::start(config(dir.path()).with(|it| it.server.allow_host = allow_host)).await;
     let port = server.address.port();
     for host in [format!("evil.example:{port}"), "127.0.0.1.evil.example".into()] {
         let answer = by_name(server.address, &host, &format!("Origin: http://{host}\r\n")).await;
@@ -370,7 +372,7 @@ async fn requests_with_a_foreign_host_name_are_refused() {
     }
     server.stop().await;
     let allow_host = vec!["https://lab.example.org".to_owned()];
-    let error = Server::refused(ServeConfig { allow_host, ..config(dir.path()) }).await;
+    let error = Server::refused(config(dir.path()).with(|it| it.server.allow_host = allow_host)).await;
     assert!(matches!(&error, ServerError::Config { why } if why.contains("--allow-host")), "{error}");
 }
 
@@ -406,7 +408,7 @@ async fn slow_request_headers_time_out() {
 #[tokio::test]
 async fn connections_are_counted_and_released() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(ServeConfig { connections_max: 4, ..config(dir.path()) }).await;
+    let server = Server::start(config(dir.path()).with(|it| it.server.connections_max = 4)).await;
     // A learner's socket is counted while it is open, even after the upgrade from HTTP.
     let mut client = Client::connect(&server).await;
     let mut idle = Vec::new();
@@ -458,7 +460,7 @@ async fn connect_from(server: &Server, address: &str) -> Client {
 }
 
 fn behind_a_proxy(dir: &Path) -> ServeConfig {
-    ServeConfig { trusted_proxy: vec!["127.0.0.1".into()], ..config(dir) }
+    config(dir).with(|it| it.server.trusted_proxy = vec!["127.0.0.1".into()])
 }
 
 /// Waits until the server has closed `client`.
@@ -471,7 +473,7 @@ async fn closed(mut client: Client) {
 #[tokio::test]
 async fn silent_sockets_take_no_learners_seats() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(ServeConfig { learners_max: 2, ..config(dir.path()) }).await;
+    let server = Server::start(config(dir.path()).with(|it| it.live.learners_max = 2)).await;
     let mut known = ScriptedLearner::join(&server, 1).await;
     known.merge().await;
     let mut silent = Vec::new();
@@ -564,7 +566,10 @@ fn join(server: &Server, from: &str) -> Request {
 }
 
 fn behind(dir: &Path, proxy: &str) -> ServeConfig {
-    ServeConfig { trusted_proxy: vec![proxy.to_owned()], connections_per_address: 1, ..config(dir) }
+    config(dir).with(|it| {
+        it.server.trusted_proxy = vec![proxy.to_owned()];
+        it.server.connections_per_address = 1;
+    })
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use crate::lab::{Budget, Corpus, JoinerStart, LabError, Recipe, TrainingResult, reference_model};
-use archipelago_cli::{ExpertArgs, MethodArgs, as_written, range, within};
+use archipelago_cli::{ExchangeArgs, ExpertArgs, OuterArgs, RoundArgs, as_written, range, within};
 use archipelago_core::data::{BYTE_VOCAB, grammar, pictures};
 use archipelago_core::diloco::QuorumPolicy;
 use archipelago_core::diloco::syncer::SyncerConfig;
@@ -93,7 +93,13 @@ pub struct TrainingArgs {
     pub experts: ExpertArgs,
     #[command(flatten)]
     #[serde(flatten)]
-    pub method: MethodArgs,
+    pub exchange: ExchangeArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub rounds: RoundArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub outer: OuterArgs,
     /// Time of an inner step (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 100, help_heading = "Training")]
     pub step_ms: u64,
@@ -262,7 +268,7 @@ impl TrainingArgs {
         ] {
             within(flag, ms as f64, ms_min..=MS_MAX)?;
         }
-        let method = self.method.syncer()?;
+        let method = self.rounds.syncer(&self.outer)?;
         let (latency_ms, jitter_ms) = (self.latency_ms, self.latency_jitter_ms);
         let link = LinkSpec { latency_ms, jitter_ms, bytes_per_s: None, loss: 0.0 };
         let machine = MachineSpec { step_ms: self.step_ms, jitter: 0.0, link, ..MachineSpec::default() };
@@ -278,7 +284,7 @@ impl TrainingArgs {
                 total_tokens: tokens,
                 ..Preset::Small.inner()
             },
-            exchange: self.method.exchange()?,
+            exchange: self.exchange.spec()?,
             syncer: SyncerConfig {
                 quorum: QuorumPolicy { updates_min: NonZeroU32::MIN, ..method.quorum },
                 learners_start: learners,

@@ -356,7 +356,7 @@ impl RunSettings {
         }
         named.retain(|name, value| !value.is_null() && !OF_ALL.contains(&&**name));
         let lines: String = named.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
-        let mut cell: Self = from_toml(&lines, &OF_ALL).map_err(SimulateError::refused)?;
+        let mut cell: Self = from_toml(&lines, &OF_ALL.map(String::from)).map_err(SimulateError::refused)?;
         cell.engine = self.engine.clone();
         let TrainingArgs { data, text, seeds, jobs, .. } = &self.training;
         (cell.training.data, cell.training.text) = (data.clone(), *text);

@@ -94,10 +94,11 @@ impl ImportStage {
         let file = self.dir.path().join(IMPORT_FILES[which]);
         fs::write(&file, bytes).unwrap();
         let mut config: ServeConfig = defaults(&[]);
-        config.preset = "tiny".into();
+        config.identity.preset = "tiny".into();
         config.data = Some(script::text().into());
-        config.dir = self.dir.path().join("run");
-        let to: &mut Option<PathBuf> = if which == 0 { &mut config.params } else { &mut config.tokenizer };
+        config.server.dir = self.dir.path().join("run");
+        let to: &mut Option<PathBuf> =
+            if which == 0 { &mut config.initial.params } else { &mut config.tokenizer };
         *to = Some(file);
         config
     }
@@ -142,9 +143,9 @@ impl ModelStage {
 
     fn config(&self) -> ServeConfig {
         let mut config: ServeConfig = defaults(&[]);
-        config.init = Some(self.model());
+        config.initial.init = Some(self.model());
         config.data = Some(script::text().into());
-        config.dir = self.dir.path().join("run");
+        config.server.dir = self.dir.path().join("run");
         config
     }
 }
@@ -152,7 +153,7 @@ impl ModelStage {
 /// Parses the bytes as a settings file. A refusal is one readable sentence.
 pub fn settings(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
-    if let Err(why) = from_toml::<ServeConfig>(text, &["config", "runs"]) {
+    if let Err(why) = from_toml::<ServeConfig>(text, &["runs".to_owned()]) {
         assert!(!why.trim().is_empty(), "{text:?} is refused without a word");
     }
 }
