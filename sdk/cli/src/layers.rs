@@ -1,7 +1,7 @@
 //! Layers of settings: flags override the environment, which overrides the file, which overrides defaults.
 
 use std::ffi::OsString;
-use std::num::{IntErrorKind, ParseIntError};
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ErrorKind};
@@ -147,23 +147,32 @@ fn with_negatives(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString
     words
 }
 
-/// Replaces an error about a forbidden negative number by a clearer one. Returns any other error unchanged.
+/// Replaces an error about a malformed number by a clearer one. Returns any other error unchanged.
 fn in_range(error: clap::Error) -> clap::Error {
-    match negative(&error) {
+    match number_fault(&error) {
         Some(why) => clap::Error::raw(ErrorKind::ValueValidation, why + "\n"),
         None => error,
     }
 }
 
-/// Returns an explanation if `error` is about a negative number for a setting that is a whole number.
-fn negative(error: &clap::Error) -> Option<String> {
+/// Returns an explanation with the permitted values if `error` is about a malformed number.
+fn number_fault(error: &clap::Error) -> Option<String> {
     let source = std::error::Error::source(error)?;
-    let is_no_digit = source.downcast_ref::<ParseIntError>()?.kind() == &IntErrorKind::InvalidDigit;
     let context = |kind| error.get(kind).map(ToString::to_string);
     let (arg, value) = (context(ContextKind::InvalidArg)?, context(ContextKind::InvalidValue)?);
-    let is_negative = is_no_digit && value.parse::<f64>().is_ok_and(|value| value < 0.0);
     let flag = arg.split(' ').next().unwrap_or_default();
-    is_negative.then(|| format!("{flag} {value} is out of range: give a whole number that is not negative"))
+    if source.is::<ParseFloatError>() {
+        return Some(format!("{flag} {value:?} is not a number: give one such as 0.5"));
+    }
+    let is_negative = value.parse::<f64>().is_ok_and(|value| value < 0.0);
+    Some(match source.downcast_ref::<ParseIntError>()?.kind() {
+        IntErrorKind::Zero => format!("{flag} {value} is out of range: give a whole number of 1 or more"),
+        IntErrorKind::PosOverflow => format!("{flag} {value} is out of range: give a smaller whole number"),
+        _ if is_negative => {
+            format!("{flag} {value} is out of range: give a whole number that is not negative")
+        }
+        _ => format!("{flag} {value:?} is not a whole number: give one such as 4"),
+    })
 }
 
 /// Parses `arguments`, already parsed as `found`, again with the settings in `file`, which are inserted into them.
@@ -225,7 +234,7 @@ fn sentence(error: &clap::Error) -> String {
     let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let (arg, value) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue));
     let source = std::error::Error::source(error).map(ToString::to_string);
-    if let Some(why) = negative(error) {
+    if let Some(why) = number_fault(error) {
         return why;
     }
     match error.kind() {
@@ -248,6 +257,7 @@ fn sentence(error: &clap::Error) -> String {
 #[cfg(test)]
 mod tests {
     use std::iter;
+    use std::num::NonZeroU64;
 
     use clap::{Parser, Subcommand};
 
@@ -273,8 +283,10 @@ mod tests {
         config: Option<PathBuf>,
         #[arg(long = "speed", default_value_t = 3)]
         speed_kmh: u32,
-        #[arg(long, default_value_t = 1)]
-        laps: u64,
+        #[arg(long, default_value_t = NonZeroU64::MIN)]
+        laps: NonZeroU64,
+        #[arg(long, default_value_t = 0.0)]
+        slope: f32,
         #[arg(long, conflicts_with = "loud")]
         quiet: bool,
         #[arg(long)]
@@ -431,9 +443,13 @@ mod tests {
         check("loud = true\nspeed = {", ": line 2: ");
         check("loud = true\nspeed = { a = 1 }", ": line 2: `speed` is a table");
         check("config = 'x'", "unknown key `config`");
-        check("speed = 'high'", "invalid value 'high' for '--speed <SPEED_KMH>': invalid digit");
-        check("speed = true", "invalid value 'true' for '--speed");
-        check("speed = ''", "invalid value '' for '--speed");
+        check("speed = 'high'", "--speed \"high\" is not a whole number: give one such as 4");
+        check("speed = true", "--speed \"true\" is not a whole number");
+        check("speed = ''", "--speed \"\" is not a whole number");
+        check("speed = 5.5", "--speed \"5.5\" is not a whole number");
+        check("laps = 0", "--laps 0 is out of range: give a whole number of 1 or more");
+        check("laps = '99999999999999999999'", "--laps 99999999999999999999 is out of range: give a smaller");
+        check("slope = '1,5'", "--slope \"1,5\" is not a number: give one such as 0.5");
         check("loud = 3", "'--loud'");
         check("speed = { a = 1 }", "`speed` is a table");
         check("speed = ", "");
