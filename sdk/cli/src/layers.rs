@@ -66,16 +66,21 @@ pub fn command<P: Program>() -> Command {
     let finish = |verb: Command| {
         let name = verb.get_name().to_owned();
         let has_twin = |arg: &Arg| P::has_twin(&name, arg.get_id().as_str());
-        verb.mut_args(|arg| if has_twin(&arg) { with_variable(arg) } else { arg })
+        verb.mut_args(|arg| if has_twin(&arg) { with_variable(arg, is_empty) } else { arg })
             .after_help(exit_help(P::EXIT_CODES))
     };
     finish(P::command()).mut_subcommands(finish).args_override_self(true)
 }
 
-/// Adds the environment variable to `arg`; for example, `--sync-every` gets `ARCHIPELAGO_SYNC_EVERY`.
-fn with_variable(arg: Arg) -> Arg {
+/// Adds the environment variable to `arg`; for example, `--sync-every` gets `ARCHIPELAGO_SYNC_EVERY`. An empty variable
+/// counts as missing: tools such as Docker Compose cannot leave one out.
+fn with_variable(arg: Arg, is_empty: impl Fn(&str) -> bool) -> Arg {
     let name = format!("{PREFIX}{}", file::name(&arg).to_uppercase().replace('-', "_"));
-    arg.env(name)
+    if is_empty(&name) { arg } else { arg.env(name) }
+}
+
+fn is_empty(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| value.is_empty())
 }
 
 /// Reads the command line, the environment, and the TOML file that `--config` may name.
@@ -339,6 +344,8 @@ mod tests {
         let stop = command.find_subcommand("stop").unwrap();
         let at_once = stop.get_arguments().find(|arg| arg.get_id() == "at_once").unwrap();
         assert_eq!(at_once.get_env(), None, "it has none on purpose");
+        let invite = |is_set: bool| with_variable(Arg::new("invite").long("invite"), move |_| !is_set);
+        assert!(invite(true).get_env().is_some() && invite(false).get_env().is_none());
     }
 
     #[test]
