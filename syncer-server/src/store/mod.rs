@@ -40,8 +40,7 @@ pub use manifest::{FORMAT, Initial, Manifest, decoder, readable};
 pub use place::free_bytes;
 pub use place::{fit, is_there, is_within, make_private, names, outside, sync_folder, write_private};
 pub use snapshot::Snapshot;
-pub use temporary::whole_folder;
-pub use temporary::{is_temporary, temporary};
+pub use temporary::{is_temporary, sweep_files, temporary, whole_file, whole_folder};
 
 use place::lacks_locks;
 
