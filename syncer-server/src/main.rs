@@ -84,11 +84,22 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
         Verb::Sample(args) => write_sample(&args),
         Verb::Replay(args) => replay_tape(&args),
         Verb::Fork(args) => fork_run(&args),
-        Verb::Invite(args) => invite_commands::invite(&args).map(|text| say(&text)),
+        Verb::Invite(args) => show(&invite_commands::invite(&args)?),
         Verb::Ban(args) => invite_commands::ban(&args).map(|text| say(&text)),
-        Verb::Token(args) => invite_commands::token(&args).map(|text| say(&text)),
+        Verb::Token(args) => show(&invite_commands::token(&args)?),
         Verb::Validate(config) => validate(&config),
         Verb::Doctor(config) => diagnose(&config).await,
+    }
+}
+
+/// Prints the text of `outcome`. If that fails, the error says what was changed all the same.
+fn show(outcome: &invite_commands::Outcome) -> Result<(), ServerError> {
+    say(&outcome.text);
+    match (output_fault(), &outcome.unshown) {
+        (Some(fault), Some(done)) => {
+            Err(ServerError::Unshown { fault: fault.to_owned(), done: done.clone() })
+        }
+        _ => Ok(()),
     }
 }
 
