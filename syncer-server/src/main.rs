@@ -222,18 +222,16 @@ fn backup_run(args: &BackupArgs) -> Result<(), ServerError> {
 }
 
 fn write_sample(args: &SampleArgs) -> Result<(), ServerError> {
-    let show = |piece: &str| archipelago_cli::write(piece);
     if args.json {
         let written = sample(args, |_| Ok(()))?;
         say(&serde_json::to_string(&written).expect("plain data"));
         return Ok(());
     }
-    // If the reader closes the pipe, writing stops without an error. An answer to a question is written without the
-    // prompt.
-    if args.chat.is_some() || show(&args.prompt).is_ok() {
-        sample(args, show)?;
-        show("\n").ok();
-    }
+    // The prompt comes first, once the model has begun: an error is not preceded by it. An answer to a question is
+    // written without the prompt. If the reader closes the pipe, writing stops without an error.
+    let mut before = if args.chat.is_some() { "" } else { &*args.prompt };
+    sample(args, |piece| archipelago_cli::write(format_args!("{}{piece}", std::mem::take(&mut before))))?;
+    archipelago_cli::write("\n").ok();
     Ok(())
 }
 
