@@ -323,8 +323,11 @@ fn a_culprit_is_sent_away_and_proves_itself_anew() {
     assert_eq!(pair.trust(CULPRIT), TrustLevel::Banned);
     let bye = pair.islands[CULPRIT].goodbye.clone().unwrap();
     assert_eq!((bye.code, bye.wait_ms), (CloseCode::Dropped, PROBATION_MS as u32));
+    pair.now = pair.now.after(1_000);
     pair.connect(CULPRIT);
     assert!(!pair.islands[CULPRIT].connected, "it is not taken in before its time");
+    let again = pair.islands[CULPRIT].goodbye.clone().unwrap();
+    assert_eq!((&again.reason, again.wait_ms), (&bye.reason, PROBATION_MS as u32 - 1_000));
 
     pair.now = pair.now.after(PROBATION_MS);
     // No learner sent anything during that time.
