@@ -329,6 +329,14 @@ pub enum ServerError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// A change is done, but its outcome cannot be printed.
+    #[error("cannot write to standard output: {fault}; {done}")]
+    Unshown {
+        /// The system's error.
+        fault: String,
+        /// What was changed, and the remedy.
+        done: String,
+    },
     /// The folder has no run.
     #[error(
         "no run is in {}: give --dir the folder of one, or begin one there with `syncer-server serve --dir {}`",
@@ -407,7 +415,7 @@ impl ServerError {
             | Self::OutTaken { .. } => Exit::OtherRun,
             Self::DirInUse { .. } => Exit::DirInUse,
             Self::DirCorrupt { .. } => Exit::DirCorrupt,
-            Self::Disk { .. } => Exit::Disk,
+            Self::Disk { .. } | Self::Unshown { .. } => Exit::Disk,
             Self::NoRun { .. } | Self::NoSnapshot { .. } => Exit::NoSnapshot,
             Self::Unhealthy { .. } => Exit::Unhealthy,
             Self::Memory { .. } => Exit::Memory,

@@ -22,7 +22,10 @@ use crate::llama::{
     Card, Course, Precision, SourceSettings, SpecialTokens, adapter_config, generation_config, model_config,
     peft_layout, tokenizer_config, write_tensors,
 };
-use crate::store::{Manifest, Snapshot, Store, disk, free_bytes, names, temporary, write_file};
+use crate::store::{
+    Manifest, Snapshot, Store, disk, free_bytes, is_temporary, names, sweep_files, temporary, whole_file,
+    write_file,
+};
 use crate::tape::later_figures;
 
 /// The result of an export.
@@ -96,18 +99,25 @@ const FILES: [&str; 10] = [
 const OF_THE_MODEL: [&str; 2] = ["config.json", "model.safetensors"];
 const OF_ADAPTERS: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
-/// Checks that `out` is missing, empty, or holds only an earlier export of `run`. The card of an export names its run.
+/// Checks that `out` is missing, empty, or holds only an earlier export of `run`, or the rest of an interrupted one.
+/// The card of an export names its run.
 ///
 /// # Errors
+/// - `Config`: it is a file.
 /// - `OutTaken`: it holds other files.
 /// - `Disk`: it cannot be read.
 pub(crate) fn free(out: &Path, run: RunId) -> Result<(), ServerError> {
     let taken = |found: &str| ServerError::OutTaken { out: out.to_owned(), found: found.to_owned() };
-    let names = match names(out) {
+    let mut names = match names(out) {
         Ok(names) => names,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            let why = format!("{} is a file: give --out a folder", out.display());
+            return Err(ServerError::Config { why });
+        }
         Err(error) => return Err(disk("read", out)(error)),
     };
+    names.retain(|name| !is_temporary(name));
     if let Some(foreign) = names.iter().find(|name| !FILES.contains(&&***name)) {
         return Err(taken(foreign));
     }
@@ -188,6 +198,7 @@ impl Model<'_> {
     fn write(&self, out: &Path, name: &str) -> Result<(), ServerError> {
         let layout = self.layout()?;
         fs::create_dir_all(out).map_err(disk("make", out))?;
+        sweep_files(out, &FILES);
         let card = out.join("README.md");
         write_file(&card, self.card(name)?.as_bytes())?;
         let lora = self.adapters()?;
@@ -199,7 +210,7 @@ impl Model<'_> {
             fs::remove_file(&other).map_err(disk("remove", &other))?;
         }
         let path = out.join(file);
-        write_tensors(&path, &layout, self.theta, self.form.precision).map_err(disk("write", &path))?;
+        whole_file(&path, |made| write_tensors(made, &layout, self.theta, self.form.precision))?;
 
         // safetensors creates files that only their owner can read; the model gets the permissions of the other files.
         let permissions = fs::metadata(&card).map_err(disk("read", &card))?.permissions();
@@ -389,4 +400,25 @@ pub(crate) fn flat(
         fragments.scatter(p, &state.theta, &mut theta);
     }
     Ok(theta)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: an interrupted export does not block the next one, and files of others still do.
+    #[test]
+    fn remains_of_an_export_are_not_in_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, run) = (dir.path(), RunId(7));
+        fs::create_dir(out.join(".archipelago-tmp-Ab12Yz")).unwrap();
+        fs::write(out.join(".archipelago-tmp-README.md"), "half").unwrap();
+        free(out, run).unwrap();
+        fs::write(out.join("README.md"), format!("the card of run {run}")).unwrap();
+        free(out, run).unwrap();
+        fs::write(out.join("notes.txt"), "mine").unwrap();
+        assert!(matches!(free(out, run), Err(ServerError::OutTaken { found, .. }) if found == "notes.txt"));
+        let why = free(&out.join("notes.txt"), run).unwrap_err().to_string();
+        assert!(why.ends_with("is a file: give --out a folder"), "{why}");
+    }
 }

@@ -1,5 +1,4 @@
-//! The verbs `invite`, `ban` and `token`: management of invites, bans and the owner's token. Each returns the text to
-//! print.
+//! The verbs `invite`, `ban` and `token`: management of invites, bans and the owner's token.
 
 use archipelago_core::wire::Fingerprint;
 use archipelago_core::wire::http::INVITE_KEY;
@@ -12,45 +11,69 @@ use crate::invites::{InviteStore, InviteTerms, InviteView};
 use crate::store::Store;
 use archipelago_cli::plain;
 
+/// The result of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Text to print.
+    pub text: String,
+    /// For a change that is done even if its text cannot be printed: what was changed, and the remedy.
+    pub unshown: Option<String>,
+}
+
+impl From<String> for Outcome {
+    fn from(text: String) -> Self {
+        Self { text, unshown: None }
+    }
+}
+
 /// Creates, lists or revokes personal invites.
 ///
 /// # Errors
 /// - `Config`: a required argument is missing, or the arguments make no sense.
-/// - `NoSnapshot`: there is no run in the folder.
+/// - `NoRun`: there is no run in the folder.
 /// - `Disk`, `DirCorrupt`, `System`: the invites cannot be read, created or stored.
-pub fn invite(args: &InviteArgs) -> Result<String, ServerError> {
+pub fn invite(args: &InviteArgs) -> Result<Outcome, ServerError> {
     let invite_store = invite_store(&args.dir)?;
     match args.order {
         InviteOrder::Create => {
             let lasts_ms = args.expires.map(|time| time.ms());
             let made = invite_store
                 .invite(&InviteTerms { uses: args.uses, lasts_ms, note: args.note.clone() }, unix_ms())?;
-            if args.json {
-                return Ok(json(&made));
-            }
-            Ok(format!(
-                "{}\nAdd #{INVITE_KEY}{} to the run's link. It admits {} new keys; its name is {}. It is valid while \
-                 the run is served with --invite.",
-                made.invite, made.invite, args.uses, made.id
-            ))
+            let unshown = Some(format!(
+                "the invite {} was made and cannot be shown again: revoke it with `syncer-server invite revoke --dir {} \
+                 --id {}`",
+                made.id,
+                args.dir.display(),
+                made.id
+            ));
+            let text = match args.json {
+                true => json(&made),
+                false => format!(
+                    "{}\nAdd #{INVITE_KEY}{} to the run's link. It admits {} new keys; its name is {}. It is valid \
+                     while the run is served with --invite.",
+                    made.invite, made.invite, args.uses, made.id
+                ),
+            };
+            Ok(Outcome { text, unshown })
         }
         InviteOrder::List => {
             let invites = invite_store.invites()?;
             if args.json {
-                return Ok(json(&invites));
+                return Ok(json(&invites).into());
             }
             let now_ms = unix_ms();
             let lines = invites.iter().map(|invite| line(invite, now_ms));
             Ok(std::iter::once("name      used        state    note".to_owned())
                 .chain(lines)
                 .collect::<Vec<_>>()
-                .join("\n"))
+                .join("\n")
+                .into())
         }
         InviteOrder::Revoke => {
             let id = args.id.as_deref().ok_or_else(|| needs("--id NAME, which `invite list` shows"))?;
             match invite_store.revoke(id, unix_ms())? {
-                Some(true) => Ok(format!("invite {id} is revoked: it admits no more learners")),
-                Some(false) => Ok(format!("invite {id} was already revoked")),
+                Some(true) => Ok(format!("invite {id} is revoked: it admits no more learners").into()),
+                Some(false) => Ok(format!("invite {id} was already revoked").into()),
                 None => Err(ServerError::Config {
                     why: format!("there is no invite {id:?}: `invite list` shows them"),
                 }),
@@ -93,18 +116,21 @@ pub fn ban(args: &BanArgs) -> Result<String, ServerError> {
     }
 }
 
-/// Rotates the owner's token and returns the location of the new one. The token itself is not printed.
+/// Rotates the owner's token, and tells the location of the new one. The token itself is not printed.
 ///
 /// # Errors
-/// - `NoSnapshot`: there is no run in the folder.
+/// - `NoRun`: there is no run in the folder.
 /// - `Disk`, `System`: the token cannot be created or stored.
-pub fn token(args: &TokenArgs) -> Result<String, ServerError> {
+pub fn token(args: &TokenArgs) -> Result<Outcome, ServerError> {
     let TokenOrder::Rotate = args.order;
     let store = Store::look(&args.dir);
     is_run(&store)?;
     store.rotate_admin_token()?;
-    let path = store.admin_token_path();
-    Ok(format!("the token in {} was replaced; the old one is no longer valid", path.display()))
+    let text = format!(
+        "the token in {} was replaced; the old one is no longer valid",
+        store.admin_token_path().display()
+    );
+    Ok(Outcome { unshown: Some(text.clone()), text })
 }
 
 fn invite_store(dir: &std::path::Path) -> Result<InviteStore, ServerError> {
@@ -114,10 +140,7 @@ fn invite_store(dir: &std::path::Path) -> Result<InviteStore, ServerError> {
 
 /// Checks that the folder has a run, so that a mistyped name does not create a folder.
 fn is_run(store: &Store) -> Result<(), ServerError> {
-    match store.manifest()? {
-        Some(_) => Ok(()),
-        None => Err(ServerError::NoSnapshot { dir: store.dir().to_owned() }),
-    }
+    store.begun().map(drop)
 }
 
 fn needs(what: &str) -> ServerError {
@@ -137,4 +160,16 @@ fn line(invite: &InviteView, now_ms: u64) -> String {
 
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("plain data")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_without_a_run_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let args = TokenArgs { order: TokenOrder::Rotate, dir: dir.path().to_owned() };
+        assert!(matches!(token(&args), Err(ServerError::NoRun { .. })));
+    }
 }

@@ -84,11 +84,22 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
         Verb::Sample(args) => write_sample(&args),
         Verb::Replay(args) => replay_tape(&args),
         Verb::Fork(args) => fork_run(&args),
-        Verb::Invite(args) => invite_commands::invite(&args).map(|text| say(&text)),
+        Verb::Invite(args) => show(&invite_commands::invite(&args)?),
         Verb::Ban(args) => invite_commands::ban(&args).map(|text| say(&text)),
-        Verb::Token(args) => invite_commands::token(&args).map(|text| say(&text)),
+        Verb::Token(args) => show(&invite_commands::token(&args)?),
         Verb::Validate(config) => validate(&config),
         Verb::Doctor(config) => diagnose(&config).await,
+    }
+}
+
+/// Prints the text of `outcome`. If that fails, the error says what was changed all the same.
+fn show(outcome: &invite_commands::Outcome) -> Result<(), ServerError> {
+    say(&outcome.text);
+    match (output_fault(), &outcome.unshown) {
+        (Some(fault), Some(done)) => {
+            Err(ServerError::Unshown { fault: fault.to_owned(), done: done.clone() })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -211,18 +222,16 @@ fn backup_run(args: &BackupArgs) -> Result<(), ServerError> {
 }
 
 fn write_sample(args: &SampleArgs) -> Result<(), ServerError> {
-    let show = |piece: &str| archipelago_cli::write(piece);
     if args.json {
         let written = sample(args, |_| Ok(()))?;
         say(&serde_json::to_string(&written).expect("plain data"));
         return Ok(());
     }
-    // If the reader closes the pipe, writing stops without an error. An answer to a question is written without the
-    // prompt.
-    if args.chat.is_some() || show(&args.prompt).is_ok() {
-        sample(args, show)?;
-        show("\n").ok();
-    }
+    // The prompt comes first, once the model has begun: an error is not preceded by it. An answer to a question is
+    // written without the prompt. If the reader closes the pipe, writing stops without an error.
+    let mut before = if args.chat.is_some() { "" } else { &*args.prompt };
+    sample(args, |piece| archipelago_cli::write(format_args!("{}{piece}", std::mem::take(&mut before))))?;
+    archipelago_cli::write("\n").ok();
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use archipelago_cli::range;
 use archipelago_core::data::pictures::{Picture, SIDE};
 use archipelago_runtime::engine::cpu::Writer;
 use serde::Serialize;
@@ -44,6 +45,7 @@ const PENDING_MAX: usize = 256;
 /// An error of `show` ends the text.
 ///
 /// # Errors
+/// - `Setting`: the temperature is negative, or no number.
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: no snapshot is intact.
 /// - `Disk`, `Tokenizer`: a file of the run cannot be read, or the picture cannot be written.
@@ -54,6 +56,13 @@ pub fn sample(
     args: &SampleArgs,
     mut show: impl FnMut(&str) -> std::io::Result<()>,
 ) -> Result<Written, ServerError> {
+    let temperature = args.temperature;
+    range(
+        "temperature",
+        temperature.into(),
+        temperature.is_finite() && temperature >= 0.0,
+        "a number of 0 or more",
+    )?;
     let dir: &Path = args.folder.path();
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
@@ -200,6 +209,25 @@ fn svg(picture: &Picture) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_temperature_is_a_number_of_0_or_more() {
+        for temperature in [-1.0, f32::NAN, f32::INFINITY] {
+            let args = SampleArgs {
+                folder: std::path::PathBuf::from("nowhere").into(),
+                prompt: "a".into(),
+                chat: None,
+                system: None,
+                tokens: 1,
+                temperature,
+                seed: 0,
+                picture: None,
+                json: false,
+            };
+            let why = sample(&args, |_| Ok(())).unwrap_err().to_string();
+            assert!(why.starts_with("--temperature"), "{why}");
+        }
+    }
 
     #[test]
     fn a_picture_has_a_square_for_each_pixel_in_its_place() {

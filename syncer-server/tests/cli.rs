@@ -167,15 +167,24 @@ fn missing_damaged_and_unreadable_runs_have_different_errors() {
     let place = tempfile::tempdir().unwrap();
     let check = |dir: &str, code: i32, part: &str| {
         let dir = place.path().join(dir);
-        for verb in [&["status"][..], &["sample", "--prompt", "a"], &["replay"]] {
-            let (found, _, said) = run(&[verb, &["--dir", dir.to_str().unwrap()]].concat());
-            assert_eq!(found, code, "{verb:?}: {said}");
+        let verbs: [&[&str]; 5] = [
+            &["status"],
+            &["sample", "--prompt", "a"],
+            &["replay"],
+            &["invite", "list"],
+            &["token", "rotate"],
+        ];
+        for verb in verbs {
+            let (found, out, said) = run(&[verb, &["--dir", dir.to_str().unwrap()]].concat());
+            assert_eq!((found, &*out), (code, ""), "{verb:?}: {said}");
             assert!(said.contains(part), "{said}");
         }
     };
     check("absent", 16, "no run is in ");
     fs::create_dir(place.path().join("empty")).unwrap();
     check("empty", 16, "no run is in ");
+    fs::write(place.path().join("file"), "text").unwrap();
+    check("file", 16, "no run is in ");
     let damaged = place.path().join("damaged");
     fs::create_dir(&damaged).unwrap();
     fs::write(damaged.join("run.json"), "{").unwrap();

@@ -118,7 +118,7 @@ test("a class over plain http, with a hand on each island", async () => {
   await says(
     ada,
     "#sentence",
-    /^Dropped by the owner of the run\.(.+ when it is back\.)? It (may return in \d s|returns now)\.$/,
+    /^Dropped: the owner of the run dropped this learner for a while\.(.+ when it is back\.)? It (may return in \d s|returns now)\.$/,
   );
   await until("Ada to be back", async () => (await shown("Ada")).state === "training");
   await says(ada, "#sentence", /^Training, balanced\.$/);

@@ -1,7 +1,7 @@
 //! Layers of settings: flags override the environment, which overrides the file, which overrides defaults.
 
 use std::ffi::OsString;
-use std::num::{IntErrorKind, ParseIntError};
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ErrorKind};
@@ -66,16 +66,21 @@ pub fn command<P: Program>() -> Command {
     let finish = |verb: Command| {
         let name = verb.get_name().to_owned();
         let has_twin = |arg: &Arg| P::has_twin(&name, arg.get_id().as_str());
-        verb.mut_args(|arg| if has_twin(&arg) { with_variable(arg) } else { arg })
+        verb.mut_args(|arg| if has_twin(&arg) { with_variable(arg, is_empty) } else { arg })
             .after_help(exit_help(P::EXIT_CODES))
     };
     finish(P::command()).mut_subcommands(finish).args_override_self(true)
 }
 
-/// Adds the environment variable to `arg`; for example, `--sync-every` gets `ARCHIPELAGO_SYNC_EVERY`.
-fn with_variable(arg: Arg) -> Arg {
+/// Adds the environment variable to `arg`; for example, `--sync-every` gets `ARCHIPELAGO_SYNC_EVERY`. An empty variable
+/// counts as missing: tools such as Docker Compose cannot leave one out.
+fn with_variable(arg: Arg, is_empty: impl Fn(&str) -> bool) -> Arg {
     let name = format!("{PREFIX}{}", file::name(&arg).to_uppercase().replace('-', "_"));
-    arg.env(name)
+    if is_empty(&name) { arg } else { arg.env(name) }
+}
+
+fn is_empty(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| value.is_empty())
 }
 
 /// Reads the command line, the environment, and the TOML file that `--config` may name.
@@ -147,23 +152,32 @@ fn with_negatives(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString
     words
 }
 
-/// Replaces an error about a forbidden negative number by a clearer one. Returns any other error unchanged.
+/// Replaces an error about a malformed number by a clearer one. Returns any other error unchanged.
 fn in_range(error: clap::Error) -> clap::Error {
-    match negative(&error) {
+    match number_fault(&error) {
         Some(why) => clap::Error::raw(ErrorKind::ValueValidation, why + "\n"),
         None => error,
     }
 }
 
-/// Returns an explanation if `error` is about a negative number for a setting that is a whole number.
-fn negative(error: &clap::Error) -> Option<String> {
+/// Returns an explanation with the permitted values if `error` is about a malformed number.
+fn number_fault(error: &clap::Error) -> Option<String> {
     let source = std::error::Error::source(error)?;
-    let is_no_digit = source.downcast_ref::<ParseIntError>()?.kind() == &IntErrorKind::InvalidDigit;
     let context = |kind| error.get(kind).map(ToString::to_string);
     let (arg, value) = (context(ContextKind::InvalidArg)?, context(ContextKind::InvalidValue)?);
-    let is_negative = is_no_digit && value.parse::<f64>().is_ok_and(|value| value < 0.0);
     let flag = arg.split(' ').next().unwrap_or_default();
-    is_negative.then(|| format!("{flag} {value} is out of range: give a whole number that is not negative"))
+    if source.is::<ParseFloatError>() {
+        return Some(format!("{flag} {value:?} is not a number: give one such as 0.5"));
+    }
+    let is_negative = value.parse::<f64>().is_ok_and(|value| value < 0.0);
+    Some(match source.downcast_ref::<ParseIntError>()?.kind() {
+        IntErrorKind::Zero => format!("{flag} {value} is out of range: give a whole number of 1 or more"),
+        IntErrorKind::PosOverflow => format!("{flag} {value} is out of range: give a smaller whole number"),
+        _ if is_negative => {
+            format!("{flag} {value} is out of range: give a whole number that is not negative")
+        }
+        _ => format!("{flag} {value:?} is not a whole number: give one such as 4"),
+    })
 }
 
 /// Parses `arguments`, already parsed as `found`, again with the settings in `file`, which are inserted into them.
@@ -232,7 +246,7 @@ fn sentence(error: &clap::Error) -> String {
     let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let (arg, value) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue));
     let source = std::error::Error::source(error).map(ToString::to_string);
-    if let Some(why) = negative(error) {
+    if let Some(why) = number_fault(error) {
         return why;
     }
     match error.kind() {
@@ -255,6 +269,7 @@ fn sentence(error: &clap::Error) -> String {
 #[cfg(test)]
 mod tests {
     use std::iter;
+    use std::num::NonZeroU64;
 
     use clap::{Parser, Subcommand};
 
@@ -280,8 +295,10 @@ mod tests {
         config: Option<PathBuf>,
         #[arg(long = "speed", default_value_t = 3)]
         speed_kmh: u32,
-        #[arg(long, default_value_t = 1)]
-        laps: u64,
+        #[arg(long, default_value_t = NonZeroU64::MIN)]
+        laps: NonZeroU64,
+        #[arg(long, default_value_t = 0.0)]
+        slope: f32,
         #[arg(long, conflicts_with = "loud")]
         quiet: bool,
         #[arg(long)]
@@ -334,6 +351,8 @@ mod tests {
         let stop = command.find_subcommand("stop").unwrap();
         let at_once = stop.get_arguments().find(|arg| arg.get_id() == "at_once").unwrap();
         assert_eq!(at_once.get_env(), None, "it has none on purpose");
+        let invite = |is_set: bool| with_variable(Arg::new("invite").long("invite"), move |_| !is_set);
+        assert!(invite(true).get_env().is_some() && invite(false).get_env().is_none());
     }
 
     #[test]
@@ -439,9 +458,13 @@ mod tests {
         check("loud = true\nspeed = {", ": line 2: ");
         check("loud = true\nspeed = { a = 1 }", ": line 2: `speed` is a table");
         check("config = 'x'", "unknown key `config`");
-        check("speed = 'high'", "invalid value 'high' for '--speed <SPEED_KMH>': invalid digit");
-        check("speed = true", "invalid value 'true' for '--speed");
-        check("speed = ''", "invalid value '' for '--speed");
+        check("speed = 'high'", "--speed \"high\" is not a whole number: give one such as 4");
+        check("speed = true", "--speed \"true\" is not a whole number");
+        check("speed = ''", "--speed \"\" is not a whole number");
+        check("speed = 5.5", "--speed \"5.5\" is not a whole number");
+        check("laps = 0", "--laps 0 is out of range: give a whole number of 1 or more");
+        check("laps = '99999999999999999999'", "--laps 99999999999999999999 is out of range: give a smaller");
+        check("slope = '1,5'", "--slope \"1,5\" is not a number: give one such as 0.5");
         check("loud = 3", "'--loud'");
         check("speed = { a = 1 }", "`speed` is a table");
         check("speed = ", "");

@@ -21,6 +21,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -96,14 +97,36 @@ impl RunConfig {
     }
 }
 
+/// Remedy for a learner that was not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// The syncer did not answer, so it may not run there.
+    CheckAddress,
+    /// The syncer answered, and turned the learner away.
+    TryLater {
+        /// Time after which the learner may try again, in milliseconds; 0 if it is over or not known.
+        after_ms: u64,
+    },
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CheckAddress => f.write_str("check that the syncer runs and the address is right"),
+            Self::TryLater { after_ms: 0 } => f.write_str("try again later"),
+            Self::TryLater { after_ms: after_ms @ 120_000.. } => {
+                write!(f, "try again in {} min", after_ms.div_ceil(60_000))
+            }
+            Self::TryLater { after_ms } => write!(f, "try again in {} s", after_ms.div_ceil(1_000)),
+        }
+    }
+}
+
 /// Reason why a learner ended, other than its owner's decision or the completion of the run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The syncer did not admit this learner, or delivered no parameters, within the time limit.
-    #[error(
-        "{address} did not admit this learner within {waited_s} s: {reason}; check that the syncer runs and the \
-         address is right"
-    )]
+    #[error("{address} did not admit this learner within {waited_s} s: {reason}; {remedy}")]
     Unreachable {
         /// Address of the run.
         address: Address,
@@ -111,6 +134,8 @@ pub enum RunError {
         waited_s: u64,
         /// Result of the last attempt.
         reason: String,
+        /// What to do about it.
+        remedy: Remedy,
     },
     /// A server answered without a run at the address, and this learner was never admitted.
     #[error(

@@ -5,13 +5,15 @@ use std::num::NonZeroU32;
 use std::pin::pin;
 
 use archipelago_core::diloco::learner::LearnerConfig;
-use archipelago_core::driver::{Batch, DriverConfig, End, Input, LearnerDriver, Output, Phase, Step, Waits};
+use archipelago_core::driver::{
+    Batch, DriverConfig, End, Input, LearnerDriver, NO_ANSWER, Output, Phase, Step, Waits,
+};
 use archipelago_core::wire::{
     Challenge, Fate, FragmentId, Hello, LearnerState, Message, NAME_BYTES_MAX, RunId, RunSpec, Version,
     Welcome, clip,
 };
 use archipelago_runtime::engine::{Encoded, Engine, EngineError, OptimiserState};
-use archipelago_runtime::platform::{Clock, random_bytes, sleep, yield_now};
+use archipelago_runtime::platform::{Clock, random_bytes, silence, sleep, yield_now};
 use futures::future::{Either, select};
 
 use super::batch::STEP_US_MAX;
@@ -20,7 +22,7 @@ use super::event::{Doing, Event, Offline, ReceiptCounts, Report};
 use super::frozen::{FrozenDownload, Weights};
 use super::link::SyncerLink;
 use super::meter::{Meter, TimeUse};
-use super::{Basis, Control, RunConfig, RunError};
+use super::{Basis, Control, Remedy, RunConfig, RunError};
 
 /// Maximum sleep in microseconds. The owner's settings are checked at least this often.
 const WAIT_US_MAX: u64 = 100_000;
@@ -198,11 +200,22 @@ where
     fn check_hindrance(&self, now_us: u64) -> Result<(), RunError> {
         let reason = match self.member.hindrance(now_us) {
             Some(reason) => reason.to_owned(),
-            None if self.member.phase() == Phase::Greeting => "no answer".to_owned(),
+            None if self.member.phase() == Phase::Greeting => NO_ANSWER.to_owned(),
             None => return Ok(()),
         };
-        let (address, waited_s) = (self.config.address.clone(), now_us / 1_000_000);
-        Err(RunError::Unreachable { address, waited_s, reason })
+        let retry_ms = self.member.offline(now_us).map_or(0, |offline| offline.retry_ms);
+        Err(self.unreachable(now_us / 1_000, retry_ms, reason))
+    }
+
+    /// Returns the error after `waited_ms` without admission. The next attempt would be in `retry_ms`.
+    fn unreachable(&self, waited_ms: u64, retry_ms: u64, reason: String) -> RunError {
+        let address = self.config.address.clone();
+        let reason = if reason == NO_ANSWER { silence(&address.socket_url(), &reason) } else { reason };
+        let remedy = match self.member.refusal() {
+            Some(_) => Remedy::TryLater { after_ms: retry_ms },
+            None => Remedy::CheckAddress,
+        };
+        RunError::Unreachable { address, waited_s: waited_ms / 1_000, reason, remedy }
     }
 
     async fn apply_settings(&mut self) -> Result<(), RunError> {
@@ -332,10 +345,7 @@ where
                 Ok(report)
             }
             End::Refused(bye) => Err(RunError::Refused { code: bye.code, reason: bye.reason }),
-            End::Unreachable { waited_ms, reason } => {
-                let (address, waited_s) = (self.config.address, waited_ms / 1_000);
-                Err(RunError::Unreachable { address, waited_s, reason })
-            }
+            End::Unreachable { waited_ms, reason } => Err(self.unreachable(waited_ms, 0, reason)),
             End::DeviceLost => {
                 let lost = self.lost.unwrap_or(EngineError::Lost { reason: String::new() });
                 Err(RunError::Engine(lost))

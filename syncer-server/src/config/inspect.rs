@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// Source of a run's views: its syncer or its folder.
 #[derive(clap::Args, Clone, Debug)]
 pub struct PlaceArgs {
-    /// Address of the syncer, as http://HOST:PORT or https://HOST
+    /// Address of the syncer: http://HOST:PORT, https://HOST, or a link to its page
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700", conflicts_with = "dir")]
     pub url: String,
     /// Trust only the certificate authorities in this PEM file, for example for a self-signed certificate

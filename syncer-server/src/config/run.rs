@@ -10,6 +10,9 @@ use super::ServeConfig;
 use crate::errors::ServerError;
 use crate::llama;
 
+/// Longest schedule of the learning rate, in tokens. No run is that long; a typing error may be.
+const TOTAL_TOKENS_MAX: u64 = 1_000_000_000_000_000;
+
 /// Returns the run description for learners, for this model and these shards.
 ///
 /// # Errors
@@ -18,11 +21,19 @@ use crate::llama;
 pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<RunSpec, ServerError> {
     let preset = preset(config)?;
     let mut inner = preset.inner();
+    let total = config.identity.total_tokens.unwrap_or(inner.total_tokens);
+    let holds = (1..=TOTAL_TOKENS_MAX).contains(&total);
+    range(
+        "total-tokens",
+        total as f64,
+        holds,
+        "1 to 1000T, the number of tokens that the run is planned for",
+    )?;
     inner.batch = config.identity.batch.map_or(inner.batch, Into::into);
     inner.lr_max = config.identity.lr.unwrap_or(inner.lr_max);
     inner.lr_min_ratio = config.identity.lr_min_ratio.unwrap_or(inner.lr_min_ratio);
     if let Some(total_tokens) = config.identity.total_tokens {
-        inner.total_tokens = total_tokens.max(1);
+        inner.total_tokens = total_tokens;
         // The preset's fraction of the run, whatever the run's length.
         inner.warmup_tokens =
             total_tokens / (preset.inner().total_tokens / preset.inner().warmup_tokens).max(1);
@@ -209,6 +220,8 @@ mod tests {
         check(8, |config| config.identity.preset = "huge".into());
         check(3, |config| config.identity.exchange.block = 12);
         check(3, |config| config.identity.lr = Some(f32::NAN));
+        check(3, |config| config.identity.total_tokens = Some(0));
+        check(3, |config| config.identity.total_tokens = Some(u64::MAX));
         check(3, |config| config.identity.lr_min_ratio = Some(1.5));
         check(3, |config| config.identity.lr_min_ratio = Some(f32::NAN));
         check(3, |config| config.experts.experts = 257);

@@ -12,7 +12,7 @@ use super::RunFlags;
 /// Settings of `runs`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunsArgs {
-    /// Address of the syncer, as http://HOST:PORT or https://HOST
+    /// Address of the syncer: http://HOST:PORT, https://HOST, or a link to its page
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700")]
     pub url: String,
     /// Trust only the certificate authorities in this PEM file, for example for a self-signed certificate
@@ -38,7 +38,7 @@ pub struct OrderArgs {
     /// For create: TOML file with the run's settings, whose keys are flags of `serve`; flags below override it
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// Address of the syncer, as http://HOST:PORT or https://HOST
+    /// Address of the syncer: http://HOST:PORT, https://HOST, or a link to its page
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700")]
     pub url: String,
     /// Trust only the certificate authorities in this PEM file, for example for a self-signed certificate

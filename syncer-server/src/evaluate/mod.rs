@@ -133,9 +133,6 @@ pub async fn run(
             before = Some(versions);
             let began = clock.now();
             let sample_due = is_final || due.sample <= began;
-            if sample_due {
-                written = Some(tokens_merged);
-            }
             let measuring = tokio::task::spawn_blocking(move || {
                 let result = evaluate(&mut evaluator, &subject, sample_due, &clock);
                 (evaluator, result)
@@ -148,6 +145,7 @@ pub async fn run(
             let ended = clock.now();
             let measured = result.as_ref().map_or(ended, |found| found.measured);
             due = due.after(every, began, measured, sample_due.then_some(ended));
+            written = newest_text(written, &result);
             match result {
                 Ok(EvaluationResult { evaluation, sample, judgement, .. }) => {
                     if let Some(judgement) = judgement {
@@ -181,6 +179,15 @@ struct EvaluationResult {
     sample: Option<Vec<u32>>,
     /// The result of the check for harm, if the run has rollback.
     judgement: Option<Judgement>,
+}
+
+/// Returns the number of merged tokens at the newest text sample: the one of `result`, or else `before`. A failed
+/// evaluation has no text.
+fn newest_text(before: Option<u64>, result: &Result<EvaluationResult, ServerError>) -> Option<u64> {
+    match result {
+        Ok(EvaluationResult { evaluation, sample: Some(_), .. }) => Some(evaluation.tokens_merged),
+        _ => before,
+    }
 }
 
 /// Measures the held-out loss, checks it for harm, and generates a text sample if `sample` is true.
@@ -259,6 +266,19 @@ mod tests {
         assert_eq!(slow, Due { loss: alone.loss, sample: Millis(21_500 + 180_000) });
         // A loss in between does not delay the sample either.
         assert_eq!(slow.after(EVERY, Millis(21_500), Millis(21_501), None).sample, slow.sample);
+    }
+
+    /// Goal: the text at the end of a run is written although an earlier attempt at the same parameters failed.
+    #[test]
+    fn a_failed_evaluation_claims_no_text() {
+        let found = |sample: Option<Vec<u32>>| {
+            let evaluation = Evaluation { tokens_merged: 9, ..Evaluation::default() };
+            Ok(EvaluationResult { evaluation, measured: Millis(0), sample, judgement: None })
+        };
+        let failed = Err(ServerError::Internal { what: "it failed".to_owned() });
+        assert_eq!(newest_text(Some(5), &failed), Some(5));
+        assert_eq!(newest_text(None, &found(None)), None);
+        assert_eq!(newest_text(None, &found(Some(Vec::new()))), Some(9));
     }
 
     #[test]

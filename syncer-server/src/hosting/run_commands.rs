@@ -92,9 +92,9 @@ pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
             let words = server.create(name, &settings, runs)?;
             Ok(words + &server.links(name))
         }
-        RunOrder::Start => Ok(server.order(Method::POST, name, order.path())? + &server.links(name)),
-        RunOrder::Delete => server.order(Method::DELETE, name, ""),
-        _ => server.order(Method::POST, name, order.path()),
+        RunOrder::Start => Ok(server.order(Method::POST, name, *order)? + &server.links(name)),
+        RunOrder::Delete => server.order(Method::DELETE, name, *order),
+        _ => server.order(Method::POST, name, *order),
     }
 }
 
@@ -103,9 +103,18 @@ struct Server<'a>(Remote<'a>);
 
 impl Server<'_> {
     /// Gives an order about the run `name`, and returns the server's answer.
-    fn order(&self, method: Method, name: &RunName, order: &str) -> Result<String, ServerError> {
-        let route = format!("{}/{name}/{order}", path::RUNS);
-        self.0.order(method, route.trim_end_matches('/'), String::new())
+    fn order(&self, method: Method, name: &RunName, order: RunOrder) -> Result<String, ServerError> {
+        let route = format!("{}/{name}/{}", path::RUNS, order.path());
+        let route = route.trim_end_matches('/');
+        match order {
+            RunOrder::Pause | RunOrder::Resume | RunOrder::Finish => {
+                self.0.order(method, route, String::new())
+            }
+            // These read or write the whole run.
+            RunOrder::Create | RunOrder::Start | RunOrder::Archive | RunOrder::Delete => {
+                self.0.long_order(method, route, String::new())
+            }
+        }
     }
 
     /// Creates a run with the settings in the TOML `text`. Settings that name files are never sent to a server, but
@@ -116,7 +125,7 @@ impl Server<'_> {
             Some(key) => self.create_in(folder, name, text, &key),
             None => {
                 let body = json!({ "name": name, "settings": text }).to_string();
-                self.0.order(Method::POST, path::RUNS, body)
+                self.0.long_order(Method::POST, path::RUNS, body)
             }
         }
     }
@@ -131,10 +140,10 @@ impl Server<'_> {
             return Err(wrong(format!("there is a run {name} already")));
         }
         settings::write(&dir, &text)?;
-        self.order(Method::POST, name, RunOrder::Start.path()).map_err(|error| {
+        self.order(Method::POST, name, RunOrder::Start).map_err(|error| {
             // A server with these runs deletes the folder together with the run. Another server has never seen the
             // folder.
-            if self.order(Method::DELETE, name, "").is_ok() {
+            if self.order(Method::DELETE, name, RunOrder::Delete).is_ok() {
                 return error;
             }
             drop(fs::remove_dir_all(&dir));

@@ -54,7 +54,8 @@ pub async fn tokens(
     }
 }
 
-/// Answers with the text of the tokens in the body, a JSON list of numbers. Tokens outside the vocabulary are skipped.
+/// Answers with the text of the tokens in the body, a JSON list of numbers below the size of the
+/// model's vocabulary.
 pub async fn text(
     State(app): State<Arc<App>>,
     Path(run): Path<String>,
@@ -70,6 +71,12 @@ pub async fn text(
             return (StatusCode::BAD_REQUEST, format!("send a list of tokens: {error}\n")).into_response();
         }
     };
+    let size = app.exports.decoder().map_or(u32::MAX, |model| model.vocab);
+    if let Some(token) = tokens.iter().find(|token| **token >= size) {
+        let why =
+            format!("there is no token {token}: send numbers below {size}, the size of the vocabulary\n");
+        return (StatusCode::BAD_REQUEST, why).into_response();
+    }
     let corpus = Arc::clone(&app.corpus);
     looked_up(&app, move || corpus.vocabulary.decode(&tokens)).await.into_response()
 }

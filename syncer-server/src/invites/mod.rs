@@ -15,7 +15,7 @@ use archipelago_core::wire::Fingerprint;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::errors::ServerError;
-use crate::store::{disk, is_of_the_disk, is_there};
+use crate::store::{at_fault, disk, is_of_the_disk, is_there};
 
 #[cfg_attr(not(test), allow(unused_imports, reason = "named by the types of pages"))]
 pub use invite::MadeInvite;
@@ -83,7 +83,8 @@ impl InviteStore {
         let db = Connection::open(&path).map_err(wrong)?;
         db.busy_timeout(BUSY_FOR).map_err(wrong)?;
         let name = copy.to_str().ok_or_else(|| wrong(rusqlite::Error::InvalidPath(copy.clone())))?;
-        db.execute("VACUUM INTO ?1", [name]).map_err(wrong)?;
+        let copied = db.execute("VACUUM INTO ?1", [name]);
+        copied.map_err(|error| broken(at_fault(&error, &path, &copy), error))?;
         let file = File::options().write(true).open(&copy).map_err(disk("sync", &copy))?;
         file.sync_all().map_err(disk("sync", &copy))
     }

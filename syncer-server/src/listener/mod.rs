@@ -33,6 +33,8 @@ pub use listen::{Door, answer};
 pub use pending::Socket;
 pub use slow::WrongSecret;
 
+use std::net::ToSocketAddrs;
+
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
 
@@ -44,15 +46,31 @@ use crate::errors::ServerError;
 /// - `Certificate`: certificate or key cannot be used.
 /// - `Internal`: TLS cannot be set up.
 pub fn open(config: &ServeConfig) -> Result<Door, ServerError> {
-    let names = host::Names::new(&config.server.allow_host, config.server.public_url.as_deref());
-    let names = names.map_err(|why| ServerError::Config { why: format!("--allow-host: {why}") })?;
-    let proxies = proxy::Proxies::new(&config.server.trusted_proxy);
-    let proxies = proxies.map_err(|why| ServerError::Config { why: format!("--trusted-proxy: {why}") })?;
-    let tls = certificate(config)?;
+    let (names, proxies, tls) = parts(config)?;
     let connections_max = descriptors::connections(descriptors::raise(), config.server.connections_max);
     let crowd =
         connection_limits::ConnectionLimits::new(connections_max, config.server.connections_per_address);
     Ok(Door { crowd, names, proxies, tls })
+}
+
+/// Checks the settings of the listener as a start does, without listening and without a change to this process.
+///
+/// # Errors
+/// Those of [`open`]; `Address` if `--listen` is malformed, or its name is unknown.
+pub fn check(config: &ServeConfig) -> Result<(), ServerError> {
+    let wrong = |source| ServerError::Address { address: config.server.listen.clone(), source };
+    config.server.listen.to_socket_addrs().map(drop).map_err(wrong)?;
+    parts(config).map(drop)
+}
+
+type Parts = (host::Names, proxy::Proxies, Option<tls::Tls>);
+
+fn parts(config: &ServeConfig) -> Result<Parts, ServerError> {
+    let names = host::Names::new(&config.server.allow_host, config.server.public_url.as_deref());
+    let names = names.map_err(|why| ServerError::Config { why: format!("--allow-host: {why}") })?;
+    let proxies = proxy::Proxies::new(&config.server.trusted_proxy);
+    let proxies = proxies.map_err(|why| ServerError::Config { why: format!("--trusted-proxy: {why}") })?;
+    Ok((names, proxies, certificate(config)?))
 }
 
 /// Checks the certificate in `config`, if there is one.
@@ -74,5 +92,30 @@ fn certificate(config: &ServeConfig) -> Result<Option<tls::Tls>, ServerError> {
         (Some(cert), Some(key)) => tls::Tls::open(cert, key).map(Some),
         (Some(_), None) => wrong("--tls-cert needs the key of the certificate: give --tls-key too"),
         (None, Some(_)) => wrong("--tls-key needs its certificate: give --tls-cert too"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: `validate` refuses what a start refuses.
+    #[test]
+    fn settings_of_the_listener_are_checked_without_a_start() {
+        assert!(check(&ServeConfig::default()).is_ok());
+        let code = |change: fn(&mut ServeConfig)| {
+            let mut config = ServeConfig::default();
+            change(&mut config);
+            check(&config).unwrap_err().exit_code()
+        };
+        assert_eq!(code(|config| config.server.listen = "127.0.0.1:99999".into()), 11);
+        assert_eq!(code(|config| config.server.tls_cert = Some("nope".into())), 3);
+        assert_eq!(
+            code(|config| (config.server.tls_cert, config.server.tls_key) =
+                (Some("nope".into()), Some("nope".into()))),
+            21
+        );
+        assert_eq!(code(|config| config.server.trusted_proxy = vec!["foo".into()]), 3);
+        assert_eq!(code(|config| config.server.allow_host = vec!["http://x".into()]), 3);
     }
 }

@@ -6,9 +6,10 @@ use archipelago_core::model::{FrozenWeights, ModelError, layout};
 use archipelago_core::wire::{FragmentId, Invite, RunId};
 
 use super::{Plan, PlanFacts, Shared};
-use crate::config::{self, ServeConfig};
+use crate::config::{self, Role, ServeConfig};
 use crate::errors::ServerError;
 use crate::initial_model::Origin;
+use crate::listener;
 use crate::progress::Cancellation;
 use crate::status::AdapterFacts;
 use crate::store::{Store, fit};
@@ -16,7 +17,7 @@ use crate::store::{Store, fit};
 /// Checks settings, data and the run's folder. Changes nothing.
 ///
 /// # Errors
-/// - `Preset`, `Setting`, `Config`: a setting is wrong.
+/// - `Preset`, `Setting`, `Config`, `Address`, `Certificate`: a setting is wrong.
 /// - `Init`: the run cannot start from the given folder.
 /// - `DataUnreadable`, `DataEmpty`, `DataBinary`, `DataMixed`, `DataLine`, `Tokenizer`: the data or the tokenizer
 ///   cannot be used.
@@ -31,6 +32,10 @@ pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
         }
         None => config,
     };
+    // A process that only leads rounds does not listen.
+    if config.cluster.role.is_none_or(Role::faces) {
+        listener::check(config)?;
+    }
     let plan = Plan::of(config, |dir| Ok(Store::look(dir)), &Cancellation::default())?;
     Shared::of(&plan).map_or(Ok(None), |shared| shared.first())?;
     Ok(plan.facts())

@@ -120,7 +120,11 @@ pub struct Room {
 
 impl Room {
     pub(super) fn of(config: &ServeConfig, params: u64, frozen: u64) -> Self {
-        let initial = if config.initial.init.is_some() { INITIAL_BYTES * params } else { 0 };
+        let initial = if config.initial.init.is_some() || config.initial.params.is_some() {
+            INITIAL_BYTES * params
+        } else {
+            0
+        };
         let least = SNAPSHOTS * SNAPSHOT_BYTES * params + initial + frozen;
         let keep = config.keep.0;
         let tape = keep.saturating_add(keep.max(ROWS_BYTES_MIN)).saturating_add(TAPE_BYTES);
@@ -205,6 +209,16 @@ mod tests {
             warning.contains("runs/a may come to take 3") && warning.contains("lower --keep"),
             "{warning}"
         );
+    }
+
+    /// Goal: the initial parameters that the run's folder stores count, wherever they come from.
+    #[test]
+    fn given_parameters_take_room() {
+        let least = |config: &ServeConfig| Room::of(config, 1_000, 7).least;
+        let seeded = ServeConfig::default();
+        let init = ServeConfig { init: Some("folder".into()), ..ServeConfig::default() };
+        let params = ServeConfig { params: Some("file.safetensors".into()), ..ServeConfig::default() };
+        assert_eq!([&seeded, &init, &params].map(least), [36_007, 40_007, 40_007]);
     }
 
     #[test]

@@ -40,8 +40,7 @@ pub use manifest::{FORMAT, Initial, Manifest, decoder, readable};
 pub use place::free_bytes;
 pub use place::{fit, is_there, is_within, make_private, names, outside, sync_folder, write_private};
 pub use snapshot::Snapshot;
-pub use temporary::whole_folder;
-pub use temporary::{is_temporary, temporary};
+pub use temporary::{is_temporary, sweep_files, temporary, whole_file, whole_folder};
 
 use place::lacks_locks;
 
@@ -418,6 +417,19 @@ pub(crate) fn disk<'a>(
     move |source| ServerError::Disk { what, path: path.to_owned(), source }
 }
 
+/// Returns the file to which an error of copying the database `from` to the new file `to` belongs. The copy only reads
+/// `from`.
+pub(crate) fn at_fault<'a>(error: &rusqlite::Error, from: &'a Path, to: &'a Path) -> &'a Path {
+    use rusqlite::{ErrorCode, ffi};
+    let Some(found) = error.sqlite_error() else { return from };
+    let reads = [ffi::SQLITE_IOERR_READ, ffi::SQLITE_IOERR_SHORT_READ];
+    match found.code {
+        ErrorCode::DiskFull | ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied => to,
+        ErrorCode::SystemIoFailure if !reads.contains(&found.extended_code) => to,
+        _ => from,
+    }
+}
+
 /// Returns true if SQLite could not access the file. With any other error, the file's content is invalid.
 pub(crate) fn is_of_the_disk(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode;
@@ -437,4 +449,34 @@ pub(crate) fn is_of_the_disk(error: &rusqlite::Error) -> bool {
         )
     };
     error.sqlite_error_code().is_some_and(no_access) || matches!(error, rusqlite::Error::InvalidPath(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    /// Goal: an owner whose backup disk is full is not told to look at the disk of the live run.
+    #[test]
+    fn a_copy_that_cannot_be_written_is_not_the_fault_of_its_source() {
+        let (from, to) = (Path::new("run/tape.sqlite"), Path::new("copy/tape.sqlite"));
+        let fault = |code| {
+            at_fault(&rusqlite::Error::SqliteFailure(ffi::Error::new(code), None), from, to).to_owned()
+        };
+        for code in [ffi::SQLITE_FULL, ffi::SQLITE_CANTOPEN, ffi::SQLITE_READONLY, ffi::SQLITE_IOERR_WRITE] {
+            assert_eq!(fault(code), to, "{code}");
+        }
+        for code in [ffi::SQLITE_CORRUPT, ffi::SQLITE_NOTADB, ffi::SQLITE_BUSY, ffi::SQLITE_IOERR_READ] {
+            assert_eq!(fault(code), from, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_no_folder_of_a_run() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(matches!(Store::look(file.path()).begun(), Err(ServerError::NoRun { .. })));
+        let why = fit(file.path()).unwrap_err().to_string();
+        assert!(why.ends_with("is a file: give --dir a folder"), "{why}");
+    }
 }

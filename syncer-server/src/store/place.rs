@@ -31,12 +31,17 @@ pub(super) const OF_A_BEGINNING: [&str; 4] =
 /// Checks that `dir` holds a run, or that a run may be created there. Runs never write next to foreign files.
 ///
 /// # Errors
+/// - `Config`: `dir` is a file.
 /// - `DirForeign`: the folder holds other files and no run.
-/// - `Disk`: `dir` is not a folder or cannot be read.
+/// - `Disk`: `dir` cannot be read.
 pub fn fit(dir: &Path) -> Result<(), ServerError> {
     let names = match names(dir) {
         Ok(names) => names,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            let why = format!("{} is a file: give --dir a folder", dir.display());
+            return Err(ServerError::Config { why });
+        }
         Err(error) => return Err(disk("read", dir)(error)),
     };
     let has = |name: &str| names.iter().any(|found| found == name);
@@ -155,12 +160,15 @@ pub fn names(dir: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns true if `path` exists. If the system cannot tell, this is an error.
+/// Returns true if `path` exists; nothing exists below a file. If the system cannot tell, this is an error.
 ///
 /// # Errors
 /// `Disk`: the path cannot be checked.
 pub fn is_there(path: &Path) -> Result<bool, ServerError> {
-    path.try_exists().map_err(disk("look at", path))
+    match path.try_exists() {
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Ok(false),
+        found => found.map_err(disk("look at", path)),
+    }
 }
 
 /// Returns the number of bytes that this program may still write on the disk of `dir`; `None` if the system does not

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use tempfile::Builder;
@@ -89,6 +90,27 @@ pub fn whole_folder<T>(
     Ok(made)
 }
 
+/// Writes the file `path` atomically: `write` creates it in a temporary folder next to it, from which it is moved. Use
+/// this for libraries that choose the names of their own temporary files.
+///
+/// # Errors
+/// `Disk`: the file cannot be written.
+pub fn whole_file(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), ServerError> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let beside = temporary().tempdir_in(parent).map_err(disk("make a folder in", parent))?;
+    let _in_use = locked(beside.path(), IN_USE)?;
+    let made = beside.path().join(MADE);
+    write(&made).and_then(|()| fs::rename(&made, path)).map_err(disk("write", path))
+}
+
+/// Removes what killed programs left in `folder` while they wrote `files` there: temporary folders that no program
+/// uses, and temporary files with these names.
+pub fn sweep_files(folder: &Path, files: &[&str]) {
+    sweep_beside(folder);
+    let is_of = |name: &str| name.strip_prefix(TEMPORARY).is_some_and(|name| files.contains(&name));
+    remove(folder, |path, name| is_of(name) && path.is_file());
+}
+
 /// Removes temporary folders of killed programs from `parent`. A program that is filling a folder holds its lock. If
 /// the file system has no locks, all temporary folders stay, because any may be in use.
 fn sweep_beside(parent: &Path) {
@@ -134,6 +156,28 @@ mod tests {
             Store::open(dir.path()).is_err() && dir.path().join(names[0].0).exists(),
             "another one writes"
         );
+    }
+
+    /// Goal: what an interrupted export leaves is removed by the next one, and files of others stay.
+    #[test]
+    fn a_file_is_made_whole_and_remains_are_swept() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("model");
+        let remains = [".archipelago-tmp-README.md", ".archipelago-tmp-notes", ".tmpAb12Yz"];
+        remains.iter().for_each(|name| fs::write(place.path().join(name), "half").unwrap());
+        let killed = place.path().join(".archipelago-tmp-killed");
+        fs::create_dir(&killed).unwrap();
+        drop(locked(&killed, IN_USE).unwrap());
+        whole_file(&path, |made| {
+            fs::write(made, "whole")?;
+            sweep_files(place.path(), &["README.md"]);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "whole");
+        let failed = whole_file(&path, |made| fs::write(made, "half").and(Err(io::Error::other("no"))));
+        assert!(failed.is_err() && fs::read_to_string(&path).unwrap() == "whole");
+        assert_eq!(super::super::names(place.path()).unwrap(), [remains[1], remains[2], "model"]);
     }
 
     #[test]

@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 
 use archipelago_core::diloco::{Codec, Entry, Fragments, KEPT_BYTES, Part, checksum};
 
-use super::Rows;
 use super::bodies::{Reader, segments};
 use super::recover::{BODIES, Broken, broken, corrupt, damaged};
+use super::{Rows, RowsError};
 use crate::errors::ServerError;
-use crate::store::{Manifest, Snapshot, Store, disk, is_temporary, sync_folder};
+use crate::store::{Manifest, Snapshot, Store, at_fault, disk, is_temporary, sync_folder};
 
 /// Name of the snapshot folder inside the run's folder.
 const SNAPSHOTS: &str = "snapshots";
@@ -49,7 +49,10 @@ pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, Ser
     if store.has_tape() {
         let rows = Rows::open_read_only(&path, manifest.run).map_err(|error| broken(&path, error))?;
         let copy = Store::look(to).tape_path();
-        rows.copy_to(&copy).map_err(|error| broken(&path, error))?;
+        rows.copy_to(&copy).map_err(|error| match &error {
+            RowsError::Sqlite(cause) => broken(at_fault(cause, &path, &copy), error),
+            _ => broken(&path, error),
+        })?;
         File::options()
             .write(true)
             .open(&copy)

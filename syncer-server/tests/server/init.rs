@@ -352,6 +352,7 @@ async fn a_run_serves_its_model_shape_and_tokenises() {
     assert_eq!(ask("text", "[97,195,188]").await, (200, "aü".into()));
     assert_eq!(ask("text", "[]").await, (200, String::new()));
     assert_eq!(ask("text", "[1,x]").await.0, 400);
+    assert_eq!(ask("text", "[1,256]").await.0, 400);
     assert_eq!(ask("tokens", "").await, (200, "[]".into()));
     assert_eq!(ask("tokens", &"x".repeat(4_097)).await.0, 413);
     assert_eq!(server.http("GET /v1/runs/0000000000000001/model").await.0, 404);

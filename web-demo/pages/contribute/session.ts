@@ -247,12 +247,12 @@ function gathering({ offline, frozenBytes, frozenBytesTotal }: Report): Sentence
   return { tone: "waiting", text: "Joining: fetching the run's frozen weights, once for this browser.", untold };
 }
 
-/** Describes a learner that the owner dropped. */
+/** Describes a learner that the owner or the syncer dropped. */
 function dropped(report: Report, offline: Offline): Sentence {
   const alone = report.doing === "training" ? " What this machine learns alone until then counts when it is back." : "";
   const back =
     offline.retryMs > 0 ? [" It may return", ` in ${seconds(offline.retryMs)} s.`] : [" It returns", " now."];
-  return { tone: "held", text: `Dropped by the owner of the run.${alone}${back[0]}`, untold: back[1]! };
+  return { tone: "held", text: `Dropped: ${offline.reason}.${alone}${back[0]}`, untold: back[1]! };
 }
 
 function seconds(ms: number): number {

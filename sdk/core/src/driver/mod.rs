@@ -34,8 +34,8 @@ use crate::diloco::learner::{Learner, LearnerConfig};
 use crate::diloco::{Fragments, learning_rate};
 use crate::rng;
 use crate::wire::{
-    Bye, Challenge, DecodeError, FragmentId, Hello, LearnerId, LearnerState, Message, Millis, RunId, Serial,
-    Share, Version, Welcome,
+    Bye, Challenge, CloseCode, DecodeError, FragmentId, Hello, LearnerId, LearnerState, Message, Millis,
+    RunId, Serial, Share, Version, Welcome,
 };
 use backoff::{Losses, Stall};
 use duty_cycle::DutyCycle;
@@ -282,6 +282,13 @@ impl LearnerDriver {
         offline.or_else(|| self.stall.reason())
     }
 
+    /// Returns the reason in the syncer's last answer to this member, if it ended the last connection with one. It stays
+    /// known after the end of the membership.
+    #[must_use]
+    pub fn refusal(&self) -> Option<CloseCode> {
+        self.contact.refusal()
+    }
+
     /// Returns the reason for the missing connection, unless the member is admitted or leaving.
     #[must_use]
     pub fn offline(&self, now_us: u64) -> Option<Offline<'_>> {
@@ -294,6 +301,9 @@ impl LearnerDriver {
 fn millis(now_us: u64) -> Millis {
     Millis(now_us / 1_000)
 }
+
+/// Reason of [`End::Unreachable`] if no connection attempt has ended.
+pub const NO_ANSWER: &str = "no answer";
 
 /// Event that the shell reports to the driver.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Connection to the syncer: when to open it, when to give it up, and when to retry; the limits of the syncer's
 //! silence and of the time without admission.
 
-use super::DriverConfig;
 use super::backoff::{Backoff, Doubling};
+use super::{DriverConfig, NO_ANSWER};
 use crate::rng;
 use crate::wire::CloseCode;
 
@@ -175,6 +175,11 @@ impl Reconnect {
         if let Connection::Down { retry_us } = &mut self.connection {
             *retry_us = now_us.max(self.not_before_us).min(*retry_us);
         }
+    }
+
+    /// Returns the code with which the syncer ended the last connection, if it gave one.
+    pub(super) fn refusal(&self) -> Option<CloseCode> {
+        self.absence.code
     }
 
     /// Returns true if messages can be sent.
@@ -378,7 +383,7 @@ impl Downtime {
     /// Returns the time without admission in milliseconds and its reason, if it exceeds the limit.
     pub(super) fn too_long(&self, now_us: u64) -> Option<(u64, String)> {
         let waited_ms = now_us.saturating_sub(self.since_us?) / 1_000;
-        let reason = if self.reason.is_empty() { "no answer" } else { &self.reason };
+        let reason = if self.reason.is_empty() { NO_ANSWER } else { &self.reason };
         (waited_ms >= self.ms_max?).then(|| (waited_ms, reason.to_owned()))
     }
 
@@ -592,6 +597,7 @@ mod tests {
         // The time without admission begins only after the wait that the syncer asked for.
         assert_eq!(away.too_long(49 * SECOND_US), None);
         assert_eq!(away.too_long(50 * SECOND_US), Some((30_000, "dropped".to_owned())));
+        assert_eq!(away.refusal(), Some(CloseCode::Dropped));
         let offline = away.offline(5 * SECOND_US).unwrap();
         assert_eq!(
             (offline.reason, offline.code, offline.retry_ms),

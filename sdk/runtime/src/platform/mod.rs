@@ -36,4 +36,4 @@ pub use native::{TrustError, interrupted, silence_display, trust_only};
 #[cfg(all(feature = "client", not(target_family = "wasm")))]
 pub use proxy::{Proxy, ProxyError, transfer_fault};
 #[cfg(feature = "platform")]
-pub use sys::{Clock, Socket, fetch, open_private, random_bytes, sleep, yield_now};
+pub use sys::{Clock, Socket, fetch, open_private, random_bytes, silence, sleep, yield_now};

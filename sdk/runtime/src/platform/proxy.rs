@@ -245,8 +245,10 @@ fn unbracketed(network: &str) -> String {
 #[must_use]
 pub fn transfer_fault(error: &ureq::Error, proxy: Option<&Proxy>) -> String {
     let why = match error {
-        ureq::Error::Rustls(error) => certificate_fault(error),
-        ureq::Error::Io(error) => error.get_ref().and_then(|error| tls_fault(error)),
+        ureq::Error::Rustls(error) => certificate_fault(error).or_else(|| plain_fault(error)),
+        ureq::Error::Io(error) => error
+            .get_ref()
+            .and_then(|error| tls_fault(error).or_else(|| error.downcast_ref().and_then(plain_fault))),
         _ => None,
     };
     let why = why.unwrap_or_else(|| error.to_string());
@@ -254,6 +256,12 @@ pub fn transfer_fault(error: &ureq::Error, proxy: Option<&Proxy>) -> String {
         Some(proxy) => proxy.explain(&why),
         None => why,
     }
+}
+
+/// Returns a message with a remedy if `error` means that the server speaks without TLS, else `None`.
+fn plain_fault(error: &rustls::Error) -> Option<String> {
+    let is_plain = matches!(error, rustls::Error::InvalidMessage(_));
+    is_plain.then(|| format!("TLS handshake failed ({error}): try http://"))
 }
 
 /// Returns a message with cause and remedy if `error` is a rejected certificate, else `None`.

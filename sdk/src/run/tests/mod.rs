@@ -19,8 +19,8 @@ use super::fake::{Device, DeviceEngine, EngineBehaviour, FakeSyncer, FaultScript
 use super::link::SyncerLink;
 use super::session::LearnerSession;
 use super::{
-    Address, Basis, BatchChoice, Control, Event, Folder, Key, Report, RunConfig, RunError, SignError, Signer,
-    WeightCache, run,
+    Address, Basis, BatchChoice, Control, Event, Folder, Key, Remedy, Report, RunConfig, RunError, SignError,
+    Signer, WeightCache, run,
 };
 
 /// Time limit in milliseconds that only a hanging test reaches, even on a busy machine.
@@ -320,7 +320,7 @@ fn nobody_at_the_address_is_an_error_after_a_while() {
     let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
     drop(listener);
     let (result, events) = learn(RunConfig { contact_ms_max: 3_000, ..config(&address) }, |_| false);
-    assert!(matches!(&result, Err(RunError::Unreachable { .. })), "{result:?}");
+    assert!(matches!(&result, Err(RunError::Unreachable { remedy: Remedy::CheckAddress, .. })), "{result:?}");
     // The waits are at most 0.25, 0.5, 1 and 2 s, and at least half of that.
     let attempts = count(&events, |event| matches!(event, Event::Connecting { .. }));
     assert!((2..=6).contains(&attempts), "{attempts} attempts in 3 s");
@@ -566,6 +566,16 @@ fn requested_wait_before_admission_is_not_unreachable() {
     let (result, _) = learn(patience, |events| merged(events) >= 1);
     assert!(result.is_ok(), "{result:?}");
     assert_eq!(fake.script(|script| script.hellos.len()), 2);
+}
+
+/// Goal: a learner that was turned away hears for how long, and not that the syncer may be missing.
+#[test]
+fn an_answer_is_no_missing_syncer() {
+    let goodbye = Bye { wait_ms: 600_000, ..Bye::new(CloseCode::Dropped, "it was rolled back") };
+    let fake = FakeSyncer::start(FaultScript { goodbyes: vec![goodbye], ..FaultScript::default() });
+    let (result, _) = learn(RunConfig { run_ms_max: Some(1_000), ..config(&fake.address) }, |_| false);
+    let error = result.unwrap_err().to_string();
+    assert!(error.ends_with(": it was rolled back; try again in 10 min"), "{error}");
 }
 
 /// Runs a learner with a silence limit of `first_ms` whose syncer falls silent once, and returns the events.

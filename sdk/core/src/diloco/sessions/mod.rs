@@ -432,6 +432,12 @@ impl Roster {
         Some(u32::try_from(returns.since(now)).unwrap_or(DROP_MS_MAX))
     }
 
+    /// Returns the whole time for which `learner` was sent away, in milliseconds; 0 if it was not.
+    #[must_use]
+    pub fn sent_away_ms(&self, learner: LearnerId) -> u32 {
+        self.reins.wait_ms(learner)
+    }
+
     /// Returns true if there is a restriction on `learner`.
     #[must_use]
     pub fn is_restricted(&self, learner: LearnerId) -> bool {

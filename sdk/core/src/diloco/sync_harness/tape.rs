@@ -324,8 +324,11 @@ fn culprit_is_excluded_and_passes_probation_again() {
     assert_eq!(pair.trust(CULPRIT), TrustLevel::Banned);
     let bye = pair.islands[CULPRIT].goodbye.clone().unwrap();
     assert_eq!((bye.code, bye.wait_ms), (CloseCode::Dropped, PROBATION_MS as u32));
+    pair.now = pair.now.after(1_000);
     pair.connect(CULPRIT);
     assert!(!pair.islands[CULPRIT].connected, "it is not taken in before its time");
+    let again = pair.islands[CULPRIT].goodbye.clone().unwrap();
+    assert_eq!((&again.reason, again.wait_ms), (&bye.reason, PROBATION_MS as u32 - 1_000));
 
     pair.now = pair.now.after(PROBATION_MS);
     // No learner sent anything during that time.

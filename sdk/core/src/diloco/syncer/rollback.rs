@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::recovery::{RecoveryError, again, read_kept};
-use super::{Event, Output, Syncer};
+use super::{DROP_MS_MAX, Event, Output, Syncer};
 use crate::diloco::trust::{ContributionVerdict, EXCLUSION_MS};
 use crate::diloco::{
     Codec, Correction, Entry, FragmentState, Fragments, MergeEntry, MergeError, MergeFailure, MergeOutcome,
@@ -70,7 +70,8 @@ impl Syncer {
                 record.map_or((0, false), |record| (record.convictions(), record.is_banned()));
             self.event(Event::Blamed { learner, harms });
             if let Some(conn) = self.roster.conn(learner) {
-                self.exclude(conn, is_banned);
+                let wait_ms = if is_banned { DROP_MS_MAX } else { EXCLUSION_MS };
+                self.exclude(conn, wait_ms, is_banned);
             }
         }
         self.rollback.without.extend(culprits);

@@ -270,18 +270,11 @@ impl Syncer {
         self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
     }
 
-    /// Closes the connection of a convicted learner, which is excluded for a while or until the owner pardons it.
-    pub(super) fn exclude(&mut self, conn: ConnId, is_banned: bool) {
-        let (wait_ms, reason) = if is_banned {
-            (
-                super::DROP_MS_MAX,
-                "what this learner sent made the model worse again: ask the owner of the run",
-            )
-        } else {
-            (
-                EXCLUSION_MS,
-                "what this learner sent made the model worse, and was undone: it may try again later",
-            )
+    /// Sends away a convicted learner for `wait_ms`, or until the owner lets it back.
+    pub(super) fn exclude(&mut self, conn: ConnId, wait_ms: u32, is_banned: bool) {
+        let reason = match is_banned {
+            true => "what this learner sent made the model worse again: ask the owner of the run",
+            false => "what this learner sent made the model worse, so the syncer rolled it back",
         };
         self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
     }
@@ -363,11 +356,19 @@ impl Syncer {
     ) {
         let account = known.and_then(|learner| self.ledger().account(learner));
         if account.is_some_and(|account| account.trust.is_banned()) {
-            return self.exclude(conn, true);
+            return self.exclude(conn, super::DROP_MS_MAX, true);
         }
-        // With remote rounds, a gateway may have orders of the owner about a learner without an account.
-        if let Some(wait_ms) = number.or(known).and_then(|learner| self.roster.away_ms(now, learner)) {
-            return self.turn_away(conn, wait_ms);
+        // With remote rounds, orders of the owner may be all that is known here about a learner.
+        let told_of = number.or(known);
+        let is_convicted = account.is_some_and(|account| account.trust.convictions() > 0);
+        if let Some((learner, wait_ms)) =
+            told_of.and_then(|learner| Some((learner, self.roster.away_ms(now, learner)?)))
+        {
+            // An owner can send a convicted learner away, too. Only the length of the time tells the cause.
+            return match is_convicted && self.roster.sent_away_ms(learner) == EXCLUSION_MS {
+                true => self.exclude(conn, wait_ms, false),
+                false => self.turn_away(conn, wait_ms),
+            };
         }
         if let Some(ghost) = known.and_then(|learner| self.roster.conn(learner)) {
             let reason = "another connection with the same identity took over".into();

@@ -22,9 +22,9 @@ use tokio_tungstenite::Connector;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use webpki_roots::TLS_SERVER_ROOTS;
 
-use super::RandomError;
 #[cfg(unix)]
 use super::hears_hangup;
+use super::{Proxy, RandomError};
 
 pub use http::fetch;
 pub use socket::Socket;
@@ -52,6 +52,13 @@ impl Clock {
     pub fn now_us(&self) -> u64 {
         u64::try_from(self.0.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
+}
+
+/// Returns `why`, a description of the silence at `url`, with the name of the proxy on the way to it, if there is one.
+#[must_use]
+pub fn silence(url: &str, why: &str) -> String {
+    let proxy = Proxy::for_url(url).ok().flatten();
+    proxy.map_or_else(|| why.to_owned(), |proxy| proxy.explain(why))
 }
 
 /// Waits `ms` milliseconds. Requires a Tokio runtime with a timer.

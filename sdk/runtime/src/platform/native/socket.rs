@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::http::{Response, StatusCode, Uri};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Message};
@@ -27,8 +28,9 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async_tls_with_c
 use crate::platform::proxy::tls_fault;
 use crate::platform::{Proxy, SendError, SocketBytes, SocketEvent, SocketLimits};
 
-/// Timeout for opening a connection, handshake included, in milliseconds.
-const CONNECT_MS: u64 = 10_000;
+/// Timeout for opening a connection, handshake included, in milliseconds. It is shorter than the driver's own limit of
+/// 10 s, which knows nothing of a proxy on the way.
+const CONNECT_MS: u64 = 9_000;
 /// Time between two pings in milliseconds. Pings keep routers from dropping the connection.
 const PING_MS: u64 = 15_000;
 /// Time without any message from the peer after which the connection counts as lost, in milliseconds.
@@ -363,7 +365,7 @@ fn explain(error: &tungstenite::Error) -> String {
             let text =
                 response.body().as_deref().and_then(|body| std::str::from_utf8(body).ok()).map(str::trim);
             let text =
-                text.filter(|text| (1..=REASON_BYTES_MAX as usize).contains(&text.len()) && !text.contains('<'));
+                text.filter(|text| (1..=REASON_BYTES_MAX as usize).contains(&text.len()) && !text.starts_with('<'));
             let text =
                 text.map(|text| format!(": {}", text.replace(char::is_control, " "))).unwrap_or_default();
             format!("answered HTTP status {status} instead of opening a WebSocket{text}")
@@ -375,9 +377,15 @@ fn explain(error: &tungstenite::Error) -> String {
             }
             None => error.to_string(),
         },
+        tungstenite::Error::Protocol(ProtocolError::HttparseError(_)) | tungstenite::Error::AttackAttempt => {
+            "something other than a syncer listens there: it does not answer in HTTP/1.1".to_owned()
+        }
         other => other.to_string(),
     }
 }
+
+/// First bytes of any response in HTTP/1.
+const HTTP_1: &[u8] = b"HTTP/1.";
 
 /// Maximum size of the head of a proxy's response, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -439,6 +447,10 @@ where
             return Err("the proxy does not answer in HTTP".to_owned());
         }
         head.push(stream.read_u8().await.map_err(broke)?);
+        // Servers of other protocols, such as SSH, send a line and wait.
+        if !head.iter().zip(HTTP_1).all(|(found, expected)| found == expected) {
+            return Err("the proxy does not answer in HTTP".to_owned());
+        }
     }
     match status(&head) {
         Some(200..300) => Ok(()),
@@ -547,7 +559,8 @@ mod tests {
         let why = |answer| run_request(answer, None).0.unwrap_err();
         assert_eq!(why(b"HTTP/1.1 403 Forbidden\r\n\r\n"), "it answered CONNECT with HTTP status 403");
         assert!(why(b"HTTP/1.1 407 No\r\n\r\n").contains("http://NAME:PASSWORD@HOST:PORT"));
-        assert!(why(b"SSH-2.0-x\r\n\r\n").contains("not answer in HTTP"));
-        assert!(why(Box::leak(vec![b'x'; HEAD_BYTES_MAX].into())).contains("not answer in HTTP"));
+        assert!(why(b"SSH-2.0-x\r\n").contains("not answer in HTTP"), "it does not wait for more");
+        let endless = [b"HTTP/1.1 200 OK".as_slice(), &[b'x'; HEAD_BYTES_MAX]].concat();
+        assert!(why(Box::leak(endless.into())).contains("not answer in HTTP"));
     }
 }

@@ -72,6 +72,12 @@ impl Clock {
     }
 }
 
+/// Returns `why`, a description of the silence at `url`. Pages do not know the proxies of their browser.
+#[must_use]
+pub fn silence(_url: &str, why: &str) -> String {
+    why.to_owned()
+}
+
 /// Waits `ms` milliseconds. In a hidden page, the wait may be longer.
 pub async fn sleep(ms: u64) {
     let wait = Promise::new(&mut |resolve, _| {
