@@ -33,7 +33,7 @@ pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
         None => config,
     };
     // A process that only leads rounds does not listen.
-    if config.cluster.role.is_none_or(Role::faces) {
+    if config.server.cluster.role.is_none_or(Role::faces) {
         listener::check(config)?;
     }
     let plan = Plan::of(config, |dir| Ok(Store::look(dir)), &Cancellation::default())?;
