@@ -223,7 +223,7 @@ impl Store {
     /// the error.
     #[must_use]
     pub fn has_tape(&self) -> bool {
-        self.tape_path().try_exists().unwrap_or(true)
+        is_there(&self.tape_path()).unwrap_or(true)
     }
 
     /// Returns the owner's token: `given`, else the stored one, else a new one.
