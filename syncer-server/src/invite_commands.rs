@@ -40,8 +40,8 @@ pub fn invite(args: &InviteArgs) -> Result<Outcome, ServerError> {
             let made = invite_store
                 .invite(&InviteTerms { uses: args.uses, lasts_ms, note: args.note.clone() }, unix_ms())?;
             let unshown = Some(format!(
-                "the invite {} was made and cannot be shown again: revoke it with `syncer-server invite revoke --dir {} \
-                 --id {}`",
+                "the invite {} was made and cannot be shown again: revoke it with `syncer-server invite revoke \
+                 --dir {} --id {}`",
                 made.id,
                 args.dir.display(),
                 made.id

@@ -211,8 +211,8 @@ pub fn defaults<A: Args>(flags: &[&str]) -> A {
     settings.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Returns the names of the settings that `A` declares, in that order: their keys in a file, and their flags without the
-/// hyphens.
+/// Returns the names of the settings that `A` declares, in that order: their keys in a file, and their flags without
+/// the hyphens.
 #[must_use]
 pub fn keys<A: Args>() -> Vec<String> {
     A::augment_args(Command::new("settings")).get_arguments().map(file::name).collect()

@@ -1,4 +1,4 @@
-//! Rust half of the Python package `archipelago-train`: the learner's loop for a program that has its own training loop.
+//! Rust half of the Python package `archipelago-train`: the learner's loop for programs with their own training loop.
 //!
 //! The SDK's loop drives an engine. Here that engine has no model: it queues requests for the program's parameters at
 //! a [`bridge`], and the program carries them out between two of its steps. Neither waits for the other, just as a

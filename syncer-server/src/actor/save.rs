@@ -15,8 +15,8 @@ use crate::progress::{Cancellation, Progress};
 use crate::status::Carried;
 use crate::store::{Snapshot, Store, free_bytes};
 
-/// Free bytes, in addition to those for two snapshots, below which a disk counts as nearly full: the size of one segment
-/// of the tape.
+/// Free bytes, in addition to those for two snapshots, below which a disk counts as nearly full: the size of one
+/// segment of the tape.
 const FREE_BYTES_MIN: u64 = 64 << 20;
 
 /// State of the snapshot that is being taken or written.

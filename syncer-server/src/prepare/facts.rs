@@ -216,8 +216,8 @@ mod tests {
     fn given_parameters_take_room() {
         let least = |config: &ServeConfig| Room::of(config, 1_000, 7).least;
         let seeded = ServeConfig::default();
-        let init = ServeConfig { init: Some("folder".into()), ..ServeConfig::default() };
-        let params = ServeConfig { params: Some("file.safetensors".into()), ..ServeConfig::default() };
+        let init = ServeConfig::default().with(|it| it.initial.init = Some("folder".into()));
+        let params = ServeConfig::default().with(|it| it.initial.params = Some("file.safetensors".into()));
         assert_eq!([&seeded, &init, &params].map(least), [36_007, 40_007, 40_007]);
     }
 

@@ -80,8 +80,8 @@ impl Disk {
         news
     }
 
-    /// Records that a snapshot was written, or why not, and a `shortage` of disk space. Returns a log event if the fault
-    /// began or ended.
+    /// Records that a snapshot was written, or why not, and a `shortage` of disk space. Returns a log event if the
+    /// fault began or ended.
     pub fn saved(
         &mut self,
         now: Millis,

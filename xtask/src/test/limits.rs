@@ -4,8 +4,8 @@
 /// Path of the page.
 const PAGE: &str = "docs/limits.md";
 
-/// File with the defaults of flags.
-const FLAGS: &str = "syncer-server/src/config/mod.rs";
+/// Files with the defaults of flags.
+const FLAGS: [&str; 2] = ["syncer-server/src/config/live.rs", "syncer-server/src/config/server.rs"];
 
 /// Files and folders whose bounds the page must list.
 pub const WATCHED: &[&str] = &[
@@ -86,8 +86,9 @@ fn amount(cell: &str) -> Option<f64> {
 /// default.
 fn value_at(place: &str, load: &dyn Fn(&str) -> Option<String>) -> Option<f64> {
     if let Some(flag) = place.strip_prefix("--") {
-        let text = load(FLAGS)?;
-        let (before, _) = text.split_once(&format!("pub {}:", flag.replace('-', "_")))?;
+        let field = format!("pub {}:", flag.replace('-', "_"));
+        let text = FLAGS.iter().filter_map(|file| load(file)).find(|text| text.contains(&field))?;
+        let (before, _) = text.split_once(&field)?;
         let (_, attribute) = before.rsplit_once("#[arg(long")?;
         let (_, default) = attribute.split_once("default_value_t = ")?;
         return product(default.split([',', ')']).next()?);
@@ -173,11 +174,11 @@ mod tests {
         let page = format!("| what | limit | over it | where |\n|---|---|---|---|\n{}\n", rows.join("\n"));
         let load = |name: &str| match name {
             PAGE => Some(page.clone()),
-            FLAGS => Some(CLI.to_owned()),
+            name if name == FLAGS[1] => Some(CLI.to_owned()),
             "syncer-server/src/listener/a.rs" => Some(CODE.to_owned()),
             _ => None,
         };
-        let names = [FLAGS, "syncer-server/src/listener/a.rs"].map(str::to_owned);
+        let names = [FLAGS[1], "syncer-server/src/listener/a.rs"].map(str::to_owned);
         let broken = judge(&names, &load);
         let found = broken.iter().zip(parts).all(|(said, part)| said.contains(part));
         assert!(found && broken.len() == parts.len(), "{rows:?}: {broken:?}");

@@ -282,8 +282,8 @@ impl LearnerDriver {
         offline.or_else(|| self.stall.reason())
     }
 
-    /// Returns the reason in the syncer's last answer to this member, if it ended the last connection with one. It stays
-    /// known after the end of the membership.
+    /// Returns the reason in the syncer's last answer to this member, if it ended the last connection with one. It
+    /// stays known after the end of the membership.
     #[must_use]
     pub fn refusal(&self) -> Option<CloseCode> {
         self.contact.refusal()

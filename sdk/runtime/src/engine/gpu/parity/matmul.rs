@@ -203,7 +203,7 @@ fn kinds(gpu: &Gpu) -> impl Iterator<Item = (Variant, Form, usize)> {
     variants.flat_map(|(i, variant)| {
         let forms = Form::ALL.into_iter().enumerate();
         forms
-            .filter(move |(j, _)| !cfg!(target_arch = "wasm32") || *j == i % Form::ALL.len())
+            .filter(move |(j, _)| cfg!(not(target_arch = "wasm32")) || *j == i % Form::ALL.len())
             .map(move |(j, form)| (variant, form, (i + j) % 3))
     })
 }
