@@ -28,9 +28,16 @@ class Group(RunCase):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
-        self.addCleanup(launched.kill)
+        self.addCleanup(self.end, launched)
         return launched
+
+    def end(self, launched: "subprocess.Popen[str]") -> None:
+        """Ends the launcher, and with it all ranks."""
+        if launched.poll() is None:
+            os.killpg(launched.pid, signal.SIGTERM)
+            launched.communicate(timeout=60)
 
     def said(self, launched: "subprocess.Popen[str]") -> str:
         """Waits for the end, and returns the output."""
