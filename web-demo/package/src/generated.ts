@@ -3,88 +3,88 @@
 // Generated from Rust types. Do not edit: change those, then run
 // cargo xtask test --bless types
 
-/** A learner, for the whole run: the syncer numbers identities in the order they first came. */
+/** Id of a learner in a run. The syncer numbers identities in the order in which they first joined. */
 export type LearnerId = number;
 
-/** One of the `P` parts that the parameters are exchanged in. */
+/** Id of a fragment, one of the `P` parts of the parameters. */
 export type FragmentId = number;
 
-/** One collect-and-merge of one fragment; unique in a run, across restarts too. */
+/** Id of a round of one fragment, unique in a run, also across restarts. */
 export type Round = string;
 
-/** A state of one fragment. Grows with each merge; after a restart from a snapshot it jumps to a fresh range, so that a version never names two contents. */
+/** Number of a state of one fragment. It grows with each merge. After a restart from a snapshot it jumps to an unused range, so that a version never names two states. */
 export type Version = string;
 
-/** Why an update came late. */
+/** Reason why an update is late. */
 export type LateReason = "round_over" | "stale_base";
 
-/** Why an update was refused. */
+/** Reason why an update was refused. */
 export type Refusal = "not_invited" | "unsettled" | "empty" | "shape" | "checksum" | "not_finite" | "norm" | "unleased";
 
-/** What became of an update. Every update meets exactly one. */
+/** Outcome of an update. Every update has exactly one. */
 export type Fate = { "merged": {
-  /** The version that it led to. */
+  /** Version that contains the update. */
   version: Version,
-  /** Its share of the merge, 0 to 1. */
+  /** Relative weight of the update in the merge, 0 to 1. */
   weight: number,
-  /** Its tokens, as counted. */
+  /** Tokens of the update that were credited. */
   tokens: number,
 } } | { "late": LateReason } | { "refused": Refusal };
 
-/** What a learner is doing. */
+/** Activity of a learner. */
 export type Doing = "connecting" | "joining" | "starved" | "held" | "training" | "paused" | "leaving";
 
-/** Why there is no connection, and when there may be one. */
+/** Reason for the missing connection, and the time until the next attempt. */
 export type Offline = {
-  /** Why. */
+  /** Reason in words. */
   reason: string,
-  /** The close code, if the syncer said why; 4014 if the run's owner dropped this learner. */
+  /** Close code, if the syncer gave one; 4014 if the run's owner dropped this learner. */
   code: number | null,
-  /** Time to the next attempt, in milliseconds; 0 while one is under way. */
+  /** Time until the next attempt, in milliseconds; 0 while an attempt is in progress. */
   retryMs: number,
 };
 
-/** How things stand. */
+/** State and counters of a learner. */
 export type Report = {
-  /** Time since the run began, in milliseconds. */
+  /** Time since the start of the learner, in milliseconds. */
   elapsedMs: number,
-  /** What it is doing. */
+  /** Current activity. */
   doing: Doing,
-  /** Why there is no connection, if there is none. */
+  /** Reason for the missing connection; none while the learner is connected. */
   offline: Offline | null,
-  /** The part of the time it would train that the run's owner has it train, 0.001 to 1. */
+  /** Part of the training time that the run's owner allows, 0.001 to 1. */
   share: number,
-  /** Steps done. */
+  /** Training steps. */
   steps: number,
   /** Tokens trained on. */
   tokensTrained: number,
-  /** Tokens that receipts said were merged: the mean over fragments, weighted by their sizes. */
+  /** Merged tokens by receipt: the mean over fragments, weighted by their numbers of values. */
   tokensMerged: number,
-  /** Tokens that the syncer has got and that have no fate yet: the mean over fragments, weighted by their sizes. */
+  /** Tokens of updates that the syncer received and that have no fate yet: the mean over fragments, weighted by their numbers of values. */
   tokensUnsettled: number,
-  /** Updates merged, by receipt. */
+  /** Merged updates, by receipt. */
   updatesMerged: number,
-  /** Updates that came late, by receipt. */
+  /** Late updates, by receipt. */
   updatesLate: number,
-  /** Updates refused, by receipt. */
+  /** Refused updates, by receipt. */
   updatesRefused: number,
-  /** Merged tokens of the whole run that count for its schedule, as last heard. */
+  /** Merged tokens of the run that are credited to its schedule, as last reported by the syncer. */
   clockTokens: number,
-  /** Mean loss of the tokens since the last report, in nats per token; none without any. */
+  /** Mean loss over the tokens since the last report, in nats per token; none without tokens. */
   loss: number | null,
   /** Learning rate of the last step. */
   learningRate: number,
-  /** Tokens per second over the last 10 s, pauses included. */
+  /** Tokens per second over the last 10 s, including pauses. */
   tokensPerS: number,
-  /** Time of the last step, in milliseconds. */
+  /** Duration of the last step, in milliseconds. */
   stepMs: number,
-  /** Time spent on exchange or without data, as a share of that and training; from the first step on. */
+  /** Fraction of time lost to the exchange and to missing data: their time divided by that time plus the training time, from the first step on; 0 to 1. */
   syncRatio: number,
-  /** Time in steps, in milliseconds. */
+  /** Time in training steps, in milliseconds. */
   trainMs: number,
-  /** Time spent on messages and on coding and taking in parameters after the first step, in milliseconds. */
+  /** Time for messages and for encoding and applying parameters after the first step, in milliseconds. */
   exchangeMs: number,
-  /** Time without data after the first step, in milliseconds. */
+  /** Time without training data after the first step, in milliseconds. */
   starvedMs: number,
   /** Payload bytes sent on sockets. */
   sentBytes: number,
@@ -92,15 +92,15 @@ export type Report = {
   receivedBytes: number,
   /** Bytes of parameters and text fetched over HTTP. */
   fetchedBytes: number,
-  /** Bytes of the run's frozen weights that are here, kept by an earlier start or fetched by this one. */
+  /** Bytes of the run's frozen weights that are present, from the cache or fetched. */
   frozenBytes: number,
-  /** Bytes of all of them; 0 where the run trains all its weights. */
+  /** Bytes of all frozen weights; 0 if the run has none. */
   frozenBytesTotal: number,
 };
 
-/** Something that a watcher may want to show. As JSON each has its name under `event`. */
+/** Event that an observer may want to show. In JSON its name is under `event`. */
 export type Event = { "event": "connecting",
-  /** Where to. */
+  /** Address of the syncer. */
   address: string,
 } | { "event": "preparing",
   /** The run, as 16 hex digits. */
@@ -108,79 +108,79 @@ export type Event = { "event": "connecting",
 } | { "event": "welcomed",
   /** The run, as 16 hex digits. */
   run: string,
-  /** This learner's id in it. */
+  /** Id of this learner in the run. */
   learner: LearnerId,
-  /** Parameters of the model. */
+  /** Number of parameters of the model. */
   params: number,
-  /** What it is computed with. */
+  /** Description of the engine's device. */
   device: string,
-  /** Windows of the text in one step. */
+  /** Windows in one training step. */
   batch: number,
-  /** Tokens that this identity trained on before this process, as far as the syncer knows. */
+  /** Tokens that this identity had trained on before this process, according to the syncer. */
   tokensTrained: number,
-  /** Those of them that are merged. */
+  /** Merged tokens among these. */
   tokensMerged: number,
 } | { "event": "firstStep",
-  /** Time since the run began, in milliseconds. */
+  /** Time since the start of the learner, in milliseconds. */
   elapsedMs: number,
 } | { "event": "disconnected",
-  /** Why. */
+  /** Reason in words. */
   reason: string,
-  /** When the next attempt is, in milliseconds from now. */
+  /** Time until the next attempt, in milliseconds. */
   retryMs: number,
 } | { "event": "afresh",
-  /** Why. */
+  /** Reason in words. */
   reason: string,
 } | { "event": "receipt",
-  /** The fragment. */
+  /** Fragment of the update. */
   fragment: FragmentId,
-  /** What became of it. */
+  /** Outcome of the update. */
   fate: Fate,
 } | { "event": "merged",
-  /** The fragment. */
+  /** Fragment that changes. */
   fragment: FragmentId,
-  /** Its version from now on. */
+  /** Resulting version. */
   version: Version,
 } | { "event": "trouble",
-  /** What and why. */
+  /** Fault in words. */
   reason: string,
 } | { "event": "progress" } & Report;
 
-/** How to take part in a run. */
+/** Options for taking part in a run. */
 export type RawJoin = {
-  /** Address of the syncer, with or without what follows `#`. */
+  /** Address of the syncer, with or without the part from `#` on. */
   syncer: string,
-  /** The learner's key, 64 hex digits, the same at each start: its public half if `browser_signs`, else its secret. */
+  /** Half of the learner's key, as 64 hex digits: the public half if `browser_signs`, otherwise the secret half. It must be the same at each start. */
   identity: string,
-  /** Whether the browser holds the secret and signs. */
+  /** Whether the browser holds the secret half of the key and signs. */
   browserSigns: boolean,
-  /** Its name for people. */
+  /** Name of the learner, for display. */
   name: string,
-  /** "auto", "gpu" or "cpu". */
+  /** Choice of the engine: "auto", "gpu" or "cpu". */
   engine: string,
-  /** Workers that help a CPU engine, at most; 0 for none. */
+  /** Maximum number of Workers that help a CPU engine; 0 for none. */
   helpers: number,
-  /** Share of time to compute, above 0 and at most 1. */
+  /** Duty cycle: fraction of the time spent training, above 0 and at most 1. */
   share: number,
-  /** Windows of the text in one step, 1 to 4096; `null` for as many as the run says or as fit this device. */
+  /** Number of windows in a batch, 1 to 4096; `null` for as many as the run specifies or as fit this device. */
   batch: number | null,
-  /** How long to try to be taken in for the first time, in milliseconds. */
+  /** Maximum time to try to join for the first time, in milliseconds. */
   contactMsMax: number,
-  /** Steps between two savings of the optimiser's moments; 0 for never. */
+  /** Number of steps between two saves of the optimiser's moments; 0 for never. */
   saveSteps: number,
-  /** Whether the Worker keeps the frozen weights of runs. */
+  /** Whether the Worker stores the frozen weights of runs. */
   keeps: boolean,
 };
 
-/** What to measure. */
+/** Options for a measurement of the training speed. */
 export type RawMeasure = {
-  /** "gpu" or "cpu". */
+  /** Choice of the engine: "gpu" or "cpu". */
   engine: string,
-  /** Workers that help a CPU engine, at most; 0 for none. */
+  /** Maximum number of Workers that help a CPU engine; 0 for none. */
   helpers: number,
   /** Name of a preset: "tiny", "small", "medium", "base", "llama-135m" or "llama-360m". */
   preset: string,
-  /** How long to train after the first step, in milliseconds. */
+  /** Time to train after the first step, in milliseconds. */
   trainMs: number,
 };
 
@@ -196,48 +196,48 @@ export type ModelView = {
   stops: Array<number>,
 };
 
-/** What a preset asks of this browser. */
+/** Estimated memory and speed of a preset in this browser. */
 export type PresetFacts = {
-  /** Its name. */
+  /** Name of the preset. */
   name: string,
-  /** Parameters of the model. */
+  /** Number of the model's parameters. */
   params: number,
-  /** Parameters, gradient, moments and what the exchange holds, in bytes; activations not included. */
+  /** Size of parameters, gradient, moments and exchange state, in bytes, without activations. */
   stateBytes: number,
-  /** Tokens trained on per second at the rate of operations that was measured: an estimate but for the preset that was measured. */
+  /** Trained tokens per second. It is measured for one preset and estimated from the number of operations for the others. */
   tokensPerS: number,
 };
 
-/** What training here comes to. */
+/** Result of a measurement of the training speed. */
 export type Measured = {
-  /** What it was computed with: "cpu wasm simd128", "gpu, …". */
+  /** Engine and device, such as "cpu wasm simd128" or "gpu …". */
   device: string,
-  /** Parameters of the model. */
+  /** Number of the model's parameters. */
   params: number,
-  /** Tokens trained on per second. */
+  /** Trained tokens per second. */
   tokensPerS: number,
-  /** From looking for the device to the end of the first step, in milliseconds. */
+  /** Time from the search for a device to the end of the first step, in milliseconds. */
   firstStepMs: number,
   /** Mean loss of the last step, in nats per token. */
   loss: number,
-  /** Steps measured. */
+  /** Number of measured steps. */
   steps: number,
-  /** Memory that WebAssembly holds, in bytes; buffers of the GPU not included. */
+  /** Memory that WebAssembly holds, in bytes, without buffers of the GPU. */
   memoryBytes: number,
-  /** Largest binding of a kernel on the GPU, in bytes. */
+  /** Maximum size of a binding on the GPU, in bytes; `null` on the CPU. */
   bindingBytesMax: number | null,
-  /** What that means for each preset, smallest first. */
+  /** Estimated memory and speed of each preset, smallest first. */
   presets: Array<PresetFacts>,
 };
 
-/** Something that a page may want to show. As JSON each has its name under `event`. */
+/** Notice that a page may show. As JSON it has its name under `event`. */
 export type Notice = { "event": "engine",
-  /** "gpu" or "cpu". */
+  /** Kind of engine: "gpu" or "cpu". */
   engine: string,
-  /** Engine and device, for people. */
+  /** Engine and device, for display. */
   device: string,
-  /** Why it is not the GPU, if one was wanted. */
+  /** Reason for a CPU engine, if a GPU was wanted. */
   fallback: string | null,
-  /** Whether it goes on with moments from an earlier page. */
+  /** Whether the engine continues with moments that an earlier page saved. */
   restored: boolean,
 };

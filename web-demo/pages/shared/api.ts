@@ -15,212 +15,212 @@
 // cargo xtask test --bless types
 import type { LearnerId, FragmentId, Round, Version, LateReason, Refusal } from "@archipelago-train/learner";
 
-/** A run at one moment, as in `/v1/status`, the event `status` and the last line of `--json`. */
+/** Status of a run, as in `/v1/status`, the event `status` and the last line of `--json`. */
 export type ServerStatus = {
-  /** Socket bits per uploaded parameter. */
+  /** WebSocket bits per uploaded parameter. */
   bitsPerParamUp: number | null,
-  /** Socket bits per downloaded parameter. */
+  /** WebSocket bits per downloaded parameter. */
   bitsPerParamDown: number | null,
-  /** Tokens that all learners trained per second, over the last 10 seconds. */
+  /** Tokens that all learners together trained per second, over the last 10 seconds. */
   tokensPerS: number,
-  /** Time since the newest merge of this process, in seconds. */
+  /** Time since the newest merge in this process, in seconds. */
   lastMergeAgeS: number | null,
   /** Held-out loss before training, in nats per token. */
   valLossFirst: number | null,
   /** Newest held-out loss, in nats per token. */
   valLossLast: number | null,
-  /** The trusted learner that measured the newest loss, if the syncer cannot measure it. */
+  /** Trusted learner that measured the newest loss, if the syncer cannot measure it. */
   valMeasuredBy?: LearnerId,
-  /** Text that the newest parameters wrote. */
+  /** Newest text that the model generated. */
   sample: string,
-  /** The foremost learners, sorted by id. Connected learners take precedence, then those with the most merged tokens. */
+  /** The most relevant learners, in order of number. Connected learners take precedence, then those with the most merged tokens. */
   learners: Array<LearnerView>,
-  /** Number of all learners ever seen, by state. */
+  /** Number of learners in each state, of all learners ever seen. */
   learnersByState: LearnersByState,
-  /** Open sockets, with or without a learner. */
+  /** Open WebSockets, with or without a learner. */
   sockets: number,
-  /** State of tape and snapshots on disk. */
+  /** State of tape, snapshots and shared services. */
   disk: DiskView,
   /** Active alerts for the owner. */
   alerts: Array<AlertView>,
   /** Time since the server started, in seconds. */
   uptimeS: number,
-  /** Time that the run's syncers were up, in seconds; [`SeriesView::time_s`] is on this clock. */
+  /** Total uptime of the run's syncers, in seconds, as in [`SeriesView::time_s`]. */
   runS: number,
-  /** The run, as 16 hex digits. */
+  /** Id of the run, as 16 hex digits. */
   run: string,
-  /** Its layout, as 16 hex digits. */
+  /** Hash of the run's layout, as 16 hex digits. */
   layout: string,
-  /** Parameters of the model. */
+  /** Number of parameters that the run trains. */
   params: number,
-  /** Connections with a learner. */
+  /** Connected learners. */
   connected: number,
   /** Connected learners that hold the parameters and take part in rounds. */
   live: number,
-  /** Learners ever seen. */
+  /** All learners ever seen. */
   learnersTotal: number,
   /** Tokens trained by all learners. */
   tokensTrained: number,
-  /** Tokens merged; also the clock of the inner schedule. */
+  /** Merged tokens, which are also the clock of the learning-rate schedule. */
   tokensMerged: number,
   /** Participation: merged over trained tokens, 0 to 1. */
   participation: number,
-  /** Rounds that led to a version. */
+  /** Rounds that ended with a merge. */
   rounds: number,
-  /** Rounds without a merge. */
+  /** Rounds that ended without a merge. */
   roundsAbandoned: number,
-  /** Rounds in flight. */
+  /** Rounds in progress. */
   roundsOpen: number,
   /** Updates received. */
   updates: number,
-  /** Updates in open rounds, still without a fate. */
+  /** Updates without a fate, in rounds in progress. */
   updatesPending: number,
   /** Fates of all other updates. */
   fates: Fates,
-  /** Pass over the data, from 0. */
+  /** Number of the pass over the text, from 0. */
   epoch: number,
-  /** Upper bound of the windows trained twice because a lease was lost. */
+  /** Upper bound of the windows trained twice because a lease expired. */
   regrantedWindows: number,
   /** Measured times. */
   timing: Timing,
-  /** The current upper limit of the grace window, in milliseconds. */
+  /** Current maximum of the grace window, in milliseconds. */
   graceMs: number,
   /** Mean of the connected learners' last training losses, in nats per token. */
   trainLoss: number | null,
-  /** Id, version and size of each fragment. */
+  /** Id, version and number of values of each fragment. */
   fragments: Array<[FragmentId, Version, number]>,
-  /** Whether the owner paused the run: nothing is launched or leased. */
+  /** True if the owner paused the run: no round is launched and no lease is granted. */
   paused: boolean,
-  /** Whether the last collection has begun. */
+  /** True once the last updates are being collected. */
   finishing: boolean,
-  /** Whether the run is complete: no learner trains any more, and the figures stay constant. */
+  /** True if the run is complete: no learner trains any more, and the status stays constant. */
   finished: boolean,
-  /** The preset's name. */
+  /** Name of the preset. */
   preset: string,
-  /** Name of the folder whose model the run started from, if any; the run has the size of that model. */
+  /** Name of the folder whose model the run started from, if any. The run's model then has the size of that model. */
   init: string | null,
-  /** The adapters and their frozen weights, if the run trains adapters. */
+  /** Facts about adapters and frozen weights, if the run trains adapters. */
   adapters?: AdapterFacts,
-  /** Source of the text. */
+  /** Name of the text. */
   corpus: string,
-  /** Tokens to train on. */
+  /** Number of training tokens in the text. */
   corpusTokens: number,
   /** Bytes of text per token, on average. */
   bytesPerToken: number,
-  /** Whether a token is a byte, so that a page can decode it without a request. */
+  /** True if each token is a byte, so that a page can decode tokens without a request. */
   tokenIsByte: boolean,
-  /** Lower bound of any model's loss in nats per token, if the text's distribution is known. */
+  /** Lower bound of the held-out loss of any model, in nats per token, if the text's distribution is known. */
   entropyFloor: number | null,
-  /** Tokens at which the learning rate reaches its minimum. */
+  /** Merged tokens at which the learning rate reaches its minimum. */
   totalTokens: number,
-  /** Whether learners must show an invite. */
+  /** True if learners must present an invite. */
   inviteRequired: boolean,
-  /** Whether the run is for a class: pages show how to join, and the owner steers single learners. */
+  /** True if the run is for a class: pages show how to join, and the owner controls single learners. */
   classroom: boolean,
-  /** Whether the learners' names and devices are hidden. */
+  /** True if the names and devices of learners are hidden. */
   namesHidden: boolean,
-  /** Pages to lend a machine, best first, without the invite. */
+  /** Links to the page for joining, best first, without the invite. */
   links: Array<string>,
   /** WebSocket bytes from learners while training, including frame headers and pings. */
   bytesUp: number,
-  /** The same to learners. */
+  /** WebSocket bytes to learners while training, including frame headers and pings. */
   bytesDown: number,
   /** Parameters in all updates received. */
   valuesUp: number,
   /** Parameters in all merged fragments sent. */
   valuesDown: number,
-  /** Greetings and fetched parameters, both ways. */
+  /** Bytes of handshakes and fetched parameters, in both directions. */
   joinBytes: number,
-  /** Fetched shards. */
+  /** Bytes of fetched shards. */
   dataBytes: number,
 };
 
-/** Adapters on weights that are not trained. */
+/** Adapters that a run trains, and the frozen weights below them. */
 export type AdapterFacts = {
   /** Rank of each adapter. */
   rank: number,
-  /** Scale: each adapter adds this divided by the rank, times its product. */
+  /** Scale: the product of an adapter is added with the factor alpha divided by rank. */
   alpha: number,
-  /** The matrices of a layer that have an adapter, as "q,k,v,o,gate,up,down". */
+  /** Matrices in each layer that have an adapter, as in "q,k,v,o,gate,up,down". */
   targets: string,
-  /** Weights that are not trained. */
+  /** Number of weights that are not trained. */
   frozenParams: number,
-  /** Size of the frozen weights that a learner fetches once, in bytes. */
+  /** Size of the frozen weights, which a learner fetches once, in bytes. */
   frozenBytes: number,
-  /** Format of the frozen weights on the wire. */
+  /** Format of the frozen weights for learners. */
   frozenForm: FrozenForm,
 };
 
-/** The form in which weights that a run does not train are sent and held. */
+/** Format in which frozen weights are sent and stored. */
 export type FrozenForm = "f16" | "int8";
 
 /** State of the run's tape and snapshots on disk. */
 export type DiskView = {
-  /** Reason why the tape cannot be written. The run stops until it can, and then resumes by itself. */
+  /** Reason why the tape cannot be written. The run pauses until it can be written, and then resumes by itself. */
   tapeFault: string | null,
-  /** Reason why the newest snapshot was not written; decisions are still recorded. */
+  /** Reason why the newest snapshot was not written. Decisions are still recorded. */
   snapshotFault: string | null,
-  /** In a run on several machines, the fault of a shared service that stops merges, as seen by this process. Merges resume by themselves. */
+  /** In a run on several machines, the fault of a shared service that stops merges, as this process sees it. Merges resume by themselves. */
   servicesFault: string | null,
-  /** Decisions on disk since the run began. */
+  /** Number of decisions on disk since the run began. */
   decisions: number,
-  /** Decisions that are not on disk yet. The figures include them; a crash now would undo them. Learners do not know them yet. */
+  /** Number of decisions that are not on disk yet. The status includes them, but a crash now would undo them. Learners are not informed of them yet. */
   unsaved: number,
-  /** Time that the oldest of them has waited for the disk, in seconds. */
+  /** Time for which the oldest unwritten decision has waited for the disk, in seconds. */
   unsavedAgeS: number | null,
-  /** Updates on the disk, in bytes. */
+  /** Size of update bodies on disk, in bytes. */
   updateBytes: number,
-  /** Age of the newest snapshot of this process, in seconds. */
+  /** Age of the newest snapshot written by this process, in seconds. */
   snapshotAgeS: number | null,
 };
 
-/** One learner. */
+/** State of one learner. */
 export type LearnerView = {
-  /** Its id in the run. */
+  /** Number of the learner in the run. */
   learner: LearnerId,
-  /** Fingerprint of its key, 32 hex digits, as used in bans. */
+  /** Fingerprint of the learner's key, 32 hex digits, as used in bans. */
   fingerprint: string,
-  /** Its name for people. */
+  /** Display name of the learner. */
   name: string,
-  /** Its own description of its device. */
+  /** The learner's own description of its device. */
   device: string,
-  /** Kind of its device. */
+  /** Kind of the learner's device. */
   kind: DeviceKind,
-  /** Its state; `null` while it is away. */
+  /** Activity of the learner; `null` while it is not connected. */
   state: LearnerState | null,
-  /** Whether it takes part in rounds. */
+  /** True if the learner takes part in rounds. */
   live: boolean,
-  /** Time since it connected, in seconds; `null` while it is away. */
+  /** Time since the learner connected, in seconds; `null` while it is not connected. */
   connectedS: number | null,
-  /** Duration of its steps, in milliseconds; 0 if unknown. */
+  /** Duration of the learner's steps, in milliseconds; 0 if unknown. */
   stepMs: number,
-  /** Windows in its batch; 0 until it trains. */
+  /** Windows in the learner's batch; 0 until it trains. */
   batch: number,
-  /** Time from a request to its answer, in milliseconds; 0 if unknown. It includes the latency and the rest of its step. */
+  /** Time from a request for an update to its arrival, in milliseconds; 0 if unknown. It includes the latency and the rest of the current step. */
   answerMs: number,
-  /** Whether its link is too slow for every change, so that it fetches whole fragments at its own pace. */
+  /** True if the learner's link is too slow for every change. It then fetches whole fragments at its own pace. */
   thin: boolean,
-  /** Tokens it trained per second, over the last 10 seconds. */
+  /** Tokens that the learner trained per second, over the last 10 seconds. */
   tokensPerS: number,
-  /** Its last training loss, in nats per token. */
+  /** Last training loss that the learner reported, in nats per token. */
   loss: number | null,
-  /** Tokens it trained on. */
+  /** Tokens that the learner trained. */
   tokensTrained: number,
-  /** Its merged tokens. */
+  /** Merged tokens of the learner. */
   tokensMerged: number,
-  /** Its share of all merged tokens, 0 to 1. */
+  /** The learner's share of all merged tokens, 0 to 1. */
   mergedShare: number,
-  /** Number of its updates. */
+  /** Number of updates from the learner. */
   updates: number,
-  /** Fates of its updates. */
+  /** Fates of the learner's updates. */
   fates: Fates,
-  /** The share of its pace that the owner allows it, 0.001 to 1. */
+  /** Share of its pace that the owner allows the learner, 0.001 to 1. */
   share: number,
-  /** The run's trust in it. */
+  /** Trust of the run in the learner. */
   trust: Trust,
-  /** Reason for the suspicion that it does not train, as a sentence for people; `null` if there is none. */
+  /** Reason why the learner is suspected of not training, as a sentence for people; `null` if it is not. */
   doubt: string | null,
-  /** Time until it may come back, in seconds, if the owner dropped it; `null` otherwise. */
+  /** Time until the learner may return, in seconds, if the owner dropped it; `null` otherwise. */
   returnsS: number | null,
 };
 
@@ -230,35 +230,35 @@ export type DeviceKind = "browser" | "gpu" | "cpu" | "other";
 /** Trust of a run in a learner. */
 export type Trust = "probation" | "trusted" | "suspect" | "out";
 
-/** An invite without its text, for its owner. */
+/** An invite without its text, as its owner sees it. */
 export type InviteView = {
-  /** Its name. */
+  /** Id of the invite. */
   id: string,
   /** The owner's note. */
   note: string,
   /** Number of new keys that it may admit. */
   uses: number,
-  /** Number of keys that it admitted. */
+  /** Number of keys that the invite has admitted. */
   used: number,
   /** Time of creation, in milliseconds since 1970. */
   madeMs: number,
   /** Time of expiry, in milliseconds since 1970; `null` if unlimited. */
   expiresMs: number | null,
-  /** Time of revocation, in milliseconds since 1970; `null` if valid. */
+  /** Time of revocation, in milliseconds since 1970; `null` if the invite is not revoked. */
   revokedMs: number | null,
 };
 
-/** A new invite, the only answer that contains its text. */
+/** A new invite. No other answer contains its text. */
 export type MadeInvite = {
-  /** Its name in lists. */
+  /** Id of the invite in lists. */
   id: string,
-  /** The text that a learner shows. */
+  /** The invite's text, which learners present. */
   invite: string,
 };
 
 /** A banned key. */
 export type BanView = {
-  /** The key's fingerprint, 32 hex digits. */
+  /** The key's fingerprint, as 32 hex digits. */
   fingerprint: string,
   /** The owner's note. */
   note: string,
@@ -266,71 +266,71 @@ export type BanView = {
   atMs: number,
 };
 
-/** What a learner is doing. */
+/** Current activity of a learner. */
 export type LearnerState = "joining" | "training" | "paused" | "hidden" | "starved" | "held";
 
 /** Number of learners in each state. */
 export type LearnersByState = {
-  /** Fetching parameters or data. */
+  /** Learners that fetch parameters or data. */
   joining: number,
-  /** Training. */
+  /** Learners that train. */
   training: number,
-  /** Paused by their owners. */
+  /** Learners paused by their users. */
   paused: number,
-  /** In hidden tabs. */
+  /** Learners in hidden browser tabs. */
   hidden: number,
-  /** Without a lease to train on. */
+  /** Learners without a lease to train on. */
   starved: number,
-  /** Waiting because the run's owner paused it. */
+  /** Learners that wait because the run's owner paused the run. */
   held: number,
-  /** Not connected. */
+  /** Learners that are not connected. */
   away: number,
 };
 
 /** Number of updates by fate. */
 export type Fates = {
-  /** Merged. */
+  /** Merged updates. */
   merged: number,
-  /** Late, by reason. */
+  /** Late updates, by reason. */
   late: { [key in LateReason]?: number },
-  /** Refused, by reason. */
+  /** Refused updates, by reason. */
   refused: { [key in Refusal]?: number },
 };
 
-/** Moving averages of measured times, in milliseconds; 0 until measured. */
+/** Moving averages of measured times, in milliseconds; 0 until the first measurement. */
 export type Timing = {
-  /** ξ_step: one inner step of the median live learner. */
+  /** ξ_step: duration of an inner step of the median live learner. */
   stepMs: number,
-  /** ξ_launch: from the launch of one round to that of the next; H/P steps, at least 1 step. */
+  /** ξ_launch: time from the launch of a round to the next launch: H/P steps, at least 1 step. */
   launchMs: number,
-  /** ξ_quorum: from the start of a round to its K-th update. */
+  /** ξ_quorum: time from the start of a round to its quorum. */
   quorumMs: number,
-  /** ξ_sync: from the end of collecting to the merged fragment being sent. */
+  /** ξ_sync: time from the end of collecting until the merged fragment is sent. */
   syncMs: number,
-  /** From the start of a round to an update for it, late ones included. */
+  /** Time from the start of a round until an update for it arrives, late ones included. */
   answerMs: number,
 };
 
 /** `/v1/learners`: one page of learners. */
 export type LearnersPage = {
-  /** Learners ever seen. */
+  /** Number of all learners ever seen. */
   total: number,
-  /** Learners skipped before this page. */
+  /** Number of learners before this page. */
   offset: number,
-  /** Sort order. */
+  /** Sort order of the learners. */
   sort: Sort,
   /** The learners of this page. */
   learners: Array<LearnerView>,
 };
 
-/** Sort orders of learners; ties are broken by id. */
+/** Sort orders of learners. Ties are in order of number. */
 export type Sort = "merged" | "speed" | "name" | "state";
 
-/** `/v1/series`: columns of equal length, oldest first, with measurements and texts. */
+/** `/v1/series`: columns of equal length, oldest point first, with measurements and texts. */
 export type SeriesView = {
-  /** Seconds per point. When it doubles, fetch all points again. */
+  /** Seconds per point. When it doubles, all points must be fetched again. */
   spanS: number,
-  /** Uptime of the run's syncers, in seconds. */
+  /** Total uptime of the run's syncers, in seconds. */
   timeS: Array<number>,
   /** Mean training loss, in nats per token. */
   trainLoss: Array<number | null>,
@@ -340,145 +340,145 @@ export type SeriesView = {
   participation: Array<number>,
   /** Learners in rounds. */
   live: Array<number>,
-  /** WebSocket bytes from learners so far. */
+  /** Cumulative WebSocket bytes from learners while training. */
   bytesUp: Array<number>,
-  /** WebSocket bytes to learners so far. */
+  /** Cumulative WebSocket bytes to learners while training. */
   bytesDown: Array<number>,
-  /** Tokens merged so far. */
+  /** Merged tokens. */
   tokensMerged: Array<number>,
-  /** Rounds merged so far. */
+  /** Merged rounds. */
   rounds: Array<number>,
   /** Measurements of the held-out loss. */
   evaluations: Array<Evaluation>,
-  /** Texts of the model over the run. */
+  /** Texts generated over the run. */
   samples: Array<TextSample>,
 };
 
 /** One measurement of the held-out loss. */
 export type Evaluation = {
-  /** Tokens merged into the parameters measured. */
+  /** Merged tokens of the measured parameters. */
   tokensMerged: number,
-  /** Rounds merged into the parameters. */
+  /** Merged rounds of the measured parameters. */
   rounds: number,
-  /** Mean loss in nats per token; `null` in JSON if it is not finite. */
+  /** Mean held-out loss, in nats per token; `null` in JSON if it is not finite. */
   loss: number,
-  /** Time that the run's syncers had been up, in seconds. */
+  /** Total uptime of the run's syncers at the measurement, in seconds. */
   timeS: number,
-  /** The trusted learner that measured it, if the syncer cannot. */
+  /** Trusted learner that measured the loss, if the syncer cannot. */
   measuredBy?: LearnerId,
 };
 
-/** A text that the model wrote, with the state of the run. */
+/** A generated text, with the state of the run at that time. */
 export type TextSample = {
-  /** Time that the run's syncers had been up, in seconds. */
+  /** Total uptime of the run's syncers when the text was generated, in seconds. */
   timeS: number,
-  /** Tokens merged into the parameters that wrote it. */
+  /** Merged tokens of the parameters that generated the text. */
   tokensMerged: number,
   /** Held-out loss of those parameters, in nats per token; `null` in JSON if it is not finite. */
   loss: number,
-  /** The text, prompt included. */
+  /** The text with its prompt. */
   text: string,
 };
 
-/** The event `point`: one more row of [`SeriesView`]. */
+/** The event `point`: a new row for the columns of [`SeriesView`]. */
 export type PointEvent = {
   /** Seconds per point from now on. */
   spanS: number,
-  /** Uptime of the run's syncers, in seconds. */
+  /** Total uptime of the run's syncers at the end of the interval, in seconds. */
   timeS: number,
-  /** Mean training loss in the interval, in nats per token. */
+  /** Mean training loss over the interval, in nats per token. */
   trainLoss: number | null,
-  /** Mean tokens trained per second. */
+  /** Mean of the tokens trained per second, over the interval. */
   tokensPerS: number,
   /** Participation at the end of the interval: merged over trained tokens, 0 to 1. */
   participation: number,
-  /** Mean number of learners in rounds. */
+  /** Mean number of learners in rounds, over the interval. */
   live: number,
-  /** WebSocket bytes from learners up to the end of the interval. */
+  /** Cumulative WebSocket bytes from learners while training, at the end of the interval. */
   bytesUp: number,
-  /** The same to learners. */
+  /** Cumulative WebSocket bytes to learners while training, at the end of the interval. */
   bytesDown: number,
-  /** Tokens merged up to the end of the interval. */
+  /** Merged tokens at the end of the interval. */
   tokensMerged: number,
-  /** Rounds merged up to the end of the interval. */
+  /** Merged rounds at the end of the interval. */
   rounds: number,
 };
 
-/** `/v1/rounds` and the event `rounds`: some of the last rounds. */
+/** `/v1/rounds` and the event `rounds`: reports on some of the last rounds. */
 export type RoundsView = {
-  /** The server's clock, in milliseconds since it started. */
+  /** Current time on the server's clock, in milliseconds since it started. */
   nowMs: number,
-  /** Oldest first. */
+  /** Reports, oldest round first. */
   rounds: Array<RoundReport>,
 };
 
-/** One round. `launched_ms` is on the server's clock; the other times are counted from it. */
+/** Report on one round. `launched_ms` is on the server's clock. All other times are relative to it, except those in `decision`. */
 export type RoundReport = {
-  /** The round. */
+  /** Number of the round. */
   round: Round,
-  /** Its fragment. */
+  /** Fragment that the round merges. */
   fragment: FragmentId,
-  /** Learners invited. */
+  /** Number of learners that were asked for an update. */
   invited: number,
-  /** Time of its launch, since the server started. */
+  /** Time of the launch, in milliseconds since the server started. */
   launchedMs: number,
   /** Number of answers, in time or not. */
   answered: number,
-  /** The first answers, in order of arrival. */
+  /** Answers in order of arrival, at most 32. */
   answers: Array<Answer>,
-  /** Time at which the quorum was reached. */
+  /** Time at which the quorum was reached, in milliseconds after the launch. */
   quorumMs: number | null,
-  /** Length of the grace window, if one was opened. */
+  /** Length of the grace window in milliseconds, if there was one. */
   graceMs: number | null,
-  /** Time at which the grace window ends, or would have ended. */
+  /** Time at which the grace window ends, or would have ended, in milliseconds after the launch. */
   graceEndMs: number | null,
-  /** The last decision about it; times in it are on the server's clock. */
+  /** Last decision about the round. Times in it are on the server's clock. */
   decision: Decision | null,
-  /** Time at which the merge began. */
+  /** Time at which the merge began, in milliseconds after the launch. */
   mergeStartMs: number | null,
-  /** Time at which the merge ended or failed. */
+  /** Time at which the merge ended or failed, in milliseconds after the launch. */
   mergeEndMs: number | null,
-  /** The resulting version, if the round was merged. */
+  /** Result of the merge, once it is done. */
   merged: MergedReport | null,
 };
 
-/** One learner's answer. */
+/** Answer of one learner in a round. */
 export type Answer = {
-  /** The learner. */
+  /** Learner that answered. */
   learner: LearnerId,
-  /** Time of the answer. */
+  /** Time of arrival, in milliseconds after the launch; 0 if the answer came before it. */
   afterMs: number,
-  /** Tokens that count; 0 if it had nothing to merge. */
+  /** Credited tokens of a merged update, claimed tokens of any other; 0 if the learner had nothing to merge. */
   tokens: number,
-  /** Its fate. */
+  /** Fate of the answer. */
   fate: AnswerFate,
-  /** Whether it arrived before the round. */
+  /** True if the answer arrived before the round was launched. */
   early: boolean,
-  /** Reason why it was late. */
+  /** Reason why the update was late, if it was. */
   late: LateReason | null,
-  /** Reason why it was refused. */
+  /** Reason why the update was refused, if it was. */
   refused: Refusal | null,
 };
 
-/** Fate of an answer. */
+/** Fate of an answer in a round. */
 export type AnswerFate = "pending" | "passed" | "merged" | "late" | "refused";
 
-/** A decision about one round, with its cause. Times are on the server's clock. */
+/** A decision about a round, with its cause. Times are on the server's clock. */
 export type Decision = { "decision": "awaitQuorum",
-  /** Updates still needed. */
+  /** Number of updates that are missing for a quorum. */
   missing: number,
   /** Time at which patience ends. */
   until: Millis,
 } | { "decision": "awaitGrace",
-  /** Length of the window. */
+  /** Length of the grace window, in milliseconds. */
   graceMs: number,
-  /** Time at which the window closes. */
+  /** Time at which the grace window closes. */
   until: Millis,
 } | { "decision": "merge",
-  /** Cause of the end of the wait. */
+  /** Reason why the wait ended. */
   why: MergeCause,
 } | { "decision": "abandon",
-  /** Cause of the end of the wait. */
+  /** Reason why the wait ended. */
   why: AbandonCause,
 };
 
@@ -488,44 +488,44 @@ export type MergeCause = "allAnswered" | "graceOver" | "patienceOver";
 /** Reasons why collecting ended without a merge. */
 export type AbandonCause = "nothingNew" | "patienceOver";
 
-/** The result of a round. */
+/** Result of a merge. */
 export type MergedReport = {
-  /** The resulting version. */
+  /** Version of the fragment after the merge. */
   version: Version,
-  /** Updates in it. */
+  /** Number of merged updates. */
   updates: number,
-  /** Tokens in it. */
+  /** Merged tokens. */
   tokens: number,
   /** L2 norm of the merged delta. */
   norm: number,
-  /** From launch to the end of collecting, in milliseconds. */
+  /** Time from launch to the end of collecting, in milliseconds. */
   collectMs: number,
-  /** From the end of collecting to sending, in milliseconds. */
+  /** Time from the end of collecting until the change is sent, in milliseconds. */
   syncMs: number,
 };
 
-/** Milliseconds on the shell's monotonic clock; the origin is arbitrary. */
+/** Milliseconds on the shell's monotonic clock, whose origin is arbitrary. */
 export type Millis = number;
 
 /** `/v1/log` and the event `log`: lines of the run's log. */
 export type LogView = {
-  /** The syncer's clock, in milliseconds since 1970; subtract times of lines from it to get their ages. */
+  /** Current time by the syncer's clock, in milliseconds since 1970. The difference to a line's time is the line's age. */
   nowMs: number,
-  /** Newest first. */
+  /** The lines, newest first. */
   entries: Array<LogEntryView>,
 };
 
 /** One line of the log. */
 export type LogEntryView = {
-  /** 1, 2, 3 …, over all starts of the syncer. */
+  /** Sequence number, from 1. It continues across restarts of the syncer. */
   seq: number,
   /** Time of the event, in milliseconds since 1970, by the syncer's clock. */
   atMs: number,
   /** Kind of the event. */
   kind: LogKind,
-  /** The learner that it is about. */
+  /** Learner that the event is about, if any. */
   learner: LearnerId | null,
-  /** Name that the learner had. */
+  /** Name that the learner had at that time. */
   name: string | null,
   /** The event, as a sentence for people. */
   text: string,
@@ -538,16 +538,16 @@ export type LogKind = "syncer" | "joined" | "left" | "refused" | "owner" | "fini
 export type AlertView = {
   /** Kind of the alert. */
   kind: AlertKind,
-  /** The problem, as a sentence for people. */
+  /** Description of the problem, as a sentence for people. */
   text: string,
-  /** Time since it was raised, in seconds. */
+  /** Time since the alert was raised, in seconds. */
   forS: number,
 };
 
 /** Kinds of alerts. */
-export type AlertKind = "noLearner" | "lossRose" | "snapshotOld" | "diskFault" | "suspects";
+export type AlertKind = "noLearner" | "lossRose" | "snapshotOld" | "diskFault" | "diskNearlyFull" | "suspects";
 
-/** `/v1/settings`: the settings of the run, in the order of the help. */
+/** `/v1/settings`: the settings of the run, in the order of the command's help. */
 export type SettingsView = {
   /** All settings except secrets and file names. */
   settings: Array<SettingView>,
@@ -555,15 +555,15 @@ export type SettingsView = {
 
 /** One setting of the run. */
 export type SettingView = {
-  /** Its flag, without the hyphens before it. */
+  /** Its flag without the leading hyphens. */
   key: string,
   /** Its value as text; `None` if it follows from another setting. */
   value: string | null,
   /** Its meaning, as a sentence. */
   about: string,
-  /** Its group in the help. */
+  /** Its heading in the command's help. */
   group: string,
-  /** Whether the owner may change it while the run goes on. */
+  /** True if the owner may change it while the run goes on. */
   changeable: boolean,
   /** Its possible values, if there are few. */
   choices: Array<string>,
@@ -573,30 +573,30 @@ export type SettingView = {
 export type RunsView = {
   /** The runs, by name. */
   runs: Array<RunView>,
-  /** Whether the server takes orders to create and delete runs; a server of one run does not. */
+  /** True if the server takes orders to create and delete runs; false on a server of one run. */
   several: boolean,
 };
 
 /** One run of a server. */
 export type RunView = {
-  /** Its name; empty on a server of one run. */
+  /** Name of the run; empty on a server of one run. */
   name: string,
-  /** Path of its pages, below those of the server. */
+  /** Path of the run's pages, relative to the server's. */
   path: string,
-  /** The link to lend a machine, invite included; only for requests with the owner's token. */
+  /** Link for lending a machine, with the invite; only for requests with the owner's token. */
   link: string | null,
   /** State of the run. */
   state: RunState,
-  /** Reason of its failure, if it failed. */
+  /** Reason of the failure, if the run failed. */
   why: string | null,
-  /** Its figures, while it is served. */
+  /** Figures of the run, while it is served. */
   figures: RunFigures | null,
 };
 
 /** State of a run. */
 export type RunState = "starting" | "open" | "paused" | "complete" | "archived" | "failed";
 
-/** The figures of a run. */
+/** Figures of a run. */
 export type RunFigures = {
   /** The run, as 16 hex digits. */
   run: string,
@@ -618,7 +618,7 @@ export type RunFigures = {
   participation: number,
   /** Newest held-out loss, in nats per token. */
   valLossLast: number | null,
-  /** Whether learners must show an invite. */
+  /** True if learners must show an invite. */
   inviteRequired: boolean,
   /** Active alerts. */
   alerts: number,

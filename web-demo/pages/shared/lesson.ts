@@ -4,387 +4,387 @@
 // cargo xtask test --bless types
 import type { LateReason, Refusal } from "@archipelago-train/learner";
 
-/** The code of one value within its block. */
+/** Code of one value within its block. */
 export type Code = "int4" | "e3m0" | "int2" | "int1" | "f32";
 
 /** Rules by which updates are averaged. */
 export type MergeRule = "radial" | "radial-all" | "flat" | "mean";
 
-/** Whether one island's influence on a merge is bounded, as the syncer bounds it by default. */
+/** Whether an island's influence on a merge is bounded. */
 export type Bounds = "on" | "off";
 
-/** [`archipelago_core::wire::ApplyPolicy`] by name; a blend keeps half. */
+/** Variants of [`archipelago_core::wire::ApplyPolicy`] by name. `Blend` keeps half. */
 export type Apply = "keep" | "keepResidue" | "overwrite" | "blend";
 
-/** The two kinds of lockstep training. */
+/** Reaction of lockstep training to a missing island. */
 export type Lockstep = "waits" | "elastic";
 
-/** All inputs of a lesson except the actions on its islands: see [`Action`].  *
- The text is already on every island: links carry only the model and its changes, decoupled and in lockstep alike. */
+/** Settings of a lesson, without the actions on its islands (see [`Action`]).  *
+ Every island already has the text. Links transfer only parameters and changes, or gradients in lockstep. */
 export type LessonSpec = {
   /** Seed of the parameters, the text, the order of the data, and all random numbers. */
   seed: number,
-  /** M, the islands: 1 to 8. */
+  /** Number of islands, M: 1 to 8. */
   islands: number,
-  /** K, the updates that a merge needs: at least 1. */
+  /** Number of updates that a merge needs, K: at least 1. */
   quorum: number,
-  /** γ, the share of the slack that the syncer waits after the quorum, 0 to 1; 0 means no grace window. */
+  /** Fraction of the slack that the syncer waits after the quorum, γ: 0 to 1; 0 means no grace window. */
   grace: number,
-  /** H, steps between two rounds of the same fragment: 1 to 1,000. */
+  /** Number of steps between two rounds of the same fragment, H: 1 to 1,000. */
   syncEvery: number,
-  /** P, the fragments: 1 to 24. */
+  /** Number of fragments, P: 1 to 24. */
   fragments: number,
-  /** τ, rounds in flight: 1 to 8. */
+  /** Maximum number of rounds in flight, τ: 1 to 8. */
   roundsInFlight: number,
-  /** The code of values in both directions. */
+  /** Code of updates and changes. */
   code: Code,
-  /** The merge rule. */
+  /** Merge rule. */
   merge: MergeRule,
   /** Whether one island's influence on a merge is bounded. */
   bounds: Bounds,
-  /** Treatment of an island's own progress when it applies a merged fragment. */
+  /** Treatment of an island's unmerged progress when it applies a merged change. */
   apply: Apply,
   /** Reaction of the lockstep twin to a missing island. */
   lockstep: Lockstep,
-  /** Step time of the fastest island, in milliseconds: 10 to 10,000. */
+  /** Mean step time of the fastest island, in milliseconds: 10 to 10,000. */
   stepMs: number,
-  /** The slowest island's steps take `1 + spread` times as long, with the others spaced evenly between: 0 to 10. */
+  /** Additional step time of the slowest island, as a fraction of the fastest island's: 0 to 10. The others are spaced evenly. */
   spread: number,
-  /** Random variation of a step's duration, as a share of it: 0 to 1. */
+  /** Random variation of a step's duration, as a fraction of it: 0 to 1. */
   jitter: number,
   /** One-way latency between an island and the syncer, in milliseconds: 0 to 10,000. */
   latencyMs: number,
-  /** Rate of each direction of an island's link, in kB/s; 0 is unlimited. */
+  /** Rate of an island's link in each direction, in kB/s; 0 means unlimited. */
   kilobytesPerS: number,
-  /** Share of transmissions that are lost and retransmitted: 0 to 0.5. */
+  /** Probability that a transmission is lost and repeated: 0 to 0.5. */
   loss: number,
-  /** Number of islands, the last ones, that start later: fewer than `islands`. */
+  /** Number of islands that start later, the last ones: fewer than `islands`. */
   late: number,
-  /** Their start time, in milliseconds. */
+  /** Start time of these islands, in milliseconds. */
   lateMs: number,
 };
 
-/** The kind of an action on an island. */
+/** Kind of action on an island. */
 export type Deed = "kill" | "restart" | "slow" | "far" | "partition" | "heal" | "poison" | "lie" | "cure";
 
-/** An action on an island. */
+/** Action on an island. */
 export type Action = {
-  /** Time, in milliseconds from the beginning; a past time means now. */
+  /** Time of the action, in milliseconds since the beginning; a time in the past means now. */
   atMs: number,
-  /** The island, from 0. */
+  /** Number of the island, from 0. */
   island: number,
-  /** The kind of action. */
+  /** Kind of action. */
   deed: Deed,
-  /** For [`Deed::Slow`]: factor on the duration of steps, 1 to 100; 1 is full speed. For [`Deed::Far`]: the one-way latency grows by 10 ms for each unit above 1, up to 100; 1 is the original latency. Otherwise unused. */
+  /** Strength of the action. For [`Deed::Slow`], factor on the duration of steps, 1 to 100; 1 is full speed. For [`Deed::Far`], each unit above 1 adds 10 ms to the one-way latency, 1 to 100; 1 is the original latency. Otherwise unused. */
   factor: number,
 };
 
-/** A setting of a [`LessonSpec`] that may change while a lesson runs, with the same name and range. The other settings, such as the fragments or the code, are fixed when the run begins, or belong to its history. */
+/** Setting of a [`LessonSpec`] that may change during a lesson, with the field's name and range. Other settings, such as the number of fragments or the code, cannot change during a run. */
 export type Setting = { "quorum": number } | { "grace": number } | { "roundsInFlight": number } | { "merge": MergeRule } | { "lockstep": Lockstep } | { "stepMs": number } | { "spread": number } | { "jitter": number } | { "latencyMs": number } | { "kilobytesPerS": number } | { "loss": number };
 
-/** A change of a setting while a lesson runs. */
+/** Change of a setting during a lesson. */
 export type Change = {
-  /** Time of the change, in milliseconds from the beginning; a past time means now. */
+  /** Time of the change, in milliseconds since the beginning; a time in the past means now. */
   atMs: number,
-  /** The setting and its new value. */
+  /** Setting with its new value. */
   to: Setting,
 };
 
-/** The activity of an island. */
+/** Activity of an island. */
 export type IslandState = "expected" | "training" | "joining" | "offline" | "dead";
 
-/** One island at one moment. */
+/** State of one island at one time. */
 export type Island = {
   /** Current activity. */
   state: IslandState,
-  /** Whether it is cut off from the syncer. */
+  /** Whether the island is disconnected from the syncer. */
   partitioned: boolean,
-  /** Whether its updates are forged. */
+  /** Whether the island sends updates of impossible size. */
   poisoned: boolean,
-  /** Whether it sends the opposite of its progress. */
+  /** Whether the island sends the opposite of its progress. */
   lies: boolean,
-  /** Factor on the duration of its steps. */
+  /** Factor on the duration of the island's steps. */
   slow: number,
-  /** One-way latency of its link, in milliseconds. */
+  /** One-way latency of the island's link, in milliseconds. */
   latencyMs: number,
-  /** Reason of its permanent stop, if any. */
+  /** Reason why the island stopped for good, if it did. */
   stopped: string | null,
-  /** Steps so far. */
+  /** Number of steps taken. */
   steps: number,
-  /** Tokens of those steps. */
+  /** Number of tokens in these steps. */
   tokens: number,
-  /** Its merged tokens. */
+  /** Number of the island's merged tokens. */
   merged: number,
-  /** Training loss of its last step, in nats per token. */
+  /** Training loss of the last step, in nats per token. */
   loss: number | null,
-  /** Mean time of its steps, in milliseconds. */
+  /** Mean step time at full speed, in milliseconds. */
   stepMs: number,
-  /** Steps that it could have taken since its start time, at full speed and without a pause. */
+  /** Number of steps that the island could have taken since it started, at full speed and without a pause. */
   possibleSteps: number,
 };
 
-/** A run at one moment. */
+/** State of a run at one time. */
 export type Totals = {
-  /** Last measured loss of Θ on held-out text, in nats per token. */
+  /** Latest measured loss of Θ on held-out text, in nats per token. */
   heldOut: number | null,
-  /** The entropy of the text, a lower bound of any model's loss. */
+  /** Entropy of the text in nats per token, a lower bound of any model's loss. */
   floor: number,
-  /** Tokens trained. */
+  /** Number of trained tokens. */
   tokensTrained: number,
-  /** Tokens merged. */
+  /** Number of merged tokens. */
   tokensMerged: number,
   /** Merged over trained tokens, 0 to 1. */
   participation: number,
-  /** Trained tokens over those that the islands could have trained at full speed without a pause, 0 to 1. */
+  /** Trained tokens over the tokens that the islands could have trained at full speed without a pause, 0 to 1. */
   goodput: number,
-  /** Rounds merged. */
+  /** Number of merged rounds. */
   rounds: number,
-  /** Islands that take part in rounds. */
+  /** Number of islands that take part in rounds. */
   live: number,
-  /** Bytes from the islands to the syncer. */
+  /** Bytes sent from the islands to the syncer. */
   bytesUp: number,
-  /** Bytes from the syncer to the islands. */
+  /** Bytes sent from the syncer to the islands. */
   bytesDown: number,
-  /** Longest current wait after the quorum, in milliseconds. */
+  /** Longest current grace window of any round, in milliseconds. */
   graceMs: number,
-  /** Typical time from the start of a round to its quorum, in milliseconds. */
+  /** Typical time from the launch of a round to its quorum, in milliseconds. */
   quorumMs: number,
-  /** Updates refused. */
+  /** Number of refused updates. */
   refused: number,
-  /** Updates that came late. */
+  /** Number of late updates. */
   late: number,
 };
 
-/** The kind of a travelling message. */
+/** Kind of a message about a fragment. */
 export type ParcelKind = "collect" | "update" | "merged" | "whole";
 
-/** An island's part in a merge. */
+/** Weight of an island in a merge. */
 export type Share = {
-  /** The island. */
+  /** Number of the island. */
   island: number,
-  /** Its share of the total weight, 0 to 1. */
+  /** Fraction of the total weight, 0 to 1. */
   share: number,
 };
 
-/** An event. Islands count from 0, times are in milliseconds. */
+/** Event of a lesson. Islands are numbered from 0, and times are in milliseconds since the beginning. */
 export type Mark = { "kind": "step",
-  /** The island. */
+  /** Number of the island. */
   island: number,
-  /** Beginning. */
+  /** Start time of the step. */
   fromMs: number,
-  /** End. */
+  /** End time of the step. */
   untilMs: number,
 } | { "kind": "parcel",
-  /** The island at one end; the syncer is at the other. */
+  /** Island that sends or receives the message; the syncer is at the other end. */
   island: number,
-  /** Whether it goes to the syncer. */
+  /** Whether the message goes to the syncer. */
   up: boolean,
-  /** The kind of message. */
+  /** Kind of message. */
   what: ParcelKind,
-  /** The round of the message. */
+  /** Round of the message, if it has one. */
   round: number | null,
-  /** The fragment. */
+  /** Fragment of the message. */
   fragment: number,
-  /** Size in bytes. */
+  /** Size of the message, in bytes. */
   bytes: number,
-  /** Beginning. */
+  /** Time at which the message was sent. */
   fromMs: number,
-  /** End, unless the link is cut. */
+  /** Time at which the message arrives, unless the link is cut. */
   untilMs: number,
-  /** Its first values as codes from −7 to 7, at most 32; empty if the message carries no code. */
+  /** The first values as codes from −7 to 7, at most 32; empty if the message has no coded values. */
   glimpse: Array<number>,
 } | { "kind": "launched",
-  /** Its number. */
+  /** Number of the round. */
   round: number,
-  /** The fragment. */
+  /** Fragment of the round. */
   fragment: number,
-  /** Time. */
+  /** Time of the launch. */
   atMs: number,
 } | { "kind": "answered",
-  /** The round; `null` if none was collecting. */
+  /** Round of the update; `null` if no round of its fragment was open. */
   round: number | null,
-  /** The island. */
+  /** Number of the island. */
   island: number,
-  /** Time. */
+  /** Time of arrival. */
   atMs: number,
-  /** Tokens of progress; 0 for no progress. */
+  /** Number of tokens in the update; 0 if there was no progress. */
   tokens: number,
 } | { "kind": "quorum",
-  /** The round. */
+  /** Number of the round. */
   round: number,
-  /** Time. */
+  /** Time of the quorum. */
   atMs: number,
 } | { "kind": "grace",
-  /** The round. */
+  /** Number of the round. */
   round: number,
-  /** Beginning. */
+  /** Start of the grace window. */
   atMs: number,
-  /** Latest end. */
+  /** Latest end of the grace window. */
   untilMs: number,
 } | { "kind": "merged",
-  /** The round. */
+  /** Number of the round. */
   round: number,
-  /** The fragment. */
+  /** Fragment of the round. */
   fragment: number,
-  /** Time. */
+  /** Time of the merge. */
   atMs: number,
-  /** The islands in the merge, with their weights. */
+  /** Islands whose updates were merged, with their weights. */
   shares: Array<Share>,
-  /** L2 norm of the merged change over the weighted mean norm of its updates: 1 if they are equally long, and 1/√M under a plain mean of M orthogonal updates. */
+  /** L2 norm of the merged change over the weighted mean norm of its updates. It is 1 if updates and change are equally long, and 1/√M for the mean of M orthogonal updates. */
   length: number,
 } | { "kind": "abandoned",
-  /** The round. */
+  /** Number of the round. */
   round: number,
-  /** Time. */
+  /** Time of the decision. */
   atMs: number,
 } | { "kind": "refused",
-  /** The round; `null` if none was collecting. */
+  /** Round of the update; `null` if no round of its fragment was open. */
   round: number | null,
-  /** The island. */
+  /** Number of the island. */
   island: number,
-  /** Time. */
+  /** Time of the decision. */
   atMs: number,
-  /** The reason. */
+  /** Reason of the refusal. */
   why: Refusal,
 } | { "kind": "late",
-  /** The round; `null` if none was collecting. */
+  /** Round of the update; `null` if no round of its fragment was open. */
   round: number | null,
-  /** The island. */
+  /** Number of the island. */
   island: number,
-  /** Time. */
+  /** Time of the decision. */
   atMs: number,
-  /** The reason. */
+  /** Reason why the update was late. */
   why: LateReason,
 } | { "kind": "applied",
-  /** The island. */
+  /** Number of the island. */
   island: number,
-  /** The fragment. */
+  /** Fragment of the change. */
   fragment: number,
-  /** Time. */
+  /** Time of the change. */
   atMs: number,
 } | { "kind": "live",
-  /** The island. */
+  /** Number of the island. */
   island: number,
-  /** Time. */
+  /** Time of the event. */
   atMs: number,
 } | { "kind": "left",
-  /** The island. */
+  /** Number of the island. */
   island: number,
-  /** Time. */
+  /** Time of the event. */
   atMs: number,
 } | { "kind": "heldOut",
-  /** Time. */
+  /** Time of the measurement. */
   atMs: number,
-  /** In nats per token. */
+  /** Loss in nats per token. */
   loss: number,
-  /** Tokens merged at that time. */
+  /** Number of merged tokens at that time. */
   tokens: number,
 };
 
-/** A lesson at one moment. */
+/** State of a lesson at one time. */
 export type Frame = {
-  /** Time, in milliseconds. */
+  /** Time since the beginning, in milliseconds. */
   nowMs: number,
-  /** The islands, in order. */
+  /** State of each island, in order. */
   islands: Array<Island>,
-  /** The run as a whole. */
+  /** State of the run. */
   run: Totals,
-  /** Events since the last frame. */
+  /** Events since the previous frame. */
   marks: Array<Mark>,
 };
 
-/** An event of the twin. Times are in milliseconds. */
+/** Event of the twin. Times are in milliseconds since the beginning. */
 export type TwinMark = { "kind": "step",
-  /** Beginning. */
+  /** Start time of the step. */
   fromMs: number,
-  /** Time at which the slowest island had its gradient. */
+  /** Time at which the slowest island had computed its gradient. */
   computedMs: number,
-  /** Time at which all had the sum. */
+  /** Time at which all islands had received the sum of gradients. */
   untilMs: number,
 } | { "kind": "stall",
-  /** The first island that they wait for. */
+  /** The first missing island. */
   island: number,
-  /** Beginning. */
+  /** Start of the wait. */
   fromMs: number,
-  /** End, once it is known. */
+  /** End of the wait; `null` while it lasts. */
   untilMs: number | null,
 } | { "kind": "heldOut",
-  /** Time. */
+  /** Time of the measurement. */
   atMs: number,
-  /** In nats per token. */
+  /** Loss in nats per token. */
   loss: number,
-  /** Tokens trained at that time. */
+  /** Number of trained tokens at that time. */
   tokens: number,
 };
 
-/** The synchronous twin at one moment. */
+/** State of the synchronous twin at one time. */
 export type TwinFrame = {
-  /** Time, in milliseconds. */
+  /** Time since the beginning, in milliseconds. */
   nowMs: number,
-  /** Islands that all others wait for. */
+  /** Islands for which all others wait. */
   stalledBy: Array<number>,
-  /** Common steps of all islands. */
+  /** Number of steps, which all islands take together. */
   steps: number,
-  /** Tokens of those steps. */
+  /** Number of tokens in these steps. */
   tokens: number,
-  /** Trained tokens over those that the islands could have trained at full speed without a pause, 0 to 1. */
+  /** Trained tokens over the tokens that the islands could have trained at full speed without a pause, 0 to 1. */
   goodput: number,
-  /** Bytes from and to the islands. */
+  /** Bytes sent to and from all islands. */
   bytes: number,
   /** Training loss of the last step, in nats per token. */
   loss: number | null,
-  /** Last measured loss on held-out text, in nats per token. */
+  /** Latest measured loss on held-out text, in nats per token. */
   heldOut: number | null,
-  /** Events since the last frame. */
+  /** Events since the previous frame. */
   marks: Array<TwinMark>,
 };
 
-/** A machine of many chips. */
+/** Machine of many chips. */
 export type ClusterSpec = {
-  /** N, chips in all. */
+  /** Total number of chips, N. */
   chips: number,
   /** Mean time between interruptions of one chip, in years. */
   mtbiYears: number,
-  /** M, learners that share them. */
+  /** Number of learners that share the chips, M. */
   learners: number,
-  /** Whether a learner goes on without the chips that it lost. */
+  /** Whether a learner continues without chips that it lost. */
   elastic: boolean,
-  /** Seed of all chance. */
+  /** Seed of all random numbers. */
   seed: number,
 };
 
-/** Result for one machine. */
+/** Result of simulating a machine. */
 export type Yield = {
-  /** Share of the chip time that trained, 0 to 1. */
+  /** Fraction of the chip time that was spent training, 0 to 1. */
   goodput: number,
-  /** Share of the time in which anyone trained, 0 to 1. */
+  /** Fraction of the time in which at least one learner trained, 0 to 1. */
   uptime: number,
-  /** Interruptions in an hour. */
+  /** Number of interruptions per hour. */
   interruptionsPerHour: number,
 };
 
 /** Exchange method. */
 export type Way = "dataParallel" | "diloco" | "streaming" | "decoupled";
 
-/** A training over several data centres. */
+/** Training over several data centres. */
 export type LinkNeed = {
-  /** Parameters, in billions. */
+  /** Number of parameters, in billions. */
   paramsBillion: number,
-  /** Bits of a value. */
+  /** Bits per exchanged value. */
   bits: number,
-  /** Time of a step, in seconds. */
+  /** Time of an inner step, in seconds. */
   stepS: number,
-  /** Data centres. */
+  /** Number of data centres. */
   dataCentres: number,
   /** Exchange method. */
   method: Way,
-  /** H. */
+  /** Number of steps between two exchanges, H. */
   syncEvery: number,
-  /** P. */
+  /** Number of fragments, P. */
   fragments: number,
-  /** τ. */
+  /** Number of steps that an exchange may take, τ. */
   roundsInFlight: number,
-  /** Share of the time that is to be computing, 0 to 1. */
+  /** Required compute utilisation, 0 to 1. */
   utilisation: number,
 };
 
