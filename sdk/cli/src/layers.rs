@@ -438,7 +438,7 @@ mod tests {
         let given = with_file("speed = 3", &["--loud"]).unwrap().sources;
         assert!(!given.is_default("speed_kmh") && !given.is_default("loud"));
         assert!(given.is_default("quiet") && given.is_default("place"));
-        assert_eq!(keys::<Go>(), ["place", "config", "speed", "laps", "quiet", "loud", "with"]);
+        assert_eq!(keys::<Go>(), ["place", "config", "speed", "laps", "slope", "quiet", "loud", "with"]);
     }
 
     #[test]
