@@ -254,16 +254,18 @@ fn a_peer_cannot_steer_the_terminal() {
     let state = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let refuses = thread::spawn(move || {
-        let mut reader = BufReader::new(listener.accept().unwrap().0);
-        head(&mut reader);
-        let body = "\u{202e}a riddle\x1b[2J";
-        let answer = format!("HTTP/1.1 403 Forbidden\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        reader.get_mut().write_all(answer.as_bytes()).unwrap();
+    // It refuses each attempt until the test ends.
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut reader = BufReader::new(stream.unwrap());
+            head(&mut reader);
+            let body = "\u{202e}a riddle\x1b[2J";
+            let answer = format!("HTTP/1.1 403 Forbidden\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            reader.get_mut().write_all(answer.as_bytes()).unwrap();
+        }
     });
     let (_, said, complained) =
-        run(state.path(), &[], &["join", "--engine", "cpu", "--max-contact", "1ms", &address]);
-    refuses.join().unwrap();
+        run(state.path(), &[], &["join", "--engine", "cpu", "--max-contact", "3s", &address]);
     let shown = said + &complained;
     assert!(shown.contains("a riddle") && !shown.contains(['\u{202e}', '\u{1b}']), "{shown:?}");
 }

@@ -259,14 +259,18 @@ async fn a_missing_run_or_syncer_is_one_sentence() {
     // The port is free again at once.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let server = Server::start(config(dir.path())).await;
-    let page = format!("http://{}/teach", server.address);
-    for url in [format!("http://{free}"), "ftp://host".into(), "localhost".into(), page] {
-        let error = status(&PlaceArgs { url: url.clone(), ca: None, dir: None }, false).await.unwrap_err();
+    let at = |url: String| PlaceArgs { url, ca: None, dir: None };
+    for url in [format!("http://{free}"), free.to_string(), format!("http://{}/no-page", server.address)] {
+        let error = status(&at(url.clone()), false).await.unwrap_err();
         assert_eq!(error.exit_code(), 20, "{error}");
         let text = error.to_string();
-        assert!(text.starts_with(&format!("no syncer answers at {url} (")), "{text}");
+        let shown = if url.starts_with("http") { url } else { format!("http://{url}") };
+        assert!(text.starts_with(&format!("no syncer answers at {shown} (")), "{text}");
         assert!(!text.contains('\n') && text.contains("--dir"), "{text}");
     }
+    assert_eq!(status(&at("ftp://host".into()), false).await.unwrap_err().exit_code(), 3);
+    // A link to a page leads to its server.
+    status(&at(format!("http://{}/teach", server.address)), false).await.unwrap();
     server.stop().await;
 }
 
