@@ -366,6 +366,13 @@ mod tests {
     }
 
     #[test]
+    fn only_the_file_of_settings_has_no_heading() {
+        let command = <ServeConfig as clap::Args>::augment_args(clap::Command::new("serve"));
+        let nameless = command.get_arguments().filter(|arg| arg.get_help_heading().is_none());
+        assert_eq!(nameless.map(|arg| arg.get_id().as_str()).collect::<Vec<_>>(), ["config"]);
+    }
+
+    #[test]
     fn flags_beat_the_file_which_beats_defaults() {
         let text = "sync-every = 7\nseed = 3\nno-eval = true\nallow-origin = ['https://a', 'https://b']";
         let config = with_file(text, &["--seed", "4"]).unwrap();

@@ -89,7 +89,8 @@ pub struct ServerSettings {
 #[serde(rename_all = "kebab-case")]
 pub struct StartSettings {
     /// TOML file whose keys are these flags
-    #[arg(long, value_name = "FILE")]
+    // Without a heading of its own, it would get the one of the group before.
+    #[arg(long, value_name = "FILE", help_heading = None::<&'static str>)]
     pub config: Option<PathBuf>,
     /// Token of the admin routes, 16 characters or more; by default one is made and kept in the run's folder
     #[arg(long, value_name = "TOKEN", hide_env_values = true, help_heading = "Server", value_parser = secret)]
