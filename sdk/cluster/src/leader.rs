@@ -242,7 +242,7 @@ where
     }
 
     /// Restarts the tasks that have ended, and returns their fragments. Only a panic ends a task. Without a restart,
-    /// the process would renew the lease of a fragment that nobody leads.
+    /// the process would renew the lease of a fragment without a leader.
     fn renew(&mut self) -> Vec<FragmentId> {
         while self.tasks.try_join_next().is_some() {}
         let ended = self.leases.iter().filter(|(_, lease)| lease.is_closed());

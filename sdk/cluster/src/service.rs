@@ -172,7 +172,7 @@ pub enum ServiceError {
     Silent {
         /// Service and its address.
         place: String,
-        /// What happened.
+        /// Description of the fault.
         detail: String,
     },
     /// The server answers, but the required object does not exist.
@@ -180,7 +180,7 @@ pub enum ServiceError {
     Missing {
         /// Missing object.
         place: String,
-        /// What happened.
+        /// Description of the fault.
         detail: String,
     },
     /// The credentials are wrong or insufficient.

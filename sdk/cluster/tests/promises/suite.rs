@@ -1,4 +1,4 @@
-//! Checks of the services' guarantees. Each check needs services that are used by nobody else.
+//! Checks of the services' guarantees. Each check needs services without other users.
 
 use std::sync::Arc;
 use std::time::Duration;

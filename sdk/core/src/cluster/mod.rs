@@ -201,7 +201,7 @@ pub struct Offer {
     pub learner: LearnerId,
     /// The update without the bytes of its body.
     pub update: Verified,
-    /// What the leader must know about the sender.
+    /// Information about the sender for the leader.
     #[serde(rename = "standing")]
     pub sender: SenderInfo,
 }
