@@ -283,7 +283,7 @@ fn split_rows(start: u32, tensor: &Tensor, target: u32) -> impl Iterator<Item = 
 
 /// Returns true if the rows of a tensor are separate vectors: an embedding, a head or a router, by its name in
 /// checkpoints of `transformers`.
-fn is_table(tensor: &str) -> bool {
+pub(crate) fn is_table(tensor: &str) -> bool {
     const TABLES: [&str; 6] = ["embed_tokens", "wte", "wpe", "lm_head", "gate", "router"];
     tensor.split('.').any(|part| TABLES.contains(&part))
 }

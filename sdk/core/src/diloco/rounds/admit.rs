@@ -95,6 +95,7 @@ impl Rounds {
 /// Returns the largest possible norm after `steps` steps on `len` values, without knowledge of any update.
 ///
 /// AdamW moves a value by at most `lr · max(1, (1 − β1) / √(1 − β2))` in a step (Kingma and Ba 2015, section 2.1).
+/// Muon moves matrices less: the values of its update have a root mean square of 0.2.
 /// Unbounded at a rate of 0, which trains nothing.
 fn reach(inner: &InnerSpec, steps: u32, len: usize) -> f64 {
     if inner.lr_max <= 0.0 {

@@ -9,7 +9,7 @@ use crate::engine::{EngineError, OptimiserState, StepStats, Trainer};
 use crate::model::moments::adjust_halves;
 use crate::model::{
     AdamW, Adjust, ExpertSpec, FrozenForm, FrozenWeights, InnerSpec, LoraSpec, LoraTargets, ModelError,
-    ModelSpec, Preset, add_adapters, adjust, decayed_ranges, init, layout, learning_rate,
+    ModelSpec, Preset, adamw_ranges, add_adapters, adjust, init, layout, learning_rate,
     reference_adapters_logits, reference_adapters_loss_and_grad, reference_logits, reference_loss_and_grad,
     reference_seen,
 };
@@ -516,7 +516,7 @@ impl TrainingCase {
             let sums = gradient.differentiate(&tokens, tokens_of_step).unwrap();
             let lr = learning_rate(&inner, step * tokens_of_step);
             let numbers = Adjust::new(&inner, step, lr, sums.squares.sqrt() as f32);
-            for (range, decayed) in decayed_ranges(&layout(&spec).unwrap()) {
+            for (range, decayed) in adamw_ranges(&layout(&spec).unwrap(), inner.optimiser) {
                 let numbers = Adjust { keep: if decayed { numbers.keep } else { 1.0 }, ..numbers };
                 let (params, grad) = (&mut params[range.clone()], &gradient.grad()[range.clone()]);
                 if kept == MomentForm::Halves {

@@ -11,7 +11,8 @@ use super::workspace::Buffer;
 use crate::diloco::Layout;
 use crate::engine::{EngineError, OptimiserState, StepStats, Trainer};
 use crate::model::{
-    Adjust, FrozenWeights, InnerSpec, ModelError, ModelSpec, check_inner, decayed_ranges, layout, windows,
+    Adjust, FrozenWeights, InnerSpec, ModelError, ModelSpec, Optimiser, adamw_ranges, check_inner, layout,
+    windows,
 };
 use crate::token;
 
@@ -265,5 +266,5 @@ fn pieces(layout: &Layout) -> Vec<(Range<usize>, bool)> {
         let end = range.end;
         range.step_by(PIECE).map(move |start| (start..end.min(start + PIECE), decayed))
     };
-    decayed_ranges(layout).into_iter().flat_map(cut).collect()
+    adamw_ranges(layout, Optimiser::AdamW).into_iter().flat_map(cut).collect()
 }
