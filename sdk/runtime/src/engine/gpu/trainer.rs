@@ -305,7 +305,8 @@ impl GpuEngine {
     /// - [`EngineError::NoFragments`], [`EngineError::Codec`]: the exchange is invalid.
     /// - [`EngineError::Gpu`]: the model does not fit the device: [`GpuError::Shape`], [`GpuError::Head`],
     ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], or [`GpuError::Refused`]; or the run exchanges
-    ///   in a code without kernels: [`GpuError::Code`].
+    ///   in a code without kernels: [`GpuError::Code`]; or it trains with an optimiser without kernels:
+    ///   [`GpuError::Optimiser`].
     /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: the run trains adapters, and `setup` has no weights, or
     ///   weights of another model.
     /// - [`EngineError::Lost`]: the device is gone.
