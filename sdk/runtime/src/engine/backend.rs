@@ -10,7 +10,6 @@ use super::gpu::{
 };
 use super::{
     DataParallel, Engine, EngineError, EngineKind, EngineOptions, Helpers, HostEngine, OptimiserState,
-    Trainer,
 };
 use crate::model::{FrozenWeights, ModelSpec};
 use crate::wire::RunSpec;
@@ -91,9 +90,8 @@ impl Backend for CpuBackend {
     ) -> Result<DataParallel, EngineError> {
         let model = ModelSpec::of(&spec.model)?;
         let mut trainer = CpuTrainer::on(setup.frozen.clone(), &model, &spec.inner, setup.options.threads)?;
-        // Moments of another model are ignored.
-        let len = trainer.layout().len();
-        if let Some(moments) = moments.filter(|moments| moments.adamw(len).is_some()) {
+        // Moments of another model or optimiser are ignored.
+        if let Some(moments) = moments.filter(|moments| trainer.fits(moments)) {
             trainer.resume(&moments)?;
         }
         let host = HostEngine::new(spec, trainer)?;

@@ -101,7 +101,7 @@ pub trait Trainer {
         false
     }
 
-    /// Returns a copy of the optimiser's moments, or `None` if it has no AdamW moments.
+    /// Returns a copy of the optimiser's moments, or `None` if it has no such state.
     fn moments(&self) -> Option<OptimiserState> {
         None
     }
@@ -425,8 +425,8 @@ pub struct Encoded {
 pub struct OptimiserState {
     /// Steps taken.
     pub steps: u64,
-    /// One vector for each value that the optimiser holds per parameter, `[len]` each, in the order of the flat
-    /// parameters.
+    /// One vector for each value that the optimiser holds per parameter, in the order of the flat parameters, at most
+    /// `[len]` each. The first one is `[len]`. With Muon, the second moments of matrices are absent from the second.
     pub vectors: Vec<Vec<f32>>,
 }
 
@@ -442,9 +442,16 @@ impl OptimiserState {
     /// negative `v`.
     #[must_use]
     pub fn adamw(&self, len: usize) -> Option<[&[f32]; 2]> {
+        self.pair(len, len)
+    }
+
+    /// Returns the first moments or momentum, `[m_len]`, and the second moments, `[v_len]`, if this is a valid state of
+    /// these lengths: finite, and no negative second moment.
+    #[must_use]
+    pub(crate) fn pair(&self, m_len: usize, v_len: usize) -> Option<[&[f32]; 2]> {
         let [m, v] = self.vectors.as_slice() else { return None };
-        let fits = |values: &[f32]| values.len() == len && values.iter().all(|value| value.is_finite());
-        (fits(m) && fits(v) && v.iter().all(|&v| v >= 0.0)).then_some([m, v])
+        let fits = |values: &[f32], len| values.len() == len && values.iter().all(|value| value.is_finite());
+        (fits(m, m_len) && fits(v, v_len) && v.iter().all(|&v| v >= 0.0)).then_some([m, v])
     }
 }
 
