@@ -18,7 +18,10 @@ mod stored;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use archipelago_cli::{Bytes, ExpertArgs, MethodArgs, Span, link, secret, some_time, some_tokens, tokens};
+use archipelago_cli::{
+    Bytes, ExpertArgs, MethodArgs, Span, link, one_of, secret, some_time, some_tokens, tokens,
+};
+use archipelago_core::wire::Optimiser;
 use serde::Serialize;
 
 pub use alerts::AlertArgs;
@@ -111,6 +114,15 @@ pub struct ServeConfig {
     /// Windows in one step of one learner; by default the preset's
     #[arg(long, value_name = "WINDOWS", help_heading = "Training")]
     pub batch: Option<NonZeroU32>,
+    /// Optimiser of the learners' steps: adamw, or muon for matrices with adamw for the rest; muon trains on CPUs only
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = Optimiser::AdamW.name(),
+        value_parser = one_of(&Optimiser::ALL, Optimiser::name),
+        help_heading = "Training"
+    )]
+    pub inner: Optimiser,
     /// Highest inner learning rate; by default the preset's
     #[arg(long, value_name = "RATE", help_heading = "Training")]
     pub lr: Option<f32>,

@@ -19,7 +19,7 @@ const HEADING: &str = "\
 ";
 
 /// Settings that define a run and cannot change. A change of the text is detected separately.
-const FIXED: [&str; 17] = [
+const FIXED: [&str; 18] = [
     "architecture",
     "architecture-settings",
     "corpus-bytes",
@@ -29,6 +29,7 @@ const FIXED: [&str; 17] = [
     "context",
     "seed",
     "batch",
+    "inner",
     "lr",
     "lr-min-ratio",
     "total-tokens",
