@@ -134,8 +134,8 @@ pub mod model {
         ModelError, ModelSpec, Preset, TargetsError, UnknownForm, UnknownPreset, add_adapters, init, layout,
     };
     pub use archipelago_core::wire::{
-        ApplyPolicy, Architecture, Code, DataSpec, ExchangeSpec, InnerSpec, Mixture, Model, RunSpec,
-        ShardSpec,
+        ApplyPolicy, Architecture, Code, DataSpec, ExchangeSpec, InnerSpec, Mixture, Model, Optimiser,
+        RunSpec, ShardSpec,
     };
 }
 

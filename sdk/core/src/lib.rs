@@ -90,6 +90,7 @@ pub mod data;
 pub mod diloco;
 pub mod driver;
 pub mod model;
+mod polar;
 pub mod rng;
 #[cfg(test)]
 mod testing;

@@ -4,7 +4,7 @@ use crate::diloco::syncer::{Event, Host, RemakeJob, Syncer};
 use crate::diloco::{Entry, Layout, MergeClass, MergeEntry, MergeJob, MergeRule, OuterSpec, Part, Tensor};
 use crate::wire::{
     ApplyPolicy, Architecture, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, InnerSpec, LearnerId,
-    Message, Model, Round, RunSpec, Serial, ShardSpec, Version,
+    Message, Model, Optimiser, Round, RunSpec, Serial, ShardSpec, Version,
 };
 
 /// P, the number of fragments of [`spec`].
@@ -41,6 +41,7 @@ pub(crate) fn spec() -> RunSpec {
         eps: 1e-8,
         weight_decay: 0.0,
         clip_norm: 0.0,
+        optimiser: Optimiser::AdamW,
     };
     let exchange = ExchangeSpec {
         fragments: FRAGMENTS,

@@ -16,8 +16,8 @@ use archipelago_core::diloco::{Layout, MergeClass, MergeJob, Tensor, Version};
 use archipelago_core::model::{LoraSpec, LoraTargets, ModelSpec, Preset};
 use archipelago_core::wire::{
     ApplyPolicy, Architecture, Assembler, BODY_BYTES_MAX, Bye, Challenge, Code, ConnId, DataSpec,
-    ExchangeSpec, FragmentId, Frozen, FrozenForm, Hello, InnerSpec, Message, Model, RunId, RunSpec,
-    SUBPROTOCOL, Serial, encode, frames,
+    ExchangeSpec, FragmentId, Frozen, FrozenForm, Hello, InnerSpec, Message, Model, Optimiser, RunId,
+    RunSpec, SUBPROTOCOL, Serial, encode, frames,
 };
 use archipelago_runtime::engine::{
     Encoded, Engine, EngineError, Exchange, HostEngine, OptimiserState, StepStats, Trainer,
@@ -357,6 +357,7 @@ pub(super) fn spec(shard: &[u8]) -> RunSpec {
             eps: 1e-8,
             weight_decay: 0.0,
             clip_norm: 0.0,
+            optimiser: Optimiser::AdamW,
         },
         exchange: ExchangeSpec {
             fragments: 2,

@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use archipelago_cli::{Bytes, ExchangeArgs, some_tokens, tokens};
+use archipelago_cli::{Bytes, ExchangeArgs, one_of, some_tokens, tokens};
+use archipelago_core::wire::Optimiser;
 use serde::Serialize;
 
 /// Settings that define a run and cannot change. They are stored even at their defaults. A change of the text is
@@ -35,6 +36,15 @@ pub struct RunIdentity {
     /// Windows in one step of one learner; by default the preset's
     #[arg(long, value_name = "WINDOWS", help_heading = "Training")]
     pub batch: Option<NonZeroU32>,
+    /// Optimiser of the learners' steps: adamw, or muon for matrices with adamw for the rest; muon trains on CPUs only
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = Optimiser::AdamW.name(),
+        value_parser = one_of(&Optimiser::ALL, Optimiser::name),
+        help_heading = "Training"
+    )]
+    pub inner: Optimiser,
     /// Highest inner learning rate; by default the preset's
     #[arg(long, value_name = "RATE", help_heading = "Training")]
     pub lr: Option<f32>,

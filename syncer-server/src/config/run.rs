@@ -30,6 +30,7 @@ pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<Ru
         "1 to 1000T, the number of tokens that the run is planned for",
     )?;
     inner.batch = config.identity.batch.map_or(inner.batch, Into::into);
+    inner.optimiser = config.identity.inner;
     inner.lr_max = config.identity.lr.unwrap_or(inner.lr_max);
     inner.lr_min_ratio = config.identity.lr_min_ratio.unwrap_or(inner.lr_min_ratio);
     if let Some(total_tokens) = config.identity.total_tokens {
@@ -194,7 +195,7 @@ pub fn preset(config: &ServeConfig) -> Result<Preset, ServerError> {
 mod tests {
     use std::num::NonZeroU32;
 
-    use archipelago_core::model::{ExpertSpec, ModelSpec};
+    use archipelago_core::model::{ExpertSpec, ModelSpec, Optimiser};
 
     use super::*;
 
@@ -252,6 +253,13 @@ mod tests {
         let experts = |count| model(count).experts;
         assert_eq!([experts(0), experts(1)], [None, None]);
         assert_eq!(experts(4), Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 0.02 }));
+    }
+
+    #[test]
+    fn the_inner_optimiser_is_adamw_or_the_owners() {
+        let optimiser = |change: fn(&mut ServeConfig)| spec(change).unwrap().inner.optimiser;
+        assert_eq!(optimiser(|_| ()), Optimiser::AdamW);
+        assert_eq!(optimiser(|config| config.identity.inner = Optimiser::Muon), Optimiser::Muon);
     }
 
     #[test]

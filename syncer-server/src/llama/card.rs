@@ -6,7 +6,7 @@ use std::path::Path;
 
 use archipelago_core::diloco::Ledger;
 use archipelago_core::model::{ExpertSpec, LoraSpec, ModelSpec};
-use archipelago_core::wire::RunSpec;
+use archipelago_core::wire::{Optimiser, RunSpec};
 use serde::{Deserialize, Serialize};
 
 use super::reader::open;
@@ -206,9 +206,13 @@ impl Card<'_> {
             inner.lr_max * inner.lr_min_ratio,
             inner.total_tokens,
         );
+        let name = match inner.optimiser {
+            Optimiser::AdamW => "AdamW",
+            Optimiser::Muon => "Muon for matrices and AdamW for the rest",
+        };
         let optimiser = format!(
-            "AdamW in each learner (betas {} and {}, weight decay {}, clipping at {}), and SGD with Nesterov momentum \
-             for merges",
+            "{name} in each learner (betas {} and {}, weight decay {}, clipping at {}), and SGD with Nesterov \
+             momentum for merges",
             inner.beta1, inner.beta2, inner.weight_decay, inner.clip_norm,
         );
         let batch = format!("{} windows of {} tokens in each learner", inner.batch, self.spec.model.context);

@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 
 use archipelago_cli::{Bytes, available_bytes, range};
 use archipelago_core::diloco::{Codec, Fragments, Layout};
-use archipelago_core::wire::RunSpec;
+use archipelago_core::wire::{Optimiser, RunSpec};
 
 use super::internal;
 use crate::config::{self, ClusterArgs, DataSource, Role, ServeConfig, preset, syncer_config};
@@ -45,7 +45,10 @@ pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
     config::admin_token(config.start.admin_token.as_deref())?;
     allowed_origins(config)?;
     config.server.cluster.part()?;
-    config.lora.spec()?;
+    if config.lora.spec()?.is_some() && config.identity.inner == Optimiser::Muon {
+        let why = "adapters are trained with adamw: leave --inner muon out, or train all weights without --lora-rank";
+        return Err(ServerError::Config { why: why.to_owned() });
+    }
     fit(&config.server.dir)?;
     outside(&config.server.dir, config.data.as_ref().and_then(DataSource::path))?;
     Ok(())
@@ -122,6 +125,17 @@ mod tests {
     use crate::config::run_spec;
     use archipelago_core::model::Preset;
     use archipelago_core::wire::DataSpec;
+
+    #[test]
+    fn adapters_are_refused_with_muon() {
+        let config = ServeConfig::default().with(|it| {
+            it.identity.inner = Optimiser::Muon;
+            it.lora.lora_rank = 8;
+        });
+        let error = settings(&config).unwrap_err();
+        assert_eq!(error.exit_code(), 3, "{error}");
+        assert!(error.to_string().contains("leave --inner muon out"), "{error}");
+    }
 
     /// Goal: a process that leads rounds needs memory for a fragment, and one that serves learners needs memory for Θ̂.
     #[test]

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::thread;
 
 use crate::lab::{Budget, Corpus, JoinerStart, LabError, Recipe, TrainingResult, reference_model};
-use archipelago_cli::{ExchangeArgs, ExpertArgs, OuterArgs, RoundArgs, as_written, range, within};
+use archipelago_cli::{ExchangeArgs, ExpertArgs, OuterArgs, RoundArgs, as_written, one_of, range, within};
 use archipelago_core::data::{BYTE_VOCAB, grammar, pictures};
 use archipelago_core::diloco::QuorumPolicy;
 use archipelago_core::diloco::syncer::SyncerConfig;
-use archipelago_core::model::{InnerSpec, Preset};
+use archipelago_core::model::{InnerSpec, Optimiser, Preset};
 use archipelago_sim::world::{LinkSpec, MachineSpec};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -53,6 +53,15 @@ pub struct TrainingArgs {
     /// Windows in a step of one learner
     #[arg(long, value_name = "COUNT", default_value_t = 8, help_heading = "Training")]
     pub batch: u32,
+    /// Optimiser of a trainer's steps: adamw, or muon for matrices with adamw for the rest
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = Optimiser::AdamW.name(),
+        value_parser = one_of(&Optimiser::ALL, Optimiser::name),
+        help_heading = "Training"
+    )]
+    pub inner: Optimiser,
     /// Highest inner learning rate, of learners and of data-parallel training
     #[arg(long, value_name = "RATE", default_value_t = 4e-3, help_heading = "Training")]
     #[serde(serialize_with = "as_written")]
@@ -276,6 +285,7 @@ impl TrainingArgs {
             model,
             inner: InnerSpec {
                 batch: self.batch,
+                optimiser: self.inner,
                 lr_max: self.lr,
                 lr_min_ratio,
                 beta2: self.beta2,
@@ -413,6 +423,9 @@ mod tests {
         check(&[], (50, 0.1, 0.8, 5));
         check(&["--warmup", "0.2", "--lr-min-ratio", "0"], (200, 0.0, 0.8, 5));
         check(&["--grace-ratio", "0.3", "--latency-jitter-ms", "7"], (50, 0.1, 0.3, 7));
+        let optimiser = |flags: &[&str]| recipe(flags).unwrap().inner.optimiser;
+        assert_eq!(optimiser(&[]), Optimiser::AdamW);
+        assert_eq!(optimiser(&["--inner", "muon"]), Optimiser::Muon);
     }
 
     #[test]

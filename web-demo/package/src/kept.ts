@@ -75,7 +75,8 @@ export class Keeper {
   moments(run: string, params: number): OptimiserState | undefined {
     const { moments } = this.#kept;
     // An earlier release stored them under other names.
-    const fits = moments?.vectors?.every((vector) => vector.length === params) ?? false;
+    // With Muon, the second vector is shorter. The engine checks the rest.
+    const fits = moments?.vectors?.[0]?.length === params;
     return moments?.run === run && fits ? moments : undefined;
   }
 

@@ -16,7 +16,7 @@ use archipelago_core::diloco::{
     OuterSpec, Round, Segment, Version, Weighted,
 };
 use archipelago_core::model::{Preset, layout};
-use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
+use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, InnerSpec, Optimiser};
 use archipelago_runtime::engine::Trainer;
 use archipelago_runtime::engine::cpu::CpuTrainer;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
 
 /// Measures tokens a second. `tokens_per_s`, `threads` and `params` belong to the preset `small` on all cores, the
 /// shape for comparison with other trainers; `presets` has the rest. Each rate is the median of several measurements,
-/// and `best` is the fastest.
+/// and `best` is the fastest. `muon_percent` is the additional time of a step with Muon.
 fn learner() -> Value {
     let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let mut rows = Vec::new();
@@ -106,6 +106,7 @@ fn measure(preset: Preset, threads: NonZeroUsize, windows: usize) -> Value {
     let rate = |steps: f64| (steps * tokens_per_step as f64).round();
     json!({
         "preset": preset.name(),
+        "muon_percent": muon_percent(&mut trainer, preset, threads, &tokens, 8 * windows).round(),
         "tokens_per_s": rate(rates[windows / 2]),
         "best": rate(rates[windows - 1]),
         "threads": threads,
@@ -113,6 +114,28 @@ fn measure(preset: Preset, threads: NonZeroUsize, windows: usize) -> Value {
         "activation_mb": (trainer.activation_bytes() as f64 / 1e6).round(),
         "device": trainer.describe(),
     })
+}
+
+/// Returns the additional time of a step with Muon, in percent of a step of `adamw`: the median of `pairs` of steps
+/// that follow each other, so that noise of a shared machine affects both.
+fn muon_percent(
+    adamw: &mut CpuTrainer,
+    preset: Preset,
+    threads: NonZeroUsize,
+    tokens: &[u32],
+    pairs: usize,
+) -> f64 {
+    let inner = InnerSpec { optimiser: Optimiser::Muon, ..preset.inner() };
+    let mut muon = CpuTrainer::new(&preset.model(VOCAB), &inner, threads).expect("presets are valid");
+    let step = |trainer: &mut CpuTrainer| {
+        let start = Instant::now();
+        trainer.step(tokens, 1e-4).expect("tokens are in the vocabulary");
+        start.elapsed().as_secs_f64()
+    };
+    step(&mut muon);
+    let mut ratios: Vec<f64> = (0..pairs).map(|_| step(&mut muon) / step(adamw)).collect();
+    ratios.sort_by(f64::total_cmp);
+    100.0 * (ratios[pairs / 2] - 1.0)
 }
 
 /// Measures merges of several updates of one fragment (int4, radial), in GB/s. The bytes are all bodies that come in,

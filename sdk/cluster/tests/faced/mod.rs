@@ -11,8 +11,8 @@ use archipelago_core::diloco::syncer::{Event, Host, Input, LeaderRequest, Syncer
 use archipelago_core::diloco::{Codec, FragmentState, Fragments, Layout, MergeJob, Tensor, checksum};
 use archipelago_core::wire::{
     ApplyPolicy, Architecture, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, Hello, Identity,
-    InnerSpec, LearnerId, LearnerState, MergeClass, Message, Millis, Model, Progress, RunId, RunSpec, Serial,
-    ShardSpec, Signature, Update, Version, Welcome,
+    InnerSpec, LearnerId, LearnerState, MergeClass, Message, Millis, Model, Optimiser, Progress, RunId,
+    RunSpec, Serial, ShardSpec, Signature, Update, Version, Welcome,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, interval};
@@ -44,6 +44,7 @@ fn spec() -> RunSpec {
         eps: 1e-8,
         weight_decay: 0.0,
         clip_norm: 0.0,
+        optimiser: Optimiser::AdamW,
     };
     let apply = ApplyPolicy::Keep { residue: true };
     let exchange = ExchangeSpec { fragments: FRAGMENTS, sync_every: 6, block: 8, code: Code::Int4, apply };

@@ -260,7 +260,9 @@ mod tests {
     use super::super::windows;
     use super::*;
     use crate::token;
-    use crate::wire::{ApplyPolicy, Architecture, Code, ExchangeSpec, InnerSpec, Model, ShardSpec};
+    use crate::wire::{
+        ApplyPolicy, Architecture, Code, ExchangeSpec, InnerSpec, Model, Optimiser, ShardSpec,
+    };
 
     const CONTEXT: u32 = 8;
 
@@ -295,6 +297,7 @@ mod tests {
                 eps: 1e-8,
                 weight_decay: 0.1,
                 clip_norm: 1.0,
+                optimiser: Optimiser::AdamW,
             },
             exchange: ExchangeSpec {
                 fragments: 1,

@@ -284,7 +284,7 @@ fn split_rows(start: u32, tensor: &Tensor, target: u32) -> impl Iterator<Item = 
 
 /// Returns true if the rows of the tensor with this name are separate vectors: an embedding, a head or a router. The
 /// names are those of `transformers` checkpoints.
-fn is_table(tensor: &str) -> bool {
+pub(crate) fn is_table(tensor: &str) -> bool {
     const TABLES: [&str; 6] = ["embed_tokens", "wte", "wpe", "lm_head", "gate", "router"];
     tensor.split('.').any(|part| TABLES.contains(&part))
 }

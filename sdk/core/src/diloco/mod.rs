@@ -36,6 +36,7 @@ pub use accounting::{Account, FateCounts, LeaseError, LeasePool, Ledger};
 pub use correction::{KEPT_BYTES, kept};
 pub use downlink::DownlinkPolicy;
 pub use entry::{Entry, MergeEntry, Part, RemadeEntry, Suspicion};
+pub(crate) use fragment::is_table;
 pub use fragment::{ExpertWeights, FragmentExpert, Fragments, Layout, LayoutError, Segment};
 pub use merge::{
     FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, PartialSum, SumError,

@@ -1,10 +1,8 @@
-//! AdamW, the inner optimiser, in plain scalar Rust. The engines use the same coefficients for each step.
+//! AdamW, an inner optimiser, in plain scalar Rust. The engines use the same coefficients for each step.
 
-use std::ops::Range;
-
-use super::ModelError;
+use super::{ModelError, adamw_ranges};
 use crate::diloco::Layout;
-use crate::wire::InnerSpec;
+use crate::wire::{InnerSpec, Optimiser};
 
 /// AdamW with decoupled weight decay (Loshchilov and Hutter 2019), as PyTorch computes it.
 #[derive(Clone, Debug)]
@@ -61,7 +59,7 @@ impl AdamW {
         let squares: f64 = grad.iter().map(|&g| f64::from(g) * f64::from(g)).sum();
         let grad_norm = squares.sqrt() as f32;
         let numbers = self.begin(inner, lr, grad_norm);
-        for (range, decayed) in decayed_ranges(layout) {
+        for (range, decayed) in adamw_ranges(layout, Optimiser::AdamW) {
             let numbers = Adjust { keep: if decayed { numbers.keep } else { 1.0 }, ..numbers };
             let (m, v) = (&mut self.m[range.clone()], &mut self.v[range.clone()]);
             adjust(&mut params[range.clone()], &grad[range], m, v, &numbers);
@@ -125,20 +123,6 @@ pub fn adjust(params: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], a:
         *v = a.beta2 * *v + (1.0 - a.beta2) * g * g;
         *p = a.keep * *p - a.rate * *m / (v.sqrt() * a.root + a.eps);
     }
-}
-
-/// Returns the ranges of the flat vector that are decayed (matrices) or not (vectors), in order.
-pub fn decayed_ranges(layout: &Layout) -> Vec<(Range<usize>, bool)> {
-    let mut ranges: Vec<(Range<usize>, bool)> = Vec::new();
-    for (start, tensor) in layout.offsets() {
-        let (start, end) = (start as usize, start as usize + tensor.len() as usize);
-        let decayed = tensor.rows > 1;
-        match ranges.last_mut() {
-            Some((range, same)) if *same == decayed => range.end = end,
-            _ => ranges.push((start..end, decayed)),
-        }
-    }
-    ranges
 }
 
 #[cfg(test)]

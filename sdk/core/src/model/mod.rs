@@ -1,4 +1,4 @@
-//! The model in plain scalar Rust: presets, parameter layout, initial values, AdamW, and a reference forward and
+//! The model in plain scalar Rust: presets, parameter layout, initial values, AdamW and Muon, and a reference forward and
 //! backward pass against which the engines are tested.
 //!
 //! A Llama-shaped decoder. Letters, here and in the engines:
@@ -18,17 +18,22 @@ mod frozen;
 mod init;
 mod layout;
 pub mod moments;
+mod muon;
 mod reference;
 mod spec;
 
 pub use crate::diloco::learning_rate;
-pub use adamw::{AdamW, Adjust, adjust, check_inner, decayed_ranges};
+pub use adamw::{AdamW, Adjust, adjust, check_inner};
 pub use adapters::{AdapterSlots, RANK_MAX, add_adapters};
 pub use frozen::{FROZEN_BLOCK, FrozenError, FrozenWeights};
 pub use init::{init, init_within};
 pub use layout::{
     CONTEXT_MAX, Dims, EXPERTS_MAX, ExpertSlots, LAYERS_MAX, LayerSlots, Slots, VOCAB_MAX, WIDTH_MAX,
     flops_per_token, layout,
+};
+pub use muon::{
+    MUON_MOMENTUM, MUON_NORM_MIN, MUON_RMS, MUON_STEPS, Muon, MuonAdjust, MuonMatrix, adamw_ranges,
+    muon_matrices, muon_unit, second_moments,
 };
 pub use reference::{
     ops, reference_adapters_logits, reference_adapters_loss_and_grad, reference_logits,
@@ -39,7 +44,7 @@ pub use spec::{
     UnknownPreset,
 };
 
-pub use crate::wire::{FrozenForm, InnerSpec, UnknownForm};
+pub use crate::wire::{FrozenForm, InnerSpec, Optimiser, UnknownForm};
 
 use crate::diloco::LayoutError;
 use crate::rng::Rng;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{ModelError, layout};
-use crate::wire::{Architecture, InnerSpec, Mixture, Model, Tensor};
+use crate::wire::{Architecture, InnerSpec, Mixture, Model, Optimiser, Tensor};
 use serde::{Deserialize, Serialize};
 
 /// A Llama-shaped decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention; with experts, Mixtral-shaped.
@@ -241,6 +241,7 @@ impl Preset {
             eps: 1e-8,
             weight_decay: 0.1,
             clip_norm: 1.0,
+            optimiser: Optimiser::AdamW,
         }
     }
 }

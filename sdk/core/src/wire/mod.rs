@@ -28,7 +28,8 @@ pub use ids::{
 pub use messages::{Class, Message, Sender, Tag};
 pub use spec::{
     ARCHITECTURE_BYTES_MAX, ARCHITECTURE_NAME_BYTES_MAX, ApplyPolicy, Architecture, Code, DataSpec,
-    ExchangeSpec, InnerSpec, MergeClass, Mixture, Model, RunSpec, ShardSpec, TENSOR_NAME_BYTES_MAX, Tensor,
+    ExchangeSpec, InnerSpec, MergeClass, Mixture, Model, Optimiser, RunSpec, ShardSpec,
+    TENSOR_NAME_BYTES_MAX, Tensor,
 };
 
 pub use crate::text::{CLOSE_REASON_BYTES_MAX, clip};

@@ -117,8 +117,39 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// Settings of the inner optimiser: AdamW with decoupled weight decay, global gradient clipping, and a schedule with
-/// warm-up and cosine decay over the run's merged tokens.
+/// Optimiser of the learners' steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Optimiser {
+    /// AdamW for all tensors.
+    #[default]
+    AdamW,
+    /// Muon for matrices; AdamW for embeddings, heads, routers, adapters and vectors.
+    Muon,
+}
+
+impl Optimiser {
+    /// All optimisers.
+    pub const ALL: [Self; 2] = [Self::AdamW, Self::Muon];
+
+    /// Returns its name in settings, reports and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AdamW => "adamw",
+            Self::Muon => "muon",
+        }
+    }
+
+    /// Returns true if serde can leave the field out.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+    fn is_adamw(&self) -> bool {
+        *self == Self::AdamW
+    }
+}
+
+/// Settings of the inner optimiser: AdamW or Muon with decoupled weight decay, global gradient clipping, and a schedule
+/// with warm-up and cosine decay over the run's merged tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InnerSpec {
@@ -132,16 +163,19 @@ pub struct InnerSpec {
     pub warmup_tokens: u64,
     /// Merged tokens at the end of the cosine schedule.
     pub total_tokens: u64,
-    /// Decay of the first moment.
+    /// Decay of AdamW's first moment.
     pub beta1: f32,
-    /// Decay of the second moment.
+    /// Decay of AdamW's second moment.
     pub beta2: f32,
-    /// Term added to the square root of the second moment.
+    /// Term added to the square root of AdamW's second moment.
     pub eps: f32,
     /// Decoupled weight decay, applied to matrices only.
     pub weight_decay: f32,
     /// Maximum global gradient norm; 0 disables clipping.
     pub clip_norm: f32,
+    /// The optimiser. Absent from the wire if it is AdamW, so that descriptions of such runs keep their old bytes.
+    #[serde(default, skip_serializing_if = "Optimiser::is_adamw")]
+    pub optimiser: Optimiser,
 }
 
 /// Settings of the parameter exchange.

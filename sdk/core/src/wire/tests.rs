@@ -19,6 +19,7 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
         ("welcome", Message::Welcome(Box::new(welcome()))),
         ("welcome-experts", Message::Welcome(Box::new(mixture()))),
         ("welcome-masks", Message::Welcome(Box::new(with_masks()))),
+        ("welcome-muon", Message::Welcome(Box::new(with_muon()))),
         ("welcome-frozen", Message::Welcome(Box::new(with_frozen()))),
         ("ready", Message::Ready { run, layout: LayoutHash(0xfeed), batch: 32 }),
         ("collect", Message::Collect { run, fragment, base: Version(42) }),
@@ -129,6 +130,13 @@ fn with_masks() -> Welcome {
     Welcome { spec, ..welcome() }
 }
 
+/// Welcome to a run with another inner optimiser.
+fn with_muon() -> Welcome {
+    let Welcome { mut spec, .. } = welcome();
+    spec.inner.optimiser = Optimiser::Muon;
+    Welcome { spec, ..welcome() }
+}
+
 /// Welcome to a run with frozen weights.
 fn with_frozen() -> Welcome {
     let Welcome { mut spec, .. } = welcome();
@@ -160,6 +168,7 @@ fn spec() -> RunSpec {
             eps: 1e-8,
             weight_decay: 0.1,
             clip_norm: 1.0,
+            optimiser: Optimiser::AdamW,
         },
         exchange: ExchangeSpec {
             fragments: 2,
@@ -217,6 +226,10 @@ fn samples_come_back() {
         panic!("no welcome");
     };
     assert!(back.spec.data.masks);
+    let Ok(Message::Welcome(back)) = decode(&encode(&Message::Welcome(Box::new(with_muon())))) else {
+        panic!("no welcome");
+    };
+    assert_eq!(back.spec, with_muon().spec);
     let Ok(Message::Welcome(back)) = decode(&encode(&Message::Welcome(Box::new(with_frozen())))) else {
         panic!("no welcome");
     };

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use super::cpu::CpuTrainer;
 use super::gpu::{
     ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, MemoryPlan, Trial, TunedKernels, Tuning,
-    tune,
+    check_optimiser, tune,
 };
 use super::{
     DataParallel, Engine, EngineError, EngineKind, EngineOptions, Helpers, HostEngine, OptimiserState,
-    Trainer,
 };
 use crate::model::{FrozenWeights, ModelSpec};
 use crate::wire::RunSpec;
@@ -92,9 +91,8 @@ impl Backend for CpuBackend {
     ) -> Result<DataParallel, EngineError> {
         let model = ModelSpec::of(&spec.model)?;
         let mut trainer = CpuTrainer::on(setup.frozen.clone(), &model, &spec.inner, setup.options.threads)?;
-        // Moments of another model are ignored.
-        let len = trainer.layout().len();
-        if let Some(moments) = moments.filter(|moments| moments.adamw(len).is_some()) {
+        // Moments of another model or optimiser are ignored.
+        if let Some(moments) = moments.filter(|moments| trainer.fits(moments)) {
             trainer.resume(&moments)?;
         }
         let host = HostEngine::new(spec, trainer)?;
@@ -174,6 +172,8 @@ impl Backend for GpuBackend {
         spec: &RunSpec,
         moments: Option<OptimiserState>,
     ) -> Result<GpuEngine, EngineError> {
+        // Before kernels are chosen, which takes a while.
+        check_optimiser(&spec.inner)?;
         let TunedKernels { matmul, tuning, trials, stale } = self.tune(setup, spec).await?;
         self.tunings.retain(|known| !known.is_replaced_by(&tuning));
         self.tunings.push(tuning);

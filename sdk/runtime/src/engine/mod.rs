@@ -423,7 +423,8 @@ pub struct Encoded {
 pub struct OptimiserState {
     /// Number of steps taken.
     pub steps: u64,
-    /// Vectors with one value per parameter, `[len]` each, in the order of the flat parameters.
+    /// Vectors with at most one value per parameter, in the order of the flat parameters. The first one has `[len]`
+    /// values. With Muon, the second moments of matrices are absent from the second vector.
     pub vectors: Vec<Vec<f32>>,
 }
 
@@ -438,9 +439,16 @@ impl OptimiserState {
     /// Returns AdamW's `m` and `v`, or `None` unless they have `len` finite values each and no negative `v`.
     #[must_use]
     pub fn adamw(&self, len: usize) -> Option<[&[f32]; 2]> {
+        self.pair(len, len)
+    }
+
+    /// Returns the first moments or momentum, `[m_len]`, and the second moments, `[v_len]`, if this is a valid state of
+    /// these lengths: finite, and no negative second moment.
+    #[must_use]
+    pub(crate) fn pair(&self, m_len: usize, v_len: usize) -> Option<[&[f32]; 2]> {
         let [m, v] = self.vectors.as_slice() else { return None };
-        let fits = |values: &[f32]| values.len() == len && values.iter().all(|value| value.is_finite());
-        (fits(m) && fits(v) && v.iter().all(|&v| v >= 0.0)).then_some([m, v])
+        let fits = |values: &[f32], len| values.len() == len && values.iter().all(|value| value.is_finite());
+        (fits(m, m_len) && fits(v, v_len) && v.iter().all(|&v| v >= 0.0)).then_some([m, v])
     }
 }
 

@@ -7,7 +7,7 @@ use archipelago_core::data::{encode_shard, shard_spec};
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::diloco::{Layout, MergeClass, Tensor};
 use archipelago_core::wire::{
-    ApplyPolicy, Architecture, Code, DataSpec, ExchangeSpec, InnerSpec, Model, RunId, RunSpec,
+    ApplyPolicy, Architecture, Code, DataSpec, ExchangeSpec, InnerSpec, Model, Optimiser, RunId, RunSpec,
 };
 use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
 
@@ -88,6 +88,7 @@ impl Toy {
             eps: 1e-8,
             weight_decay: 0.0,
             clip_norm: 0.0,
+            optimiser: Optimiser::AdamW,
         };
         let apply = ApplyPolicy::Keep { residue: true };
         let exchange = ExchangeSpec { fragments: 5, sync_every: 10, block: 16, code: Code::Int4, apply };

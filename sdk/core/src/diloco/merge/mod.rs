@@ -1,7 +1,6 @@
 //! Merge of the updates of one fragment, and the outer step.
 
 mod partial;
-mod polar;
 
 pub use partial::{PartialSum, SumPlan};
 
@@ -565,7 +564,7 @@ impl Added<'_> {
             let sum = self.source.on(codec, &block, &mut space);
             matrix.extend(sum.iter().map(|sum| self.factor * sum));
         }
-        let matrix = polar::flatten(&matrix, rows, self.norm);
+        let matrix = crate::polar::flatten(&matrix, rows, self.norm);
         let norm = block::sum_squares(&matrix, |value| *value).sqrt();
         Added { source: Source::Flattened(span.value, matrix), factor: 1.0, norm }
     }

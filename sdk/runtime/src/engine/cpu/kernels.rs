@@ -10,6 +10,7 @@
 //! | rotary positions | pairs of values of each head are rotated by an angle that grows with the position |
 //! | SwiGLU | `y = g σ(g) u`, where a row holds gates, then ups: `[2 F]` → `[F]` |
 //! | routing | softmax over E logits, choice of the A likeliest, and the gradient of both |
+//! | Muon | momentum, scaling and step of a matrix, around the products in `muon.rs` |
 //! | attention | softmax over a block of scores: rows are queries, columns the keys that they may see |
 //!
 //! In attention, the score of key s is `scale · q · k`; the block holds `q · k`. Row i belongs to query `first + i` of
@@ -17,7 +18,7 @@
 
 use std::ops::Range;
 
-use crate::model::{Adjust, adjust, rotary_tables};
+use crate::model::{Adjust, MuonAdjust, adjust, rotary_tables};
 use crate::platform::lanes;
 use crate::token;
 
@@ -494,6 +495,38 @@ simd! {
     /// Takes one AdamW step, see [`adjust`].
     pub fn adamw(params: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], numbers: &Adjust) {
         adjust(params, grad, m, v, numbers);
+    }
+
+    /// Adds `grad` to the momentum of Muon and writes the update before its polar factor: `m ← µ m + g`, `out = g + µ m`.
+    /// Returns the sum of the squares of `out`, in `f64`.
+    pub fn nesterov(out: &mut [f32], grad: &[f32], m: &mut [f32], a: &MuonAdjust) -> f64 {
+        for ((out, &g), m) in out.iter_mut().zip(grad).zip(m) {
+            let g = g * a.scale;
+            *m = a.momentum * *m + g;
+            *out = g + a.momentum * *m;
+        }
+        squares(out)
+    }
+
+    /// Computes `x ← factor · x`.
+    pub fn scale(x: &mut [f32], factor: f32) {
+        for x in x {
+            *x *= factor;
+        }
+    }
+
+    /// Computes `squared ← b · x + c · squared`.
+    pub fn polynomial(squared: &mut [f32], x: &[f32], b: f32, c: f32) {
+        for (squared, &x) in squared.iter_mut().zip(x) {
+            *squared = b * x + c * *squared;
+        }
+    }
+
+    /// Computes `params ← keep · params − rate · along`.
+    pub fn step_along(params: &mut [f32], along: &[f32], keep: f32, rate: f32) {
+        for (p, &along) in params.iter_mut().zip(along) {
+            *p = keep * *p - rate * along;
+        }
     }
 
     /// Computes `a += b`.

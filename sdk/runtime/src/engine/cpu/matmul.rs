@@ -60,6 +60,16 @@ impl<'a> Mat<'a> {
         }
     }
 
+    /// Returns `count` rows from `first` on, within its bounds.
+    pub fn some_rows(self, first: usize, count: usize) -> Self {
+        self.part((first, count), (0, self.cols))
+    }
+
+    /// Returns `count` columns from `first` on, within its bounds.
+    pub fn some_cols(self, first: usize, count: usize) -> Self {
+        self.part((0, self.rows), (first, count))
+    }
+
     /// Returns some rows and columns, each given as start and count, within its bounds.
     fn part(self, (row, rows): (usize, usize), (col, cols): (usize, usize)) -> Self {
         Self { values: &self.values[row * self.row_stride + col * self.col_stride..], rows, cols, ..self }

@@ -11,6 +11,7 @@ mod gradient;
 pub(in crate::engine) mod kernels;
 mod linear;
 mod matmul;
+mod muon;
 mod network;
 mod pool;
 mod trainer;

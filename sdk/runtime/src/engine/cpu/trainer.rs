@@ -1,4 +1,4 @@
-//! The model with AdamW on the processor: the [`Trainer`] that native learners and browsers without a GPU use.
+//! The model with AdamW or Muon on the processor: the [`Trainer`] that native learners and browsers without a GPU use.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -7,30 +7,44 @@ use std::sync::Arc;
 use super::gradient::{CpuGradient, PIECE, Sums};
 use super::kernels;
 use super::matmul::Products;
+use super::muon::{MatrixStep, MuonScratch};
 use super::workspace::Buffer;
 use crate::diloco::Layout;
 use crate::engine::{EngineError, OptimiserState, StepStats, Trainer};
 use crate::model::{
-    Adjust, FrozenWeights, InnerSpec, ModelError, ModelSpec, check_inner, decayed_ranges, layout, windows,
+    Adjust, FrozenWeights, InnerSpec, ModelError, ModelSpec, MuonAdjust, MuonMatrix, Optimiser, adamw_ranges,
+    check_inner, layout, muon_matrices, second_moments, windows,
 };
 use crate::token;
 
 /// Trainer of a model on the processor, on one or more threads, with a [`CpuGradient`]. Memory is 4 × 4 bytes for each
-/// parameter (parameters, gradient, two moments) plus [`CpuGradient::activation_bytes`]. If adapters are trained, only
-/// they are the parameters. The frozen weights stay in their given form of one or two bytes each.
+/// parameter (parameters, gradient, two moments) plus [`CpuGradient::activation_bytes`]. With Muon, matrices have one
+/// moment. If adapters are trained, only they are the parameters, and all of them are trained with AdamW. The frozen weights stay in their given form of one or two bytes each.
 pub struct CpuTrainer {
     inner: InnerSpec,
     layout: Layout,
     gradient: CpuGradient,
+    products: Products,
+    /// First moments, or momentum of matrices with Muon, `[len]`.
     m: Buffer,
+    /// Second moments of the parameters that AdamW trains.
     v: Buffer,
     steps: u64,
     /// Loss of the newest step with learnt tokens, in nats per token; 0 before the first.
     loss: f32,
     /// Tokens that went through each expert since the last report, `[layers, E]`.
     seen: Vec<u64>,
-    /// Pieces of the flat vector, each either wholly decayed or wholly not.
-    pieces: Vec<(Range<usize>, bool)>,
+    /// Parts of the flat vector, in order.
+    parts: Vec<Part>,
+    muon: MuonScratch,
+}
+
+/// Part of the flat vector that is updated at once.
+enum Part {
+    /// Values that AdamW trains, either all decayed or none.
+    Piece { range: Range<usize>, decayed: bool },
+    /// Matrix that Muon trains.
+    Matrix(MuonMatrix),
 }
 
 impl CpuTrainer {
@@ -91,28 +105,36 @@ impl CpuTrainer {
         let layout = layout(model)?;
         check_inner(inner)?;
         let gradient = CpuGradient::with(model, inner.batch, threads, products, frozen)?;
-        let len = layout.len();
         Ok(Self {
             inner: *inner,
-            pieces: pieces(&layout),
+            parts: parts(&layout, inner.optimiser),
+            v: Buffer::zeros(second_moments(&layout, inner.optimiser)),
+            m: Buffer::zeros(layout.len()),
+            muon: MuonScratch::default(),
+            products,
             layout,
             gradient,
-            m: Buffer::zeros(len),
-            v: Buffer::zeros(len),
             steps: 0,
             loss: 0.0,
             seen: Vec::new(),
         })
     }
 
-    /// Resumes with `moments` from any engine that trained the same model.
+    /// Returns true if `moments` belong to this model and this optimiser.
+    #[must_use]
+    pub fn fits(&self, moments: &OptimiserState) -> bool {
+        moments.pair(self.m.len(), self.v.len()).is_some()
+    }
+
+    /// Resumes with `moments` from any engine that trained the same model with the same optimiser.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: they belong to another model or another optimiser.
     pub fn resume(&mut self, moments: &OptimiserState) -> Result<(), EngineError> {
         let expected = self.layout.len();
         let found = moments.vectors.iter().map(Vec::len).find(|&len| len != expected).unwrap_or(0);
-        let [m, v] = moments.adamw(expected).ok_or(ModelError::Params { found, expected })?;
+        let pair = moments.pair(self.m.len(), self.v.len());
+        let [m, v] = pair.ok_or(ModelError::Params { found, expected })?;
         self.m.copy_from_slice(m);
         self.v.copy_from_slice(v);
         self.steps = moments.steps;
@@ -179,7 +201,8 @@ impl CpuTrainer {
             return Err(EngineError::NotFinite { loss, grad_norm });
         }
         (self.loss, self.steps) = (loss, self.steps + 1);
-        self.adjust(&Adjust::new(&self.inner, self.steps, lr, grad_norm));
+        let numbers = Adjust::new(&self.inner, self.steps, lr, grad_norm);
+        self.adjust(&numbers, &MuonAdjust::new(&numbers, lr));
         self.seen.resize(self.gradient.seen().len(), 0);
         self.seen.iter_mut().zip(self.gradient.seen()).for_each(|(seen, more)| *seen += more);
         Ok(StepStats { loss, grad_norm, tokens })
@@ -189,29 +212,49 @@ impl CpuTrainer {
     pub(in crate::engine) fn finish_nothing(&mut self, sums: Sums) {
         // Values that are not finite would have an effect even so.
         if sums.squares.is_finite() {
-            self.adjust(&Adjust::NOTHING);
+            self.adjust(&Adjust::NOTHING, &MuonAdjust::NOTHING);
         }
     }
 
-    fn adjust(&mut self, numbers: &Adjust) {
+    fn adjust(&mut self, numbers: &Adjust, muon: &MuonAdjust) {
         let CpuGradient { params, grad, pool, .. } = &mut self.gradient;
         let (mut params, mut grad) = (&mut **params, &**grad);
         let (mut m, mut v) = (&mut *self.m, &mut *self.v);
-        let mut jobs: Vec<_> = Vec::with_capacity(self.pieces.len());
-        for (range, decayed) in &self.pieces {
-            let numbers = Adjust { keep: if *decayed { numbers.keep } else { 1.0 }, ..*numbers };
-            let own = (
-                params.split_off_mut(..range.len()),
-                grad.split_off(..range.len()),
-                m.split_off_mut(..range.len()),
-                v.split_off_mut(..range.len()),
-            );
-            let (Some(params), Some(grad), Some(m), Some(v)) = own else {
-                unreachable!("the pieces cover the flat vector once")
+        let (mut pieces, mut matrices) = (Vec::with_capacity(self.parts.len()), Vec::new());
+        for part in &self.parts {
+            let len = part.len();
+            let own = (params.split_off_mut(..len), grad.split_off(..len), m.split_off_mut(..len));
+            let (Some(params), Some(grad), Some(momentum)) = own else {
+                unreachable!("the parts cover the flat vector once")
             };
-            jobs.push((params, grad, m, v, numbers));
+            match part {
+                Part::Piece { decayed, .. } => {
+                    let numbers = Adjust { keep: if *decayed { numbers.keep } else { 1.0 }, ..*numbers };
+                    let v = v.split_off_mut(..len).expect("each piece has its second moments");
+                    pieces.push((params, grad, momentum, v, numbers));
+                }
+                Part::Matrix(matrix) => matrices.push(MatrixStep { matrix: *matrix, params, grad, momentum }),
+            }
         }
-        pool.each(&mut jobs, |(params, grad, m, v, numbers)| kernels::adamw(params, grad, m, v, numbers));
+        let (scratch, products) = (&self.muon, self.products);
+        // A round of the pool wakes all threads.
+        if !matrices.is_empty() {
+            pool.each(&mut matrices, |step| scratch.adjust(products, step, muon));
+        }
+        pool.each(&mut pieces, |(params, grad, m, v, numbers)| kernels::adamw(params, grad, m, v, numbers));
+    }
+}
+
+impl Part {
+    fn range(&self) -> Range<usize> {
+        match self {
+            Self::Piece { range, .. } => range.clone(),
+            Self::Matrix(matrix) => matrix.range(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.range().len()
     }
 }
 
@@ -247,7 +290,7 @@ impl Trainer for CpuTrainer {
     }
 
     fn moments(&self) -> Option<OptimiserState> {
-        Some(OptimiserState::of_adamw(self.steps, self.m.to_vec(), self.v.to_vec()))
+        Some(OptimiserState { steps: self.steps, vectors: vec![self.m.to_vec(), self.v.to_vec()] })
     }
 
     fn take_seen(&mut self) -> Vec<u64> {
@@ -259,11 +302,15 @@ impl Trainer for CpuTrainer {
     }
 }
 
-/// Splits the runs of decayed and other parameters into pieces of [`PIECE`].
-fn pieces(layout: &Layout) -> Vec<(Range<usize>, bool)> {
+/// Returns the matrices of Muon, and the rest in pieces of [`PIECE`], by ascending start.
+fn parts(layout: &Layout, optimiser: Optimiser) -> Vec<Part> {
     let cut = |(range, decayed): (Range<usize>, bool)| {
         let end = range.end;
-        range.step_by(PIECE).map(move |start| (start..end.min(start + PIECE), decayed))
+        let piece = move |start| Part::Piece { range: start..end.min(start + PIECE), decayed };
+        range.step_by(PIECE).map(piece)
     };
-    decayed_ranges(layout).into_iter().flat_map(cut).collect()
+    let mut parts: Vec<Part> = adamw_ranges(layout, optimiser).into_iter().flat_map(cut).collect();
+    parts.extend(muon_matrices(layout, optimiser).into_iter().map(Part::Matrix));
+    parts.sort_by_key(|part| part.range().start);
+    parts
 }

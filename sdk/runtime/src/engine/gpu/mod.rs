@@ -46,6 +46,7 @@ pub use blocking::{Clock, GpuTrainer, GpuTrainers};
 pub use device::{AdapterFacts, Gpu, GpuOptions, adapters};
 pub use error::GpuError;
 pub use matmul::{Best, Choice, ChoiceError, Form, Matmul, Trial, Variant};
+pub(in crate::engine) use plan::check_optimiser;
 pub use plan::{MemoryPlan, Room};
 pub use program::KernelTime;
 pub use trainer::{GpuEngine, GpuSetup};

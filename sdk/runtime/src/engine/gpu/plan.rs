@@ -14,7 +14,7 @@ use super::{Gpu, GpuError};
 use crate::diloco::{Codec, Fragments, Layout};
 use crate::engine::{BATCH_MAX, EngineError};
 use crate::model::{Dims, FrozenForm, ModelSpec, Slots, check_inner, layout};
-use crate::wire::{ApplyPolicy, InnerSpec, RunSpec};
+use crate::wire::{ApplyPolicy, InnerSpec, Optimiser, RunSpec};
 
 /// Maximum number of values in a head for which the attention kernels are tested.
 const HEAD_MAX: u32 = 256;
@@ -51,8 +51,8 @@ impl RunPlan {
     ///
     /// # Errors
     /// [`EngineError::Model`], [`EngineError::Batch`], [`EngineError::NoFragments`], [`EngineError::Codec`], and
-    /// [`EngineError::Gpu`] with [`GpuError::Shape`], [`GpuError::Head`], [`GpuError::Code`] or
-    /// [`GpuError::TensorTooLarge`].
+    /// [`EngineError::Gpu`] with [`GpuError::Optimiser`], [`GpuError::Shape`], [`GpuError::Head`], [`GpuError::Code`]
+    /// or [`GpuError::TensorTooLarge`].
     pub fn new(gpu: &Gpu, spec: &RunSpec, form: FrozenForm, half_weights: bool) -> Result<Self, EngineError> {
         let (model, inner) = (&ModelSpec::of(&spec.model)?, spec.inner);
         let layout = layout(model)?;
@@ -60,6 +60,7 @@ impl RunPlan {
         if inner.batch == 0 || inner.batch > BATCH_MAX {
             return Err(EngineError::Batch { batch: inner.batch });
         }
+        check_optimiser(&inner)?;
         check_shape(model)?;
         let count = NonZeroU16::new(spec.exchange.fragments).ok_or(EngineError::NoFragments)?;
         let codec = Codec::new(&spec.exchange)?;
@@ -128,6 +129,17 @@ impl RunPlan {
             needed = bytes;
         }
         Err(gpu.out_of_memory(needed))
+    }
+}
+
+/// Checks that the optimiser has kernels.
+///
+/// # Errors
+/// [`GpuError::Optimiser`]
+pub(in crate::engine) fn check_optimiser(inner: &InnerSpec) -> Result<(), GpuError> {
+    match inner.optimiser {
+        Optimiser::AdamW => Ok(()),
+        optimiser @ Optimiser::Muon => Err(GpuError::Optimiser { optimiser }),
     }
 }
 

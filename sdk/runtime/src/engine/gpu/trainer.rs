@@ -305,8 +305,8 @@ impl GpuEngine {
     /// - [`EngineError::Batch`]: the batch is out of range.
     /// - [`EngineError::NoFragments`], [`EngineError::Codec`]: the exchange is invalid.
     /// - [`EngineError::Gpu`]: the model does not suit the device ([`GpuError::Shape`], [`GpuError::Head`],
-    ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], [`GpuError::Refused`]), or the run exchanges in a code
-    ///   without kernels ([`GpuError::Code`]).
+    ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], [`GpuError::Refused`]), the run exchanges in a code without
+    ///   kernels ([`GpuError::Code`]), or it trains with an optimiser without kernels ([`GpuError::Optimiser`]).
     /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: the run trains adapters, and `setup` has no frozen
     ///   weights, or those of another model.
     /// - [`EngineError::Lost`]: the device is gone.

@@ -8,7 +8,7 @@
 /// Minimax polynomials for singular values from 0.001 to 1, composed greedily: Amsel, Persson, Musco and Gower, "The
 /// Polar Express" (arXiv 2505.16932), section 4. After these six steps such a value differs from 1 by at most 0.0012.
 /// Smaller values, which are mostly noise, come closer to 1 without reaching it: 0.0001 becomes 0.19.
-const STEPS: [[f32; 3]; 6] = [
+pub(crate) const STEPS: [[f32; 3]; 6] = [
     [8.287_212, -23.595_887, 17.300_387],
     [4.107_059, -2.947_85, 0.544_843],
     [3.948_691, -2.908_902, 0.551_819],
@@ -31,14 +31,12 @@ const TILE_COLS: usize = 16;
 /// = UΣVᵀ, the result is its projection on Q, (⟨X, Q⟩ / ⟨Q, Q⟩) Q. For a matrix of full rank, that is mean(σ) UVᵀ, as
 /// in IsoLoCo (arXiv 2607.03011). Directions that X lacks stay zero and do not count in the mean, so a matrix of rank
 /// one is nearly unchanged. A matrix without a finite norm above 0 is returned unchanged.
-pub(super) fn flatten(matrix: &[f64], rows: usize, norm: f64) -> Vec<f64> {
-    let cols = matrix.len() / rows;
+pub(crate) fn flatten(matrix: &[f64], rows: usize, norm: f64) -> Vec<f64> {
     if !(norm.is_finite() && norm > 0.0) {
         return matrix.to_vec();
     }
     let unit: Vec<f32> = matrix.iter().map(|value| (value * (NORM_MAX / norm)) as f32).collect();
-    let polar =
-        if rows > cols { transpose(&factor(transpose(&unit, rows), cols), cols) } else { factor(unit, rows) };
+    let polar = factor(unit, rows, &STEPS);
     let (mut dot, mut square) = (0.0, 0.0);
     for (value, polar) in matrix.iter().zip(&polar) {
         let polar = f64::from(*polar);
@@ -49,11 +47,22 @@ pub(super) fn flatten(matrix: &[f64], rows: usize, norm: f64) -> Vec<f64> {
     polar.iter().map(|polar| f64::from(*polar) * length).collect()
 }
 
-/// Returns the polar factor of `x`, `[rows, cols]` with at most as many rows as columns and a norm of at most 1.
-fn factor(mut x: Vec<f32>, rows: usize) -> Vec<f32> {
+/// Returns the polar factor of `x`, `[rows, cols]`, as far as `steps` bring its singular values to 1. They must suit the
+/// first of the steps.
+pub(crate) fn factor(x: Vec<f32>, rows: usize, steps: &[[f32; 3]]) -> Vec<f32> {
+    let cols = x.len() / rows;
+    if rows > cols {
+        transpose(&wide_factor(transpose(&x, rows), cols, steps), cols)
+    } else {
+        wide_factor(x, rows, steps)
+    }
+}
+
+/// Does the same for a matrix with at most as many rows as columns.
+fn wide_factor(mut x: Vec<f32>, rows: usize, steps: &[[f32; 3]]) -> Vec<f32> {
     let mut next = vec![0.0; x.len()];
     let (mut gram, mut square) = (vec![0.0; rows * rows], vec![0.0; rows * rows]);
-    for [a, b, c] in STEPS {
+    for &[a, b, c] in steps {
         multiply_transposed(&x, rows, &mut gram);
         multiply_transposed(&gram, rows, &mut square);
         for (gram, square) in gram.iter_mut().zip(&square) {
