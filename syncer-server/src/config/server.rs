@@ -84,7 +84,7 @@ pub struct ServerSettings {
     pub quiet: bool,
 }
 
-/// Settings of one start, of a server as well as of a run in its folder. They are never stored.
+/// Settings of one start of a server, or of one start of a run in its folder. They are never stored.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct StartSettings {

@@ -189,11 +189,11 @@ impl Default for Setting {
 /// The result of decoupled training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Decoupled {
-    /// Ratio of merged tokens per second without links to those with links; 1 means no slowdown.
+    /// Merged tokens per second without links, divided by those with links; 1 means no slowdown.
     slowdown: f64,
-    /// Ratio of steps of all learners per second without links to those with links.
+    /// Steps of all learners per second without links, divided by those with links.
     step_slowdown: f64,
-    /// Ratio of merged rounds per second without links to those with links. Links that are too slow show here first:
+    /// Merged rounds per second without links, divided by those with links. Links that are too slow show here first:
     /// fragments are exchanged less often.
     round_slowdown: f64,
 }

@@ -201,7 +201,7 @@ pub enum Violation {
         serial: Serial,
         /// Fate that the receipt must have; `None` if there must be no receipt.
         fate: Option<Fate>,
-        /// Fate in the receipt; `None` if there was none.
+        /// Fate in the receipt; `None` if the syncer sent no receipt.
         told: Option<Fate>,
     },
     /// An update was merged twice.
