@@ -1,4 +1,4 @@
-//! Findings of an inspection of a cluster's servers, and what they mean for a run.
+//! Findings of an inspection of a cluster's servers, and their meaning for a run.
 
 use std::collections::BTreeSet;
 

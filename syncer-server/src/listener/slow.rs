@@ -68,7 +68,7 @@ mod tests {
     use super::super::connection_limits::ConnectionLimits;
     use super::*;
 
-    /// Goal: an address with too many guesses no longer learns what was wrong, but the right secret still passes.
+    /// Goal: an address with too many guesses no longer learns the cause, but the right secret still passes.
     #[tokio::test]
     async fn only_wrong_secrets_are_throttled() {
         let secret = |headers: HeaderMap| async move {

@@ -1,7 +1,7 @@
 //! `simulate regions`: learners all over the world, over slow links with high latency.
 //!
-//! Decoupled training is measured on the real cores in virtual time, with toy parameters that have the weight of a
-//! model's on the links. Lockstep training follows the rules of [`archipelago_sim::scale::bandwidth`].
+//! Decoupled training is measured on the real cores in virtual time. The toy parameters take as long on the links as
+//! those of a model. Lockstep training follows the rules of [`archipelago_sim::scale::bandwidth`].
 
 use archipelago_cli::within;
 use archipelago_core::diloco::Layout;
@@ -15,7 +15,7 @@ use super::trial::{Drift, TrialError, merged};
 use super::{Axis, Case, CommonArgs, Plot, Scale, Series, SeriesStyle, SimulationReport};
 use crate::SimulateError;
 
-/// Values of one toy fragment, which weighs as much on a link as a fragment of the model.
+/// Values of one toy fragment, which takes as long on a link as a fragment of the model.
 const FRAGMENT_VALUES: u32 = 4_096;
 
 /// Number of data shards.

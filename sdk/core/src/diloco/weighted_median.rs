@@ -51,7 +51,7 @@ impl WeightedSample {
 struct Part {
     /// Number of full samples.
     full: u128,
-    /// Sum of the weights of the other samples.
+    /// Sum of the weights of all samples that are not full.
     rest: u128,
 }
 

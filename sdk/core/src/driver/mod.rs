@@ -73,7 +73,7 @@ pub struct Waits {
     pub backoff: Doubling,
     /// Time limit for a silent syncer; it doubles with each connection that is given up.
     pub patience: Doubling,
-    /// Wait after the loss of a device, shortened like `backoff`.
+    /// Wait after the loss of a device, shortened at random by up to half.
     pub losses: Doubling,
 }
 

@@ -140,7 +140,8 @@ impl ModelSpec {
     }
 }
 
-/// Converts to a run's description. An invalid model has no tensors, and [`ModelSpec::of`] returns the error.
+/// Converts the settings of the decoder to a run's description of its model. The description of an invalid model has no
+/// tensors, and [`ModelSpec::of`] returns the error.
 impl From<ModelSpec> for Model {
     fn from(spec: ModelSpec) -> Self {
         let settings = rmp_serde::to_vec_named(&spec).expect("plain data");
