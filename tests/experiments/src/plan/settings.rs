@@ -94,9 +94,9 @@ pub enum Side {
     Decoupled,
     /// M learners that step together and are merged as a whole, in 32 bits and without delay
     Lockstep,
-    /// One trainer with the batches of M
+    /// One trainer with a batch as large as those of M learners
     DataParallel,
-    /// One trainer with the batches of M, and Lookahead
+    /// One trainer with a batch as large as those of M learners, and with Lookahead
     Lookahead,
 }
 
