@@ -334,7 +334,7 @@ pub enum ServerError {
     Unshown {
         /// The system's error.
         fault: String,
-        /// What was changed, and the remedy.
+        /// Description of the change, and the remedy.
         done: String,
     },
     /// The folder has no run.

@@ -245,8 +245,8 @@ impl Origin {
         Ok(decoder.map(with).filter(|decoder| decoder.lora.is_some()))
     }
 
-    /// Returns the frozen weights to which `model` adds adapters; empty if it has none. A folder provides the weights
-    /// and their description, a resumed run only their description.
+    /// Returns the frozen weights to which `model` adds adapters; empty for a model without adapters. A folder provides
+    /// the weights and their description, a resumed run only their description.
     ///
     /// # Errors
     /// - `Init`: the folder's parameters cannot be read or held in memory.

@@ -16,7 +16,7 @@ use archipelago_cli::plain;
 pub struct Outcome {
     /// Text to print.
     pub text: String,
-    /// For a change that is done even if its text cannot be printed: what was changed, and the remedy.
+    /// Description of the change and a remedy, for a change that is done even if its text cannot be printed.
     pub unshown: Option<String>,
 }
 

@@ -23,7 +23,7 @@ const PLACES: [Ipv4Addr; 7] = [
     Ipv4Addr::new(10, 0, 0, 1),
 ];
 
-/// Light border around the code, in modules (ISO/IEC 18004 asks for 4).
+/// Width of the light border around a QR code, in modules. ISO/IEC 18004 requires 4.
 const QUIET: i32 = 4;
 
 /// Links to a server.
@@ -31,7 +31,7 @@ const QUIET: i32 = 4;
 pub struct Links {
     /// URLs of the page for lending a machine, best first; each ends with `/`.
     pub pages: Vec<String>,
-    /// True if only this machine can open them.
+    /// True if only this machine can open the pages.
     pub local_only: bool,
 }
 

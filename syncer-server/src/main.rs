@@ -92,7 +92,7 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
     }
 }
 
-/// Prints the text of `outcome`. If that fails, the error says what was changed all the same.
+/// Prints the text of `outcome`. If that fails, the error still describes the change.
 fn show(outcome: &invite_commands::Outcome) -> Result<(), ServerError> {
     say(&outcome.text);
     match (output_fault(), &outcome.unshown) {

@@ -1,4 +1,4 @@
-//! Tests of the exit codes of `demo`, and of the guard, which ends a program when its own standard input closes.
+//! Tests of the exit codes of `demo`, and of the guard. The guard ends a program when its own standard input closes.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test: the helper may panic")]
 

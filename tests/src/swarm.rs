@@ -31,7 +31,7 @@ impl Swarm {
     /// Returns the configuration for `seed`, with up to `machines_max` machines.
     ///
     /// # Panics
-    /// Not for any seed.
+    /// Never, for any seed.
     #[must_use]
     pub fn of(seed: u64, machines_max: u64) -> Self {
         let mut rng = Rng::stream(seed, 0x5a4);

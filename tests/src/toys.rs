@@ -66,10 +66,10 @@ impl Toys {
     }
 }
 
-/// Returns a random crowd: fast and slow machines, near and far.
+/// Returns a random group of fast and slow machines with short and long latencies.
 ///
 /// # Panics
-/// Not for any seed.
+/// Never, for any seed.
 #[must_use]
 pub fn crowd(seed: u64) -> Toys {
     let mut rng = Rng::stream(seed, 77);

@@ -183,8 +183,7 @@ pub(crate) async fn open(kind: EngineKind, helpers: Helpers) -> Result<EngineBui
     Ok(builder)
 }
 
-/// Returns the moments of this model that an earlier page saved. Returns `None` if there are none or if they cannot be
-/// read.
+/// Returns the moments of this model that an earlier page saved; `None` if they are missing or unreadable.
 async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<OptimiserState> {
     let params = Layout::of(&spec.model).ok()?.len();
     let kept = JsFuture::from(hooks.restore(params as f64)).await.ok()?;

@@ -76,7 +76,7 @@ test("WebGPU, WebAssembly and native learners are merged into one model", async 
   assert.deepEqual([gpu.trouble, plain.trouble], [[], []]);
   await native.stop();
 
-  // Stop is polite: when the page reports it, the Worker has ended and the syncer knows the reason.
+  // Stop is graceful: when the page reports it, the Worker has ended and the syncer knows the reason.
   await gpu.page.click("#stop");
   await until("the page to say that it stopped", async () => /^Stopped/.test(await sentence(gpu.page)));
   await until("its Worker to be gone", async () => gpu.page.workers().length === 0);
@@ -87,7 +87,7 @@ test("WebGPU, WebAssembly and native learners are merged into one model", async 
   const [{ tokensTrained }] = await learner("webgpu");
   await gpu.page.waitForTimeout(1_500);
   assert.equal((await learner("webgpu"))[0].tokensTrained, tokensTrained);
-  // The browser ends a closed tab politely too.
+  // The browser ends a closed tab gracefully too.
   await Promise.all([gpuContext.close(), plainContext.close()]);
   await until("the log to say that the other left", async () => (await log()).includes("wasm left."));
   assert.ok(!(await log()).some((text) => /broke/.test(text)));

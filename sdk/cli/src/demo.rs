@@ -26,7 +26,7 @@ pub struct DemoArgs {
     /// Write the model as a Hugging Face folder at the end
     #[arg(long, value_name = "FOLDER")]
     pub export: Option<PathBuf>,
-    /// Training time from the first trained token on (e.g. 90s, 5m); the learning rate is planned for it
+    /// Training time from the first trained token on (e.g. 90s, 5m); the learning-rate schedule is planned for it
     #[arg(long = "for", value_name = "TIME", value_parser = some_time)]
     pub span: Option<Span>,
     /// Train until the held-out loss is at most this, in nats per token

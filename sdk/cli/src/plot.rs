@@ -58,7 +58,7 @@ pub struct Series {
 pub enum SeriesStyle {
     /// Filled marks connected by a line, for our results.
     Line,
-    /// Filled marks without a line, for unordered results of ours.
+    /// Filled marks without a line, for our results if they have no order.
     Dot,
     /// Bars from the bottom; bars at the same x are side by side.
     Bar,

@@ -45,8 +45,8 @@ pub struct BridgeHandle {
     pub inputs: mpsc::Receiver<Input>,
 }
 
-/// Returns a bridge and the syncer's side of it. `initial` has the initial state of each fragment, of which only Θ̂
-/// is used. The gateway polls the tape every `tick_ms` milliseconds, at least 1.
+/// Returns a bridge and the syncer's side of it. `initial` has the initial state of each fragment; only its Θ̂ is
+/// used. The gateway polls the tape every `tick_ms` milliseconds, at least 1.
 #[must_use]
 pub fn front(
     services: Services,
@@ -432,7 +432,7 @@ struct FragmentQueue {
 }
 
 impl Follower {
-    /// Returns a follower before any record. `initial` has the initial state of each fragment, of which only Θ̂ is
+    /// Returns a follower before any record. `initial` has the initial state of each fragment; only its Θ̂ is
     /// used.
     fn new(
         services: Services,

@@ -99,7 +99,7 @@ impl GatewayLoop {
 
 /// Result of a request.
 enum RequestResult {
-    /// Number that the read began after, and the records; `None` if the read failed.
+    /// Number after which the read began, and the records; `None` if the read failed.
     Read(Option<(u64, Vec<Record>)>),
     /// Subscription to leaders' notices; `None` if the request failed.
     Notices(Option<Inbox<Notice>>),

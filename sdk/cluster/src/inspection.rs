@@ -1,4 +1,4 @@
-//! Findings of an inspection of a cluster's servers, and what they mean for a run.
+//! Findings of an inspection of a cluster's servers, and their meaning for a run.
 
 use std::collections::BTreeSet;
 
@@ -70,8 +70,8 @@ pub struct StorageFindings {
     pub left: Option<String>,
 }
 
-/// Comparison of the number of servers that answer with the required replicas. The value is the number of different
-/// servers.
+/// Comparison of the number of answering servers with the number of required replicas. Each variant holds the number of
+/// different servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// There are enough servers.

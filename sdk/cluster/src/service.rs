@@ -65,7 +65,7 @@ pub trait Blobs: Send + Sync {
     /// All of [`ServiceError`]; after [`ServiceError::Silent`] the bytes may be stored.
     fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> ServiceFuture<'_, bool>;
 
-    /// Returns the bytes under `key` of `fragment`, or `None` if there are none.
+    /// Returns the bytes under `key` of `fragment`; `None` if the key does not exist.
     ///
     /// # Errors
     /// All of [`ServiceError`].

@@ -1,7 +1,7 @@
 //! Polar factor of a matrix: the same directions, all of the same length.
 //!
-//! Only additions and multiplications in `f32`, in an order that depends on the shape alone, so the result has the same
-//! bits on every machine.
+//! The code uses only additions and multiplications in `f32`, in an order that depends on the shape alone. So the
+//! result has the same bits on every machine.
 
 /// Coefficients (a, b, c) of the steps σ ← aσ + bσ³ + cσ⁵ on the singular values.
 ///
@@ -17,7 +17,8 @@ pub(crate) const STEPS: [[f32; 3]; 6] = [
     [1.891_301, -1.267_996, 0.376_804],
 ];
 
-/// Rounding may lengthen a vector of length 1 a little. The first polynomial is steep there, so values stay below.
+/// Norm of a matrix before the first step. Rounding may lengthen a matrix of norm 1 a little, and the first polynomial
+/// is steep there, so the norm stays below 1.
 const NORM_MAX: f64 = 0.99;
 
 /// Rows that are computed at once.

@@ -1,8 +1,8 @@
 //! Text from other people and programs: clipping, neutralising terminal control characters, and cleaning copied
 //! links.
 
-/// Maximum length of the reason in a WebSocket close frame, in bytes. RFC 6455, section 5.5, allows 125, of which the
-/// close code takes two.
+/// Maximum length of the reason in a WebSocket close frame, in bytes. RFC 6455, section 5.5, allows 125, and the
+/// close code takes two of them.
 pub const CLOSE_REASON_BYTES_MAX: u32 = 123;
 
 /// Returns the longest prefix of `text` that has at most `bytes_max` bytes and ends at a character boundary.

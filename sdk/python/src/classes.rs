@@ -128,7 +128,7 @@ impl Link {
         self.0.bridge.report().and_then(|report| serde_json::to_string(&report).ok())
     }
 
-    /// Stops training, and leaves the run politely.
+    /// Stops training, and leaves the run gracefully.
     fn leave(&self) {
         self.0.bridge.leave();
         self.0.control.stop();

@@ -98,7 +98,7 @@ impl LearnerHandle {
     }
 }
 
-/// Requests a polite end without waiting for it.
+/// Requests a graceful end of the learner, without waiting for it.
 impl Drop for LearnerHandle {
     fn drop(&mut self) {
         self.control.stop();

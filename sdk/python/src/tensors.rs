@@ -59,7 +59,7 @@ pub struct TensorSlice {
 struct TensorStart {
     /// Index of the program's tensor, in the order of the program.
     tensor: usize,
-    /// Index of the first value in it, row-major.
+    /// Index of the first value in this tensor, row-major.
     start: usize,
 }
 
@@ -111,14 +111,14 @@ impl ParameterMap {
         misshapen.map_or(Ok(Self { layout, starts }), Err)
     }
 
-    /// Returns the slices of all values, in the order of the layout.
+    /// Returns the slices with all values, in the order of the layout.
     #[must_use]
     pub fn whole(&self) -> Vec<TensorSlice> {
         let tensors = self.layout.tensors().iter().zip(&self.starts);
         tensors.map(|(of, start_at)| start_at.place(0..of.len() as usize)).collect()
     }
 
-    /// Returns the slices of the values of `fragment`, in the order of the fragment.
+    /// Returns the slices with the values of `fragment`, in the order of these values.
     #[must_use]
     pub fn places(&self, fragments: &Fragments, fragment: FragmentId) -> Vec<TensorSlice> {
         let starts: Vec<usize> = self.layout.offsets().map(|(start, _)| start as usize).collect();

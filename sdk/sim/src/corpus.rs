@@ -73,7 +73,7 @@ impl Corpus {
         Ok(Self { held_out, test, ..corpus })
     }
 
-    /// Divides tokens below 65,536, of which some may be masked; the last tenth is held out.
+    /// Divides tokens below 65,536; some may be masked. The last tenth is held out.
     ///
     /// # Errors
     /// [`CorpusError::Split`]: there are no tokens, or too few for a held-out part.

@@ -45,12 +45,12 @@ impl Control {
         self.0.paused.store(false, Relaxed);
     }
 
-    /// Ends the learner politely after the current step.
+    /// Ends the learner gracefully after the current step.
     pub fn stop(&self) {
         self.0.stopped.store(true, Relaxed);
     }
 
-    /// Sets whether the learner is hidden, as in a background tab. The syncer then waits longer for signs of life.
+    /// Sets whether the learner is hidden, as in a background tab. The syncer then accepts longer silences.
     pub fn set_hidden(&self, hidden: bool) {
         self.0.hidden.store(hidden, Relaxed);
     }

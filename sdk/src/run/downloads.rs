@@ -22,10 +22,10 @@ use futures::stream::FuturesUnordered;
 
 use super::Address;
 
-/// Maximum number of simultaneous downloads of fragments, each of which is held in memory.
+/// Maximum number of simultaneous downloads of fragments. Each download is held in memory.
 const FRAGMENTS_MAX: usize = 4;
 
-/// A finished transfer whose result was not processed yet.
+/// Finished transfer whose result is not processed yet.
 enum FinishedTransfer {
     Fragment(FragmentDownload, Reply),
     Shard(Reply),

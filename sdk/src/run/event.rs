@@ -133,7 +133,7 @@ pub struct Report {
     pub fetched_bytes: u64,
     /// Bytes of the run's frozen weights that are present, from the cache or fetched.
     pub frozen_bytes: u64,
-    /// Bytes of all frozen weights; 0 if the run has none.
+    /// Bytes of all frozen weights; 0 if the run has no frozen weights.
     pub frozen_bytes_total: u64,
 }
 

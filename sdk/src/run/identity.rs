@@ -190,7 +190,7 @@ pub fn write(path: &Path, key: &Key, force: bool) -> Result<(), IdentityError> {
     file.write_all(&to_bytes(key)).and_then(|()| file.sync_all()).map_err(wrong)
 }
 
-/// Returns the text form of `key`. It is secret: anybody who has it can act as the learner.
+/// Returns the text form of `key`. It is secret: any person who has it can act as the learner.
 #[must_use]
 pub fn to_text(key: &Key) -> String {
     key.secret().iter().fold(TEXT_BEGINS.to_owned(), |text, byte| text + &format!("{byte:02x}"))

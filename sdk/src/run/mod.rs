@@ -134,7 +134,7 @@ pub enum RunError {
         waited_s: u64,
         /// Result of the last attempt.
         reason: String,
-        /// What to do about it.
+        /// Suggested remedy.
         remedy: Remedy,
     },
     /// A server answered without a run at the address, and this learner was never admitted.

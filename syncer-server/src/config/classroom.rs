@@ -4,13 +4,13 @@ use archipelago_cli::Sources;
 
 use super::{BuiltIn, DataSource, INVITE_SHORT, ServeConfig};
 
-/// Every interface of this machine, so that phones and laptops of the same network reach it.
+/// Address of every interface of this machine, so that phones and laptops in the same network can connect.
 const LISTEN: &str = "0.0.0.0:7700";
 
-/// Model that phones can train.
+/// Preset of a model that phones can train.
 const PRESET: &str = "tiny";
 
-/// Text that is pleasant to see a model learn.
+/// Text for a class. Samples of a model that learns it are pleasant to read.
 const DATA: DataSource = DataSource::BuiltIn(BuiltIn::Austen);
 
 /// Sets the defaults of `--classroom`, except for settings that `sources` contains.
@@ -67,7 +67,7 @@ mod tests {
         );
         assert_eq!(data(&[&place[..], &["--data", "my.txt"]].concat()).0.as_deref(), Some("my.txt"));
         assert_eq!(data(&[&place[..], &["--corpus-bytes", "60kB"]].concat()).0, None);
-        assert_eq!(serve(&place).unwrap().data, None, "whoever serves alone knows the floor of the loss");
+        assert_eq!(serve(&place).unwrap().data, None, "the default text has a known entropy");
         let Err(CliError::Usage(error)) = serve(&["--data", "builtin:bronte"]) else { panic!("it is taken") };
         assert!(error.to_string().contains("give one of builtin:grammar, builtin:austen"), "{error}");
         // An existing run keeps its text.

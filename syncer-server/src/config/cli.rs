@@ -23,14 +23,15 @@ use crate::llama::Precision;
 #[derive(Parser, Debug)]
 #[command(name = "syncer-server", version)]
 pub struct Cli {
-    /// The verb.
+    /// Command to execute.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
 impl Program for Cli {
     const EXIT_CODES: &[(u8, &str)] = Exit::TABLE;
-    // For `serve` the folder is where the run lives. Here it would select the folder instead of the syncer.
+    // For `serve`, the variable of `--dir` names the run's folder. For commands that show a run, it would select the
+    // folder instead of the syncer.
     const WITHOUT_TWIN: &[(&str, &str)] = &[
         ("status", "dir"),
         ("history", "dir"),
@@ -52,7 +53,7 @@ impl Program for Cli {
     ];
 
     // Environment variables are meant for `serve`, not for a run that the user creates elsewhere. An address that is
-    // set for other commands must not divert an order from the run in the given folder.
+    // set for other commands must not redirect a command from the run in the given folder to another run.
     fn has_twin(verb: &str, id: &str) -> bool {
         let is_steered = STEERING.contains(&verb) && id == "url";
         let is_excepted = Self::WITHOUT_TWIN.contains(&(verb, id)) || is_steered;
@@ -76,7 +77,7 @@ pub enum Verb {
     Guard(GuardArgs),
     /// List the runs of a server
     Runs(RunsArgs),
-    /// Create, start, pause, resume, finish, archive or delete a run of a server of several
+    /// Create, start, pause, resume, finish, archive or delete a run on a server of several runs
     Run(OrderArgs),
     /// Show the state of a run, from its syncer or its folder
     Status(TableArgs),
@@ -95,9 +96,9 @@ pub enum Verb {
     Finish(SteerArgs),
     /// Change settings of a live run
     Set(SetArgs),
-    /// Limit one learner to a share of its time
+    /// Limit one learner to a share of the time
     Pace(PaceArgs),
-    /// Drop one learner for a time
+    /// Drop one learner for a given time
     Drop(DropArgs),
     /// Write the newest snapshot as a Hugging Face folder
     Export(ExportArgs),
@@ -154,7 +155,7 @@ pub struct ExportArgs {
     /// Folder to write; created if missing
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
-    /// Replace files in --out with the names of an export's files, even if another program wrote them
+    /// Replace files in --out that have names of exported files, even if another program wrote them
     #[arg(long)]
     pub overwrite: bool,
     /// Type of each parameter
@@ -167,8 +168,8 @@ pub struct ExportArgs {
     /// Licence of the model for its card README.md, such as apache-2.0 or cc-by-4.0
     #[arg(long, value_name = "NAME")]
     pub licence: Option<String>,
-    /// Name of the initial model for PEFT and the card: user/model on the hub, or a folder; by default its name on the
-    /// hub, if its folder has one, or the folder
+    /// Name of the initial model for PEFT and the card: user/model on the hub, or a folder; by default the name on the
+    /// hub that its folder holds, or else the folder
     #[arg(long, value_name = "MODEL")]
     pub base: Option<String>,
     /// Folder for a TensorBoard event file; created if missing
@@ -216,13 +217,13 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 100, requires = "losses")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub points: u32,
-    /// Write a page with curves of loss, learners and norms, by merge
+    /// Write a page with curves of loss, learners and norms over merges
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// Write the model at that point, as `export` does
+    /// Write the model after the last replayed decision, as `export` does
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Replace files in --out with the names of an export's files, even if another program wrote them
+    /// Replace files in --out that have names of exported files, even if another program wrote them
     #[arg(long, requires = "out")]
     pub overwrite: bool,
     /// Print JSON lines
@@ -262,16 +263,16 @@ pub struct SampleArgs {
     /// System message before --chat
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub system: Option<String>,
-    /// Maximum number of tokens; a token that ends a text or a turn ends it earlier
+    /// Maximum number of tokens; the text ends earlier at a token that ends a text or a turn
     #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = sample_tokens)]
     pub tokens: u32,
     /// Sampling temperature: 0 always takes the likeliest token, 1 samples from the model's distribution
     #[arg(long, value_name = "NUMBER", default_value_t = 0.8)]
     pub temperature: f32,
-    /// The same seed gives the same text
+    /// Seed of the sampling; the same seed gives the same text
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Write the picture in the text of a run on builtin:pictures to this file as an SVG; the file must not exist
+    /// For a run on builtin:pictures, write the picture in the text to this file as an SVG; the file must not exist
     #[arg(long, value_name = "FILE")]
     pub picture: Option<PathBuf>,
     /// Print one JSON line once the whole text is written

@@ -11,11 +11,11 @@ use crate::errors::ServerError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Serves learners, and leads nothing.
+    /// Serves learners, and leads no fragments.
     Gateway,
     /// Leads rounds of fragments, and serves no learners.
     Owner,
-    /// Does both.
+    /// Serves learners, and leads rounds of fragments.
     All,
 }
 
@@ -24,12 +24,12 @@ pub enum Role {
 #[command(next_help_heading = "Cluster")]
 #[serde(rename_all = "kebab-case")]
 pub struct ClusterArgs {
-    /// Be one process of a run on several machines: a gateway serves learners, an owner leads rounds, all does both.
-    /// Start all of these processes with the same settings and the same data; by default one process is the whole run
+    /// Role of this process in a run on several machines: a gateway serves learners, an owner leads rounds, all does
+    /// both. All processes need the same settings and the same data; by default one process is the whole run
     #[arg(long, value_name = "ROLE", value_enum)]
     pub role: Option<Role>,
-    /// NATS servers between these processes, as nats://HOST:4222; with several, separated by commas, each record is on
-    /// three
+    /// NATS servers that connect these processes, as nats://HOST:4222, separated by commas; with three or more, three
+    /// of them store each record
     #[arg(long, value_name = "URLS", value_delimiter = ',', hide_env_values = true)]
     #[serde(skip)]
     pub bus: Vec<String>,
@@ -37,7 +37,8 @@ pub struct ClusterArgs {
     /// file:///FOLDER that all of them can reach
     #[arg(long, value_name = "PLACE")]
     pub blobs: Option<String>,
-    /// Prefix of everything that this run stores there: small letters, digits and -, at most 32 characters
+    /// Prefix of all names that this run uses on the bus and in the storage: lower-case letters, digits and -, at most
+    /// 32 characters
     #[arg(long, value_name = "NAME", default_value = "archipelago")]
     pub cluster: String,
     /// Maximum number of fragments that this process leads at once, for a machine with little memory; by default there
@@ -45,7 +46,7 @@ pub struct ClusterArgs {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     pub lead_max: Option<u16>,
     #[allow(missing_docs, reason = "clap would take the words for help")]
-    // For programs that contain a whole cluster: services that replace the servers.
+    // Services that replace the servers, for programs that contain a whole cluster.
     #[arg(skip)]
     #[serde(skip)]
     pub within: Option<Within>,
@@ -103,7 +104,7 @@ impl Role {
 }
 
 impl ClusterArgs {
-    /// Returns the number of the run that all processes with these settings and this `spec` share. Returns `None` if
+    /// Returns the number of the run that all processes with this cluster name and this `spec` share. Returns `None` if
     /// this process is a whole run.
     pub(crate) fn run(&self, spec: &RunSpec) -> Option<RunId> {
         let text = serde_json::to_string(spec).expect("plain data");

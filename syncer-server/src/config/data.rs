@@ -48,7 +48,7 @@ impl BuiltIn {
 }
 
 impl DataSource {
-    /// Returns the file or folder, if it is one.
+    /// Returns the path of the file or folder; `None` for a built-in text.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -74,7 +74,7 @@ impl DataSource {
     /// Parses the source `given`.
     ///
     /// # Errors
-    /// A sentence: there is no built-in text of that name.
+    /// A sentence: `given` is standard input or an unknown built-in text.
     fn of(given: OsString) -> Result<Self, String> {
         if given == "-" {
             return Err(
@@ -94,7 +94,7 @@ impl DataSource {
         })
     }
 
-    /// Returns the parser for a flag, variable or key.
+    /// Returns the parser for the value of a flag, an environment variable or a key.
     pub(super) fn parser() -> impl TypedValueParser<Value = Self> {
         OsStringValueParser::new().try_map(Self::of)
     }

@@ -1,4 +1,4 @@
-//! Flags of `serve` that set a run, also as flags of `run create`.
+//! Flags of `serve` that configure a run. `run create` accepts the same flags.
 
 use std::any::TypeId;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use super::{DataSource, InitialFiles, ServeConfig, ServerSettings, StartSettings};
 
-/// Returns the flags of `serve` that set a run: all but those of the server and of a single start.
+/// Returns the flags of `serve` that configure a run: all but those of the server and of a single start.
 pub fn run_flags() -> impl Iterator<Item = Arg> {
     let others = [keys::<ServerSettings>(), keys::<StartSettings>()].concat();
     let command = ServeConfig::augment_args(Command::new("serve"));
@@ -33,8 +33,8 @@ pub fn is_path(flag: &Arg) -> bool {
     holds::<PathBuf>(flag) || holds::<DataSource>(flag)
 }
 
-/// Returns the absolute path that `value` names, if the values of `flag` are names of files. Later starts may have
-/// another working directory.
+/// Returns the absolute path of `value`, or `None` if `value` is not a path. Settings are stored as absolute paths,
+/// because later starts may have another working directory.
 pub fn absolute_path(flag: &Arg, value: &str) -> Option<String> {
     let is_built_in = holds::<DataSource>(flag) && DataSource::is_built_in(value);
     let path = (is_path(flag) && !is_built_in).then(|| std::path::absolute(value).ok()).flatten();
@@ -55,7 +55,7 @@ impl RunFlags {
         run_flags().any(|arg| arg.get_id() == id)
     }
 
-    /// Returns the first given flag.
+    /// Returns the key of the first given flag.
     #[must_use]
     pub fn first(&self) -> Option<&str> {
         self.0.first().map(|(key, _)| &**key)
@@ -120,7 +120,7 @@ mod tests {
         let read: ServeConfig = archipelago_cli::from_toml(&text, &keys::<ServerSettings>()).unwrap();
         assert_eq!((&*read.identity.preset, read.no_eval, read.identity.seed), ("tiny", true, 7));
         assert_eq!(read.data.unwrap().to_string(), "builtin:austen");
-        assert_eq!(create(&[]).unwrap().over("seed = 3"), "seed = 3", "defaults are the server's to know");
+        assert_eq!(create(&[]).unwrap().over("seed = 3"), "seed = 3", "only the server knows the defaults");
         for foreign in ["--listen=127.0.0.1:1", "--classroom", "--admin-token=secret-of-the-owner"] {
             assert!(matches!(create(&[foreign]), Err(CliError::Usage(_))), "{foreign}");
         }

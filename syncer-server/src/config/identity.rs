@@ -15,12 +15,12 @@ pub struct RunIdentity {
     /// Size of the generated text, for builtin:grammar and builtin:pictures
     #[arg(long, value_name = "BYTES", default_value = "4MiB", help_heading = "Data")]
     pub corpus_bytes: Bytes,
-    /// Train byte-level BPE with this many tokens on the data; without it a token is a byte
+    /// Train a byte-level BPE tokenizer with this many tokens on the data; by default a token is a byte
     #[arg(long, value_name = "TOKENS", value_parser = tokens::<u32>, help_heading = "Data")]
     #[arg(conflicts_with_all = ["tokenizer", "init"])]
     pub vocab: Option<u32>,
-    /// Share of the text, at its end, that is held out to measure the loss (above 0, below 1); of .jsonl files, a share
-    /// of the documents, drawn by the seed
+    /// Share of the text, at its end, that is held out to measure the loss (above 0, below 1); for .jsonl files, a
+    /// share of the documents, drawn with the seed
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Data")]
     pub held_out: f64,
     /// Model preset: tiny (0.1 M), small (0.8 M), medium (11 M), base (124 M), or the shape of SmolLM2: llama-135m and
@@ -57,11 +57,11 @@ pub struct RunIdentity {
     /// Name of the architecture of --params, by which learners recognise it
     #[arg(long, value_name = "NAME", help_heading = "Training")]
     pub architecture: Option<String>,
-    /// Settings of that architecture in a format of its own; they are passed to learners, and the syncer does not
-    /// interpret them
+    /// Settings of that architecture in a format of its own; the syncer passes them to learners without interpreting
+    /// them
     #[arg(long, value_name = "TEXT", help_heading = "Training", requires = "architecture")]
     pub architecture_settings: Option<String>,
-    /// How learners exchange parameters.
+    /// Exchange of parameters between learners and the syncer.
     #[command(flatten)]
     #[serde(flatten)]
     pub exchange: ExchangeArgs,
@@ -72,10 +72,10 @@ pub struct RunIdentity {
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct InitialFiles {
-    /// Jinja template for conversations in .jsonl files; by default that of the folder of --init
+    /// Jinja template for conversations in .jsonl files; by default the one in the folder of --init
     #[arg(long, value_name = "FILE", help_heading = "Data")]
     pub chat_template: Option<PathBuf>,
-    /// Begin with the model and the tokenizer of this Hugging Face folder of a Llama or a Mixtral; batch and learning
+    /// Start from the model and the tokenizer in this Hugging Face folder of a Llama or a Mixtral; batch and learning
     /// rates come from the preset
     #[arg(long, value_name = "FOLDER", help_heading = "Training")]
     pub init: Option<PathBuf>,

@@ -22,10 +22,10 @@ pub struct TableArgs {
     #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Print JSON with the names of the HTTP routes: one object, or one on each line
+    /// Print JSON with the field names of the HTTP routes: one object, or one per line
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
-    /// Print comma-separated values with a line of heads
+    /// Print comma-separated values with a header line
     #[arg(long)]
     pub csv: bool,
 }
@@ -46,7 +46,7 @@ pub struct EventsArgs {
     /// Print one JSON object per event, newest first
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
-    /// Print comma-separated values with a line of heads, newest first
+    /// Print comma-separated values with a header line, newest first
     #[arg(long)]
     pub csv: bool,
 }
@@ -54,7 +54,7 @@ pub struct EventsArgs {
 /// Default folder of a run.
 pub(super) const DEFAULT_FOLDER: &str = "runs/default";
 
-/// The folder of a run, by itself or after `--dir`.
+/// Folder of a run, given as a positional argument or with `--dir`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct FolderArgs {
     /// Folder of the run, instead of --dir

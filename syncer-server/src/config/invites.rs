@@ -20,16 +20,16 @@ pub struct InviteArgs {
     /// Folder of the run
     #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
     pub dir: PathBuf,
-    /// For create: number of new keys that it admits
+    /// For create: number of new keys that the invite admits
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     pub uses: u32,
-    /// For create: how long it is valid (e.g. 12h, 7d) [default: for ever]
+    /// For create: time for which the invite is valid (e.g. 12h, 7d) [default: for ever]
     #[arg(long, value_name = "TIME", value_parser = some_time)]
     pub expires: Option<Span>,
     /// For create: note for yourself, at most 200 bytes
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub note: String,
-    /// One JSON value on standard output
+    /// Print one JSON value on standard output
     #[arg(long)]
     pub json: bool,
 }
@@ -60,7 +60,7 @@ pub struct BanArgs {
     /// For add: note for yourself, at most 200 bytes
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub note: String,
-    /// One JSON value on standard output
+    /// Print one JSON value on standard output
     #[arg(long)]
     pub json: bool,
 }
@@ -68,7 +68,7 @@ pub struct BanArgs {
 /// Actions on bans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BanOrder {
-    /// Ban a key: a connected learner is disconnected within a second, and is told why
+    /// Ban a key: the server disconnects a connected learner within a second, with the reason
     Add,
     /// Lift a ban
     Lift,
@@ -90,6 +90,6 @@ pub struct TokenArgs {
 /// Actions on the owner's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum TokenOrder {
-    /// Replace the token; a running server asks for the new one at once, unless it was started with --admin-token
+    /// Replace the token; a running server requires the new one at once, unless it was started with --admin-token
     Rotate,
 }

@@ -11,22 +11,21 @@ use serde_json::Value;
 use super::ServeConfig;
 use super::stored::values;
 
-/// Settings that may change while a run is served. All others define the run, are agreed upon with every learner, or
-/// are read once at the start.
+/// Settings that may change while a run is served. All others define the run, or are read only at a start.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct LiveSettings {
     /// K, the smallest number of updates in a merge (fewer if fewer learners are alive)
     #[arg(long, value_name = "COUNT", default_value = "1", help_heading = "Exchange")]
     pub min_quorum: NonZeroU32,
-    /// How the syncer collects and merges updates.
+    /// Collection and merge of updates by the syncer.
     #[command(flatten)]
     #[serde(flatten)]
     pub rounds: RoundArgs,
-    /// Most learners invited to one round; if there are more, a rotating sample, which slows training
+    /// Maximum number of learners in one round; if more are connected, a rotating sample, which slows training
     #[arg(long, value_name = "COUNT", default_value_t = 256, help_heading = "Learners")]
     pub cohort_max: u32,
-    /// Most learners at once
+    /// Maximum number of learners at once
     #[arg(long, value_name = "COUNT", default_value_t = 2_048, help_heading = "Learners")]
     pub learners_max: u32,
     /// Finish the run at this many merged tokens (e.g. 10M, 1.5B); 0 means never
@@ -39,7 +38,7 @@ pub struct LiveSettings {
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct AgreedSettings {
-    /// The outer step of a merge.
+    /// Outer step of a merge.
     #[command(flatten)]
     #[serde(flatten)]
     pub outer: OuterArgs,

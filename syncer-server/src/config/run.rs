@@ -10,7 +10,7 @@ use super::ServeConfig;
 use crate::errors::ServerError;
 use crate::llama;
 
-/// Longest schedule of the learning rate, in tokens. No run is that long; a typing error may be.
+/// Longest schedule of the learning rate, in tokens. Only a typing error asks for a longer one.
 const TOTAL_TOKENS_MAX: u64 = 1_000_000_000_000_000;
 
 /// Returns the run description for learners, for this model and these shards.
@@ -35,7 +35,7 @@ pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<Ru
     inner.lr_min_ratio = config.identity.lr_min_ratio.unwrap_or(inner.lr_min_ratio);
     if let Some(total_tokens) = config.identity.total_tokens {
         inner.total_tokens = total_tokens;
-        // The preset's fraction of the run, whatever the run's length.
+        // The warm-up keeps the preset's share of the run.
         inner.warmup_tokens =
             total_tokens / (preset.inner().total_tokens / preset.inner().warmup_tokens).max(1);
     }
@@ -56,7 +56,7 @@ pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<Ru
 /// Checks the length of training windows in tokens.
 ///
 /// # Errors
-/// `Setting`: they are too long.
+/// `Setting`: the windows are too long.
 pub fn check_context(context: u32) -> Result<(), ServerError> {
     let fits = context <= CONTEXT_MAX;
     Ok(range("context", context.into(), fits, &format!("1 to {CONTEXT_MAX} tokens"))?)
@@ -113,8 +113,8 @@ pub fn invite(config: &ServeConfig) -> Result<(), ServerError> {
         // The error does not repeat the given text, which may be a mistyped secret.
         false => {
             let why = format!(
-                "--invite is no invite: give 8 to {INVITE_BYTES_MAX} letters, digits, - and _, or {INVITE_AUTO}, \
-                 {INVITE_SHORT} or {INVITE_PERSONAL}"
+                "--invite is not a valid invite: give 8 to {INVITE_BYTES_MAX} letters, digits, - and _, or \
+                 {INVITE_AUTO}, {INVITE_SHORT} or {INVITE_PERSONAL}"
             );
             Err(ServerError::Config { why })
         }

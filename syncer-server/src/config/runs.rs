@@ -21,7 +21,7 @@ pub struct RunsArgs {
     /// Print one JSON object, as /v1/runs returns it
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
-    /// Print comma-separated values with a line of heads
+    /// Print comma-separated values with a header line
     #[arg(long)]
     pub csv: bool,
 }
@@ -32,7 +32,7 @@ pub struct OrderArgs {
     /// Action
     #[arg(value_name = "ORDER", value_enum)]
     pub order: RunOrder,
-    /// The run's name: 1 to 32 of a to z, 0 to 9 and -
+    /// The run's name: 1 to 32 characters from a to z, 0 to 9 and -
     #[arg(value_name = "RUN")]
     pub name: RunName,
     /// For create: TOML file with the run's settings, whose keys are flags of `serve`; flags below override it
@@ -63,7 +63,7 @@ pub struct OrderArgs {
 pub enum RunOrder {
     /// Create a run and start it
     Create,
-    /// Serve a run that is archived, that failed, or whose folder was put there by hand
+    /// Serve a run that is archived, that failed, or whose folder was added by hand
     Start,
     /// Pause a run: nothing is merged, and learners wait
     Pause,
@@ -91,9 +91,9 @@ impl RunOrder {
     }
 }
 
-/// Longest name in characters, since it is a folder and part of links.
+/// Maximum length of a name in characters. A name is also a folder and a part of links.
 const CHARS_MAX: usize = 32;
-/// Number of hex digits in a run's number, which paths may name, too.
+/// Number of hex digits in a run's number. Paths may contain this number instead of a name.
 const RUN_DIGITS: usize = 16;
 
 /// Name of a run: 1 to 32 lower-case letters a to z, digits and hyphens, not beginning with a hyphen. It is also the

@@ -35,8 +35,8 @@ pub struct ServerSettings {
     /// and the flags for data, training and learners belong there
     #[arg(long, value_name = "FOLDER", help_heading = "Server", conflicts_with = "dir")]
     pub runs: Option<PathBuf>,
-    /// Serve the pages that `cargo xtask web` writes to this folder instead of those inside the program; until they are
-    /// there, browsers wait
+    /// Serve the pages that `cargo xtask web` writes to this folder instead of the embedded ones; until they exist,
+    /// browsers wait
     #[arg(long, value_name = "FOLDER", help_heading = "Server")]
     pub pages: Option<PathBuf>,
     /// Address to listen on; port 0 takes a free one
@@ -54,11 +54,11 @@ pub struct ServerSettings {
     /// names in Forwarded or X-Forwarded-For counts as the sender. May be given several times
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Server")]
     pub trusted_proxy: Vec<String>,
-    /// Most connections at once, of learners and others; fewer if the system allows fewer
+    /// Maximum number of connections at once, of learners and others; fewer if the system allows fewer
     #[arg(long, value_name = "COUNT", default_value_t = 8192, help_heading = "Server")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_max: u32,
-    /// Most connections at once from one address or one IPv6 network; those from this machine and from a
+    /// Maximum number of connections at once from one address or one IPv6 network; those from this machine and from a
     /// --trusted-proxy do not count
     #[arg(long, value_name = "COUNT", default_value_t = 256, help_heading = "Server")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -84,7 +84,7 @@ pub struct ServerSettings {
     pub quiet: bool,
 }
 
-/// Settings of one start, of a server as well as of a run in its folder. They are never stored.
+/// Settings of one start of a server, or of one start of a run in its folder. They are never stored.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct StartSettings {
@@ -92,7 +92,7 @@ pub struct StartSettings {
     // Without a heading of its own, it would get the one of the group before.
     #[arg(long, value_name = "FILE", help_heading = None::<&'static str>)]
     pub config: Option<PathBuf>,
-    /// Token of the admin routes, 16 characters or more; by default one is made and kept in the run's folder
+    /// Token of the admin routes, 16 characters or more; by default one is generated in the run's folder
     #[arg(long, value_name = "TOKEN", hide_env_values = true, help_heading = "Server", value_parser = secret)]
     #[serde(skip)]
     pub admin_token: Option<String>,

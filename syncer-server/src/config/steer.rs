@@ -6,7 +6,7 @@ use archipelago_cli::{Span, secret};
 
 use super::DEFAULT_FOLDER;
 
-/// The run to control, and its owner's token.
+/// Run to control, and its owner's token.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SteerArgs {
     /// Folder of the run, with its admin.token and the address of its server
@@ -41,7 +41,7 @@ pub struct PaceArgs {
     /// Number of the learner, as `learners` lists it
     #[arg(value_name = "LEARNER")]
     pub learner: u32,
-    /// Share of its time that it trains, 0.001 to 1; 1 removes the limit
+    /// Share of the time in which the learner trains, 0.001 to 1; 1 removes the limit
     #[arg(value_name = "SHARE", allow_negative_numbers = true)]
     pub share: f64,
     #[allow(missing_docs, reason = "clap would take the words for help")]
@@ -55,7 +55,7 @@ pub struct DropArgs {
     /// Number of the learner, as `learners` lists it
     #[arg(value_name = "LEARNER")]
     pub learner: u32,
-    /// Time for which it is dropped (e.g. 20s, 5m); 0 lets it return
+    /// Time for which the learner is dropped (e.g. 20s, 5m); 0 lets it return
     #[arg(value_name = "TIME", allow_negative_numbers = true)]
     pub time: Span,
     #[allow(missing_docs, reason = "clap would take the words for help")]

@@ -25,7 +25,7 @@ const HEADING: &str = "\
 pub struct StoredSettings {
     /// Flags with their values, in the order of the help.
     given: Vec<(String, String)>,
-    /// Current content of the settings file.
+    /// Current content of the settings file; `None` if it cannot be read.
     before: Option<String>,
     /// Description of a given setting that contradicts the existing run.
     pub contradiction: Option<String>,
@@ -39,8 +39,8 @@ pub fn hides_names(dir: &Path) -> bool {
 }
 
 impl StoredSettings {
-    /// Collects the settings `given` for the run in `dir` by all layers; the folder's stored settings are the lowest
-    /// layer. `contradiction` describes a conflict of the others with that layer.
+    /// Collects the settings `given` for the run in `dir` by all layers. The settings stored in the folder are the
+    /// lowest layer. `contradiction` describes a conflict between a higher layer and that one.
     pub fn of(given: &Sources, dir: &Path, contradiction: Option<String>) -> Self {
         let identity = keys::<RunIdentity>();
         let mut kept = Vec::new();
@@ -71,7 +71,8 @@ impl StoredSettings {
     }
 }
 
-/// Describes, as part of a sentence, a conflict between the layers above the folder's settings and the run in `dir`.
+/// Returns a description of a conflict between the run in `dir` and the layers above its folder's settings. The
+/// description is part of a sentence.
 pub fn contradiction(given: &Sources, dir: &Path) -> Option<String> {
     let text =
         std::fs::read_to_string(dir.join(SETTINGS_FILE)).ok().filter(|_| dir.join("run.json").exists())?;
@@ -112,7 +113,7 @@ pub(super) fn values(group: &impl Serialize) -> BTreeMap<String, Value> {
     serde_json::from_value(json).expect("settings have names")
 }
 
-/// Returns a value as a user would type it; a text with spaces keeps its quotes.
+/// Returns a value as a user would type it. An empty text and a text with spaces keep their quotes.
 fn word(value: &Value) -> String {
     match value {
         Value::String(text)
@@ -139,7 +140,7 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             assert_eq!(hides_names(dir.path()), hidden, "{text}");
         }
-        assert!(stored_flags().any(|flag| flag.get_long() == Some("hide-names")), "it is what the run keeps");
+        assert!(stored_flags().any(|flag| flag.get_long() == Some("hide-names")), "the run stores it");
     }
 
     #[test]

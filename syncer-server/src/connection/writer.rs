@@ -164,7 +164,7 @@ impl Writer {
     }
 }
 
-/// Returns the goodbye that is already queued, or [`Stop::Broken`] if there is none.
+/// Returns the goodbye that is already queued, or [`Stop::Broken`] without a queued goodbye.
 fn goodbye_or(queues: &mut Queues) -> Stop {
     match queues.bye.try_recv() {
         Ok(bye) => Stop::Bye(bye),

@@ -207,7 +207,7 @@ fn take(reader: impl Read, bytes_max: u64) -> std::io::Result<Vec<u8>> {
 }
 
 /// Returns the content of all zstd frames in `bytes`; some programs write several. Stops as [`take`] does, and leaves
-/// in `bytes` what it has not read.
+/// the unread rest in `bytes`.
 fn frames(bytes: &mut &[u8], bytes_max: u64) -> std::io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     while !bytes.is_empty() && unpacked.len() as u64 <= bytes_max {

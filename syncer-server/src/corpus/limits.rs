@@ -376,7 +376,8 @@ fn skip_class(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     }
 }
 
-/// Parses a repetition count after `{` and returns its upper bound; `None` if it has none, 1 if the brace is literal.
+/// Parses a repetition count after `{` and returns its upper bound; `None` if it is unbounded, 1 if the brace is
+/// literal.
 fn counts(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Option<u64> {
     let mut text = String::new();
     while let Some(c) = rest.next_if(|c| c.is_ascii_digit() || *c == ',') {

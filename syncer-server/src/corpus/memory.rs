@@ -35,7 +35,7 @@ impl Budget {
     /// Checks that `bytes` more bytes of text fit.
     ///
     /// # Errors
-    /// `Memory`: they do not.
+    /// `Memory`: the bytes do not fit.
     pub fn check(&self, bytes: u64) -> Result<(), ServerError> {
         let needed = self.text.saturating_add(bytes).saturating_mul(BYTES_PER_BYTE);
         match self.available {

@@ -239,7 +239,7 @@ impl Corpus {
     }
 }
 
-/// Returns the end of a text's description that names its compression; empty if there is none.
+/// Returns the end of a text's description that names its compression; empty for an uncompressed text.
 fn unpacked(packed_by: Option<&str>) -> String {
     packed_by.map_or_else(String::new, |by| format!(", unpacked from {by}"))
 }

@@ -22,7 +22,7 @@ pub struct Finding {
     pub what: &'static str,
     /// True if the check succeeded.
     pub works: bool,
-    /// What the check found; if it failed, with a remedy.
+    /// Result in words; if the check failed, with a remedy.
     pub found: String,
 }
 

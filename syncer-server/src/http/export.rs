@@ -60,7 +60,7 @@ pub struct Exports {
     newest: Mutex<Weak<Archive>>,
 }
 
-/// An archive in an unnamed file on disk. The system deletes the file once nobody reads it.
+/// An archive in an unnamed file on disk. The system deletes the file once no download reads it.
 struct Archive {
     /// File name without the extension.
     name: String,

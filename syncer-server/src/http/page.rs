@@ -126,8 +126,8 @@ pub struct Missing<'a> {
 }
 
 impl Missing<'_> {
-    /// Returns the answer to `asked`: a page for browsers, read from `folder` if one is given, and the line of text for
-    /// other programs.
+    /// Returns the answer to `asked`. Browsers get a page, read from `folder` if one is given. Other programs get the
+    /// line of text.
     pub async fn answer(self, folder: Option<&FilePath>, asked: &Asked) -> Response {
         let Self { status, line, sentence, home } = self;
         let page = match asked.wants_page {

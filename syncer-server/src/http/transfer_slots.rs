@@ -48,8 +48,8 @@ pub struct Terms {
     pub waiting_max: usize,
     /// Maximum wait of a request for a slot before it is refused.
     pub wait: Duration,
-    /// Maximum time for which an answer holds a slot, so that slow readers do not block other peers. All answers share
-    /// their bytes, so slow readers that continue without a slot take no further memory.
+    /// Maximum time for which an answer holds a slot, so that slow readers do not block other peers. The answer then
+    /// continues without a slot. This takes no further memory, because all answers share their bytes.
     pub slot: Duration,
     /// Time without progress after which an answer releases its slot.
     pub stall: Duration,

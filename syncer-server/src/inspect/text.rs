@@ -29,7 +29,7 @@ pub fn participation(share: f64, tokens_merged: u64) -> String {
     if tokens_merged == 0 && share >= 1.0 { UNKNOWN.into() } else { percent(share) }
 }
 
-/// Formats a loss in nats per token; [`UNKNOWN`] if there is none.
+/// Formats a loss in nats per token; [`UNKNOWN`] for `None`.
 pub fn nats(loss: Option<f32>) -> String {
     loss.map_or_else(|| UNKNOWN.into(), |loss| format!("{loss:.3}"))
 }

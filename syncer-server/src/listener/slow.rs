@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use super::auth_throttle::TooMany;
 use super::connection_limits::Place;
 
-/// Value of `Retry-After` if a response has none, in seconds.
+/// Value of `Retry-After` for a response without this header, in seconds.
 const RETRY_S: &str = "10";
 
 /// Marker of a response to a request with a wrong secret that was answered as if it had none.
@@ -68,7 +68,7 @@ mod tests {
     use super::super::connection_limits::ConnectionLimits;
     use super::*;
 
-    /// Goal: an address with too many guesses no longer learns what was wrong, but the right secret still passes.
+    /// Goal: an address with too many guesses no longer learns the cause, but the right secret still passes.
     #[tokio::test]
     async fn only_wrong_secrets_are_throttled() {
         let secret = |headers: HeaderMap| async move {

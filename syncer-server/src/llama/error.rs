@@ -20,7 +20,7 @@ pub enum LlamaError {
     /// There is no folder at the path.
     #[error("{why}")]
     NoFolder {
-        /// Description of what is at the path instead, and a remedy.
+        /// Cause and remedy.
         why: String,
     },
     /// The folder holds PEFT adapters without their base model.

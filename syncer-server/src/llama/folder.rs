@@ -159,7 +159,7 @@ impl Folder {
 /// Checks that `path` is a folder.
 ///
 /// # Errors
-/// `NoFolder`, with a description of what is at the path instead, and a remedy.
+/// `NoFolder`, with the cause and a remedy.
 fn check_folder(path: &Path) -> Result<(), LlamaError> {
     if path.is_dir() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Layout of the tensors in parameter files of other models, derived from the files.
+//! Layout of the tensors in parameter files of models other than the built-in decoder, derived from the files.
 
 use archipelago_core::diloco::{Layout, MergeClass, Tensor};
 

@@ -106,7 +106,7 @@ pub struct Alerts {
 }
 
 impl Alerts {
-    /// Creates alerts at time 0, of which none is active.
+    /// Creates inactive alerts at time 0.
     #[must_use]
     pub fn new(terms: AlertTerms) -> Self {
         Self { terms, raised: BTreeMap::new(), accompanied: Millis(0) }

@@ -33,7 +33,8 @@ pub struct Taped {
     pub waits_ms: Option<u64>,
 }
 
-/// Wait of a decision above which the disk is considered hanging, in milliseconds. A busy disk needs far less.
+/// Maximum wait of a decision for a working disk, in milliseconds. After it, the disk counts as hanging. A busy disk
+/// needs far less.
 pub const UNSAVED_MS_MAX: u64 = 3_000;
 
 impl Taped {

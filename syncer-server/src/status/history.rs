@@ -21,7 +21,7 @@ pub struct Evaluation {
     pub measured_by: Option<LearnerId>,
 }
 
-/// Measurements of a run: the first, the newest, and some between them, of which recent ones are denser.
+/// Measurements of a run: the first, the newest, and some between them. Recent measurements are denser.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct History {

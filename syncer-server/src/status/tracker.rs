@@ -37,7 +37,8 @@ pub struct StatusTracker {
     alerts: Alerts,
     /// Time of the newest merge.
     merged_at: Option<Millis>,
-    /// Time of the last write of the statistics, the merged tokens in it, and the uptime at its newest measurement.
+    /// State at the last write of the statistics: the time, the merged tokens, and the uptime at the newest
+    /// measurement.
     figures_kept: Option<(Millis, u64, Option<f64>)>,
 }
 

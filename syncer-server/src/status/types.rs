@@ -11,7 +11,7 @@ use crate::http::settings::{SettingView, SettingsView};
 use crate::invites::{BanView, InviteView, MadeInvite};
 
 const HEADING: &str = "\
-What the syncer's routes answer.
+Answers of the syncer's routes.
 
 GET /v1/runs                 RunsView
 GET /v1/status               ServerStatus

@@ -253,7 +253,7 @@ impl Store {
         }
     }
 
-    /// Returns the secret in the file `name`. If there is none, stores and returns a new one from `make`.
+    /// Returns the secret in the file `name`. If the file is missing, stores and returns a new secret from `make`.
     fn token(&self, name: &str, make: fn() -> Result<String, ServerError>) -> Result<String, ServerError> {
         let path = self.dir.join(name);
         if let Some(token) = read_token(&path)? {
@@ -288,7 +288,7 @@ impl Store {
         }
     }
 
-    /// Returns the stored address of the server that runs in the folder; `None` if there is none.
+    /// Returns the stored address of the server that runs in the folder; `None` if no address is stored.
     ///
     /// # Errors
     /// `Disk`: the file cannot be read.

@@ -168,7 +168,7 @@ async fn no_undo_disables_rollback() {
     server.stop().await;
 }
 
-/// Number of bytes of each file that are changed, each in a copy of its own.
+/// Number of changed bytes for each file. Each change is made in its own copy.
 const FLIPS: usize = 12;
 const MERGES: usize = 9;
 

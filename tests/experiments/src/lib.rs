@@ -88,7 +88,7 @@ pub struct CommonArgs {
 /// Settings of every table.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 pub struct OutputArgs {
-    /// One JSON line on standard output instead: a list of {"case", "ours", "paper"}
+    /// Print one JSON line on standard output instead of the table: a list of {"case", "ours", "paper"}
     #[arg(long, help_heading = "Output")]
     #[serde(skip)]
     pub json: bool,

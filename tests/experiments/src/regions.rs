@@ -1,7 +1,7 @@
 //! `simulate regions`: learners all over the world, over slow links with high latency.
 //!
-//! Decoupled training is measured on the real cores in virtual time, with toy parameters that have the weight of a
-//! model's on the links. Lockstep training follows the rules of [`archipelago_sim::scale::bandwidth`].
+//! Decoupled training is measured on the real cores in virtual time. The toy parameters take as long on the links as
+//! those of a model. Lockstep training follows the rules of [`archipelago_sim::scale::bandwidth`].
 
 use archipelago_cli::within;
 use archipelago_core::diloco::Layout;
@@ -15,7 +15,7 @@ use super::trial::{Drift, TrialError, merged};
 use super::{Axis, Case, CommonArgs, Plot, Scale, Series, SeriesStyle, SimulationReport};
 use crate::SimulateError;
 
-/// Values of one toy fragment, which weighs as much on a link as a fragment of the model.
+/// Values of one toy fragment, which takes as long on a link as a fragment of the model.
 const FRAGMENT_VALUES: u32 = 4_096;
 
 /// Number of data shards.
@@ -189,11 +189,11 @@ impl Default for Setting {
 /// The result of decoupled training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Decoupled {
-    /// Ratio of merged tokens per second without links to those with links; 1 means no slowdown.
+    /// Merged tokens per second without links, divided by those with links; 1 means no slowdown.
     slowdown: f64,
-    /// Ratio of steps of all learners per second without links to those with links.
+    /// Steps of all learners per second without links, divided by those with links.
     step_slowdown: f64,
-    /// Ratio of merged rounds per second without links to those with links. Links that are too slow show here first:
+    /// Merged rounds per second without links, divided by those with links. Links that are too slow show here first:
     /// fragments are exchanged less often.
     round_slowdown: f64,
 }

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
-/// Sets the panic hook when the module is loaded. A panic, which is a bug of ours, then ends the Worker with its
-/// message instead of a trap.
+/// Sets the panic hook when the module is loaded. A panic, which is a bug of this program, then ends the Worker with
+/// its message instead of a trap.
 #[wasm_bindgen(start)]
 pub fn start() {
     std::panic::set_hook(Box::new(|panic| wasm_bindgen::throw_str(&panic.to_string())));

@@ -94,7 +94,7 @@ export type Report = {
   fetchedBytes: number,
   /** Bytes of the run's frozen weights that are present, from the cache or fetched. */
   frozenBytes: number,
-  /** Bytes of all frozen weights; 0 if the run has none. */
+  /** Bytes of all frozen weights; 0 if the run has no frozen weights. */
   frozenBytesTotal: number,
 };
 
@@ -184,15 +184,15 @@ export type RawMeasure = {
   trainMs: number,
 };
 
-/** What [`crate::wire::http::MODEL`] answers: the model as whoever writes with it must know it. */
+/** Answer of [`crate::wire::http::MODEL`]: properties of the model for a program that writes text with it. */
 export type ModelView = {
-  /** The shape, for an engine; a page need not look into it. */
+  /** Shape of the model, for an engine; a page need not interpret it. */
   model: unknown,
-  /** Fragments that the parameters are fetched in. */
+  /** Number of fragments in which the parameters are fetched. */
   fragments: number,
-  /** Whether a token is a byte, so that nobody need be asked what it means. */
+  /** True if each token is a byte, so that a page can decode tokens without a request. */
   tokenIsByte: boolean,
-  /** Tokens at which the model stops writing; they are no part of the text. */
+  /** Tokens at which the model stops writing; they are not part of the text. */
   stops: Array<number>,
 };
 

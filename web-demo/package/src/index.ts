@@ -173,7 +173,7 @@ export class Learner {
     this.#settle(outcome);
   }
 
-  /** Reports a hidden page to the Worker, so that its slow signs of life do not end the connection. */
+  /** Reports a hidden page to the Worker, so that its long silences do not end the connection. */
   #watchPage(): void {
     const seen = () => this.#tell({ do: "setHidden", hidden: document.hidden });
     if (document.hidden) seen();

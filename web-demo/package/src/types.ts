@@ -36,7 +36,7 @@ export interface JoinOptions extends Sources {
    * each start is a newcomer's.
    */
   readonly remember?: boolean;
-  /** Ends the learner politely when it fires. */
+  /** Ends the learner gracefully when it fires. */
   readonly signal?: AbortSignal;
 }
 

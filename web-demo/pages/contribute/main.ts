@@ -134,7 +134,7 @@ function problem(text: string): void {
   find("error", HTMLElement).hidden = text === "";
 }
 
-/** Notes a sign of life from the syncer. */
+/** Records that data from the syncer arrived. */
 function heard(): void {
   newsMs = performance.now();
   session?.hear(0);

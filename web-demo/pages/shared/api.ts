@@ -1,4 +1,4 @@
-// What the syncer's routes answer.
+// Answers of the syncer's routes.
 //
 // GET /v1/runs                 RunsView
 // GET /v1/status               ServerStatus

@@ -230,7 +230,7 @@ export type Mark = { "kind": "step",
   atMs: number,
   /** Islands whose updates were merged, with their weights. */
   shares: Array<Share>,
-  /** L2 norm of the merged change over the weighted mean norm of its updates. It is 1 if updates and change are equally long, and 1/√M for the mean of M orthogonal updates. */
+  /** L2 norm of the merged change, divided by the weighted mean norm of its updates. It is 1 if updates and change are equally long, and 1/√M for the mean of M orthogonal updates. */
   length: number,
 } | { "kind": "abandoned",
   /** Number of the round. */

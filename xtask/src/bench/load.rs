@@ -26,7 +26,7 @@ const OPENERS: usize = 4;
 /// Number of sockets that are opened and closed again.
 const RECONNECTS: usize = 10_000;
 const SAMPLES: usize = 10;
-/// Request that the syncer's actor answers: the row of the first learner.
+/// Request for the row of the first learner, which the syncer's actor answers.
 const REQUEST: &str = "/v1/learners?limit=1";
 /// Length of each latency measurement.
 const PROBED: Duration = Duration::from_secs(15);

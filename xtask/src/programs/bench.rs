@@ -358,7 +358,7 @@ fn segments(values: usize) -> Vec<Segment> {
     (0..values).step_by(SEGMENT_VALUES).map(segment).collect()
 }
 
-/// Returns `len` sums of four uniform numbers: roughly normal values of a size of about 1e-3.
+/// Returns `len` sums of four uniform numbers: roughly normal values with magnitudes of about 1e-3.
 fn noise(seed: u32, len: usize) -> Vec<f32> {
     let mut state = u64::from(seed) + 1;
     let mut uniform = || {

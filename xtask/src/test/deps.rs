@@ -88,7 +88,7 @@ fn answers(mut tool: Command) -> bool {
     tool.output().is_ok_and(|output| output.status.success())
 }
 
-/// Parses a package of cargo's metadata, unless it is one of ours.
+/// Parses a package of cargo's metadata. Returns `None` for a package without a source, such as one of this workspace.
 fn package(told: &Value) -> Option<Package> {
     let text = |field: &str| told[field].as_str().unwrap_or_default().to_owned();
     let source = told["source"].as_str()?.to_owned();

@@ -1,4 +1,5 @@
-//! Long versions of tests: more seeds, crashes, days or joiners than in the stage `test`. They run only by name.
+//! Long versions of tests: more seeds, crashes, days or joiners than in the stage `test`. They run only if `--only`
+//! names them.
 
 use super::Args;
 use super::stages::call;

@@ -36,7 +36,7 @@ pub enum When {
     All,
     /// Runs with [`QUICK`] only, because another stage of the full run checks the same.
     Quick,
-    /// Runs only by name. It takes long, or depends on services of other projects, which change over time.
+    /// Runs only if `--only` names it. It takes long, or depends on services of other projects, which change over time.
     Asked,
 }
 
@@ -74,7 +74,7 @@ pub fn minutes(name: &str) -> Option<f64> {
 }
 
 /// All stages. First comes the stage that takes seconds and installs nothing, then `newcomer`, which needs an
-/// unprepared machine, then the others in order of cost. The stages that run only by name come last.
+/// unprepared machine, then the others in order of cost. The stages of [`When::Asked`] come last.
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "tidy",

@@ -229,7 +229,7 @@ fn hosts(addresses: &[ServerAddr]) -> String {
 /// Checks that a prefix is valid.
 ///
 /// # Errors
-/// [`ServiceError::Setting`]: it is not.
+/// [`ServiceError::Setting`]: the prefix is invalid.
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), ServiceError> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if (1..=PREFIX_BYTES_MAX).contains(&prefix.len()) && prefix.bytes().all(fits) {

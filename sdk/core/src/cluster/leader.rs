@@ -33,7 +33,7 @@ pub enum LeaderInput {
     Refused,
     /// Bytes are stored under this key: those of this leader (true), or others stored earlier (false).
     Stored(u64, bool),
-    /// The bytes under this key; `None` if there are none.
+    /// Bytes under this key; `None` if the key does not exist.
     Loaded(u64, Option<Vec<u8>>),
     /// The initial state of the fragment, version 0.
     Begun(FragmentState),

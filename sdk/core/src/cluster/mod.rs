@@ -268,14 +268,14 @@ pub struct LeaderTerms {
     pub states_kept: usize,
 }
 
-/// Time between two rounds while no step time is known, in milliseconds. Constant of ours.
+/// Time between two rounds while no step time is known, in milliseconds. Our own constant.
 const IDLE_MS: u64 = 2_000;
-/// Time after which a leader repeats an unanswered request, in milliseconds. Constant of ours.
+/// Time after which a leader repeats an unanswered request, in milliseconds. Our own constant.
 const AGAIN_MS: u64 = 300;
-/// Time after which a round without all sums is abandoned, in milliseconds. Constant of ours.
+/// Time after which a round without all sums is abandoned, in milliseconds. Our own constant.
 const SUMS_MS: u64 = 10_000;
 /// Number of newest states of a fragment retained in storage. A gateway on a slow link has as many rounds to load a
-/// state. Constant of ours.
+/// state. Our own constant.
 const STATES_KEPT: usize = 8;
 
 impl LeaderTerms {

@@ -10,7 +10,7 @@ use crate::diloco::{ClaimReference, MergeEntry, OuterSpec, TURN_MS_MAX, Timing, 
 use crate::wire::{LearnerId, Millis};
 
 /// A launch is *delayed* if it is late by more than a turn divided by this number. A turn is the time between two
-/// rounds. Constant of ours.
+/// rounds. Our own constant.
 const DELAY_DIVISOR: u64 = 4;
 
 /// Measured times, and the fragment's schedule clock.

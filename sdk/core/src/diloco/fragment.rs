@@ -333,7 +333,7 @@ pub(super) fn expert_of(tensor: &str) -> Option<(&str, &str)> {
 }
 
 /// Returns the credited tokens of an update for each expert of a fragment, `[experts]`. The update claims `claimed`
-/// tokens, of which `counted` are credited, and reports `seen`, the tokens routed to each expert, `[experts]` or
+/// tokens, and `counted` of them are credited. It also reports `seen`, the tokens routed to each expert, `[experts]` or
 /// empty. `mixture` is `None` for a model that does not declare its experts.
 ///
 /// A token is routed at most once to an expert, and to `per_token` experts of a layer. At most `counted` tokens are

@@ -79,8 +79,8 @@ pub fn to_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().map(|value| code(*value).to_le_bytes()).collect::<Vec<_>>().into_flattened()
 }
 
-/// Returns the values of little-endian binary16 `bytes`, as from [`to_bytes`]. An incomplete last value is ignored.
-/// Bytes from other sources may have infinities and NaN.
+/// Returns the values of little-endian binary16 `bytes`. The function is the inverse of [`to_bytes`] and ignores an
+/// incomplete last value. Bytes that [`to_bytes`] did not write may hold infinities and NaN.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 #[must_use]
 pub fn from_bytes(bytes: &[u8]) -> Vec<f32> {

@@ -16,8 +16,8 @@ pub struct QuorumPolicy {
     pub grace_ratio: f64,
     /// τ, the largest number of rounds in flight. It also bounds the duration of a round, in launch intervals.
     pub rounds_in_flight: u32,
-    /// Patience, in step times of the median learner. After it, a round without quorum merges the updates that it has,
-    /// or is abandoned if it has none.
+    /// Patience, in step times of the median learner. After it, a round without quorum merges the updates that it has.
+    /// A round without updates is abandoned.
     pub patience_steps: f64,
     /// Lower bound on the patience, in milliseconds. Slow answers extend the patience further.
     pub patience_ms_min: u64,

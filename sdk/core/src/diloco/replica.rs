@@ -486,7 +486,7 @@ mod tests {
         }
     }
 
-    /// Merge state of each fragment, and learners of which some are merged in each round.
+    /// Merge state of each fragment, and learners. Each round merges some of the learners.
     struct World {
         fragments: Arc<Fragments>,
         codec: Codec,

@@ -42,8 +42,8 @@ pub struct Place {
 /// Checksum of a row and of all rows before it: the first 16 bytes of a SHA-256.
 pub type Chain = [u8; 16];
 
-/// Returns the checksum of a row. `before` is the checksum of the previous row, zeros if there is none; `data` is the
-/// row's entry in stored form.
+/// Returns the checksum of a row. `before` is the checksum of the previous row, or zeros for the first row; `data` is
+/// the row's entry in stored form.
 #[must_use]
 pub fn link(before: &Chain, seq: u64, at_ms: u64, data: &[u8], place: Option<Place>) -> Chain {
     let mut sha = Sha256::new();

@@ -51,7 +51,7 @@ impl WeightedSample {
 struct Part {
     /// Number of full samples.
     full: u128,
-    /// Sum of the weights of the other samples.
+    /// Sum of the weights of all samples that are not full.
     rest: u128,
 }
 
@@ -131,7 +131,7 @@ impl WeightedMedian {
         self.update_median();
     }
 
-    /// Returns the smallest value of the samples other than `except`; `None` if there are none.
+    /// Returns the smallest value of the samples other than `except`; `None` without such samples.
     pub(super) fn least(&self, except: Option<u64>) -> Option<f64> {
         let mut keys = self.by_value.keys().filter(|(_, id)| Some(*id) != except);
         keys.next().map(|(bits, _)| f64::from_bits(*bits))

@@ -73,7 +73,7 @@ pub struct Waits {
     pub backoff: Doubling,
     /// Time limit for a silent syncer; it doubles with each connection that is given up.
     pub patience: Doubling,
-    /// Wait after the loss of a device, shortened like `backoff`.
+    /// Wait after the loss of a device, shortened at random by up to half.
     pub losses: Doubling,
 }
 
@@ -311,7 +311,7 @@ pub const NO_ANSWER: &str = "no answer";
 pub enum Input {
     /// The connection of [`Output::Connect`] is open.
     Opened,
-    /// A part of a message, or another sign of life such as a ping, arrived over the connection.
+    /// A part of a message, a ping or other data arrived over the connection, which shows that the syncer is alive.
     Heard,
     /// A message arrived.
     Message(Message),
@@ -359,7 +359,7 @@ pub enum Input {
     Duty { permille: u16 },
     /// The learner's owner expects that the syncer can be reached again.
     DrainNow,
-    /// The learner's owner ends the membership politely; [`Output::End`] follows.
+    /// The learner's owner ends the membership gracefully; [`Output::End`] follows.
     Leave,
     /// All output is sent, and the engine has nothing left to deliver. The shell repeats it after each input while
     /// the member leaves.
@@ -398,8 +398,8 @@ pub enum Output {
     /// Drop the connection, after sending `farewell` if present, and all downloads of fragments. They must cause no
     /// further input. The next connection attempt is in `retry_ms` milliseconds.
     Disconnect { farewell: Option<Bye>, reason: String, retry_ms: u64 },
-    /// Build the engine of this run, or keep the previous one unless `anew` is true. Answer with [`Input::Built`] or
-    /// [`Input::Failed`].
+    /// Build the engine of this run. The shell may keep the previous engine unless `anew` is true. Answer with
+    /// [`Input::Built`] or [`Input::Failed`].
     Build { welcome: Box<Welcome>, anew: bool },
     /// Drop the engine and the download of a shard: the member joins the run from scratch.
     Afresh { reason: String },

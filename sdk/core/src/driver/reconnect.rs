@@ -8,7 +8,7 @@ use crate::wire::CloseCode;
 
 /// Time limit for opening a connection, in microseconds.
 const OPEN_US_MAX: u64 = 10_000_000;
-/// Period after the last sign of life in which the syncer is expected back soon, in microseconds. It applies only if
+/// Period after the syncer's last data in which the syncer is expected back soon, in microseconds. It applies only if
 /// the learner had been admitted for at least [`FRESH_MIN_MS`].
 const FRESH_US: u64 = 10_000_000;
 const FRESH_MIN_MS: u64 = 500;
@@ -80,7 +80,7 @@ impl Reconnect {
             Connection::Open { welcomed_us: None, answered: false, silence: Keepalive::new(now_us) };
     }
 
-    /// Handles a sign of life.
+    /// Handles [`super::Input::Heard`].
     pub(super) fn heard(&mut self, now_us: u64) {
         if let Connection::Opening { silence } | Connection::Open { silence, .. } = &mut self.connection {
             self.patience.end_silence(silence.observe(now_us));
@@ -497,8 +497,7 @@ mod tests {
         }
     }
 
-    /// Returns a connection that is admitted at once, has its last sign of life after `heard_us` and ends after
-    /// `held_us`.
+    /// Returns a connection that is admitted at once, receives its last data after `heard_us` and ends after `held_us`.
     fn welcomed(heard_us: u64, held_us: u64) -> impl FnOnce(&mut Reconnect, u64) -> u64 {
         move |contact, now_us| {
             contact.opened(now_us);

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::model::{LoraSpec, LoraTargets, Preset, init};
 
-    /// Rows of 40 and 44 values, which are not multiples of the block of 32.
+    /// Returns a model with rows of 40 and 44 values, which are not multiples of the block of 32.
     fn spec() -> ModelSpec {
         let lora = Some(LoraSpec { rank: 2, alpha: 4.0, targets: LoraTargets::ALL });
         ModelSpec { d_model: 40, heads: 4, kv_heads: 2, d_ff: 44, lora, ..Preset::Tiny.model(37) }

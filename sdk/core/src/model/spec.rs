@@ -82,19 +82,19 @@ impl LoraSpec {
     }
 }
 
-/// What [`crate::wire::http::MODEL`] answers: the model as whoever writes with it must know it.
+/// Answer of [`crate::wire::http::MODEL`]: properties of the model for a program that writes text with it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub struct ModelView {
-    /// The shape, for an engine; a page need not look into it.
+    /// Shape of the model, for an engine; a page need not interpret it.
     #[cfg_attr(feature = "ts", ts(type = "unknown"))]
     pub model: ModelSpec,
-    /// Fragments that the parameters are fetched in.
+    /// Number of fragments in which the parameters are fetched.
     pub fragments: u16,
-    /// Whether a token is a byte, so that nobody need be asked what it means.
+    /// True if each token is a byte, so that a page can decode tokens without a request.
     pub token_is_byte: bool,
-    /// Tokens at which the model stops writing; they are no part of the text.
+    /// Tokens at which the model stops writing; they are not part of the text.
     #[serde(default)]
     pub stops: Vec<u32>,
 }
@@ -140,7 +140,8 @@ impl ModelSpec {
     }
 }
 
-/// Converts to a run's description. An invalid model has no tensors, and [`ModelSpec::of`] returns the error.
+/// Converts the settings of the decoder to a run's description of its model. The description of an invalid model has no
+/// tensors, and [`ModelSpec::of`] returns the error.
 impl From<ModelSpec> for Model {
     fn from(spec: ModelSpec) -> Self {
         let settings = rmp_serde::to_vec_named(&spec).expect("plain data");

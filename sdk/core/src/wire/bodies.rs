@@ -302,7 +302,7 @@ impl Bye {
 #[serde(into = "u16", try_from = "u16")]
 #[repr(u16)]
 pub enum CloseCode {
-    /// The learner leaves politely, or the run is complete.
+    /// The learner leaves gracefully, or the run is complete.
     Done = 4000,
     /// The syncer shuts down; come back later.
     Restart = 4001,
@@ -328,7 +328,7 @@ pub enum CloseCode {
     SlowReader = 4011,
     /// Too many updates of the learner were refused.
     Untrusted = 4012,
-    /// The run requires an invite, and `Hello` has none or an invalid one.
+    /// The run requires an invite, and the invite in `Hello` is missing or invalid.
     Invite = 4013,
     /// The owner of the run dropped this learner; it may return after `wait_ms` of the `Bye`.
     Dropped = 4014,

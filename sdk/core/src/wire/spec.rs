@@ -190,7 +190,7 @@ pub struct ExchangeSpec {
     pub block: u32,
     /// Code of values, in both directions.
     pub code: Code,
-    /// What a learner does with its own parameters when a fragment is merged.
+    /// Rule for a learner's own parameters when a fragment is merged.
     pub apply: ApplyPolicy,
 }
 

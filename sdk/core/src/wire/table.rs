@@ -11,7 +11,7 @@
 //!
 //! and its body on the wire is the MessagePack array of the fields in this order. `run` is an expression over the
 //! row's own fields. `messages.rs` derives the numbers, the limits, the messages and their encoding from the rows. A
-//! new message needs a row here, a row in `WIRE.md` and a sample in `tests`; the tests report what is missing.
+//! new message needs a row here, a row in `WIRE.md` and a sample in `tests`; the tests report missing ones.
 
 /// Passes all rows to the macro `$then`.
 macro_rules! each_message {

@@ -31,7 +31,7 @@ _log = logging.getLogger("archipelago_train")
 _WAIT_S = 0.1
 # Label of a token that is not learnt, the default `ignore_index` of PyTorch.
 _IGNORED = -100
-# Longest wait for a polite end, in seconds: longer than the loop needs for it.
+# Longest wait for a graceful end, in seconds: longer than the loop needs for it.
 _LEAVE_S = 20.0
 
 
@@ -271,7 +271,7 @@ class Learner:
         )
 
     def close(self) -> None:
-        """Sends the last progress and leaves politely, which takes a few seconds. Idempotent.
+        """Sends the last progress and leaves gracefully, which takes a few seconds. Idempotent.
 
         All processes of a group call it.
         """

@@ -74,7 +74,7 @@ pub struct CpuBackend;
 impl Backend for CpuBackend {
     type Engine = DataParallel;
 
-    /// θ, gradient, two moments, Θ̂ and reported progress.
+    /// Number of copies: θ, gradient, two moments, Θ̂ and reported progress.
     const HOST_COPIES: u64 = 6;
 
     async fn open(_: &Setup) -> Result<Self, GpuError> {
@@ -147,7 +147,7 @@ async fn open(setup: &Setup, whole_products: bool) -> Result<Gpu, GpuError> {
 impl Backend for GpuBackend {
     type Engine = GpuEngine;
 
-    /// Two moments, and Θ̂ if the device has no memory for it.
+    /// Number of copies: two moments, and Θ̂ if the device lacks memory for it.
     const HOST_COPIES: u64 = 3;
 
     async fn open(setup: &Setup) -> Result<Self, GpuError> {

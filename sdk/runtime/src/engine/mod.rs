@@ -456,7 +456,7 @@ impl OptimiserState {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepStats {
     /// Mean loss of the target tokens before the step, in nats per token. For a step without target tokens, it is the
-    /// loss of the latest step that had some, or 0 if there was none.
+    /// loss of the latest step with target tokens, or 0 before such a step.
     pub loss: f32,
     /// Norm of the gradient before clipping.
     pub grad_norm: f32,

@@ -192,8 +192,8 @@ pub enum Mark {
         at_ms: u64,
         /// Islands whose updates were merged, with their weights.
         shares: Vec<Share>,
-        /// L2 norm of the merged change over the weighted mean norm of its updates. It is 1 if updates and change are
-        /// equally long, and 1/√M for the mean of M orthogonal updates.
+        /// L2 norm of the merged change, divided by the weighted mean norm of its updates. It is 1 if updates and
+        /// change are equally long, and 1/√M for the mean of M orthogonal updates.
         length: f64,
     },
     /// A round was abandoned.
@@ -343,7 +343,7 @@ pub enum TwinMark {
     },
 }
 
-/// Maximum number of codes shown of a message.
+/// Maximum number of a message's codes to show.
 const GLIMPSE: usize = 32;
 /// Largest magnitude of a shown code.
 const CODE_MAX: f32 = 7.0;

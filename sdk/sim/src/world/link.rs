@@ -152,8 +152,8 @@ impl<T> LinkQueue<T> {
         }
     }
 
-    /// Sends what is due by `now`. Returns the results and, if a transmission is in progress, the time of the next
-    /// call.
+    /// Sends the packets that are due by `now`. Returns the results and, if a transmission is in progress, the time of
+    /// the next call.
     pub(super) fn pump(&mut self, now: Millis, rng: &mut Rng) -> (Vec<Delivery<T>>, Option<Millis>) {
         let (now_us, mut deliveries) = (now.0.saturating_mul(1_000), Vec::new());
         loop {

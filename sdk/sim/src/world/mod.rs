@@ -112,11 +112,11 @@ pub struct World {
     conns_made: u64,
     audit: Audit,
     events: VecDeque<(Millis, Event)>,
-    /// Traces to take; `None` unless tracing is on.
+    /// Recorded traces; `None` unless tracing is on.
     traces: Option<VecDeque<Trace>>,
-    /// Merge jobs to take; `None` unless they are watched.
+    /// Recorded merge jobs; `None` before [`Self::watch_merges`].
     merges: Option<VecDeque<MergeJob>>,
-    /// Decisions to take; `None` unless they are watched.
+    /// Recorded decisions; `None` before [`Self::watch_entries`].
     entries: Option<Vec<Entry>>,
     /// Latest body of each fragment from any honest learner, if any machine was ever poisoned.
     overheard: BTreeMap<FragmentId, Vec<u8>>,

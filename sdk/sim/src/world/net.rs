@@ -265,7 +265,7 @@ impl World {
         self.pump(machine, way);
     }
 
-    /// Lets a link send what is due, unless the link is cut, and schedules the arrivals.
+    /// Lets a link send its due packets, unless the link is cut, and schedules the arrivals.
     pub(super) fn pump(&mut self, machine: u32, way: LinkDirection) {
         let there = &mut self.machines[machine as usize];
         if there.cut {

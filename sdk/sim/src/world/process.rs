@@ -212,7 +212,7 @@ impl Process {
         self.take_now(now, Input::Stepped(step));
     }
 
-    /// Processes the next input that arrived during a step. Returns false if there is none.
+    /// Processes the next input that arrived during a step. Returns false if no input waits.
     pub(super) fn next_input(&mut self, now: Millis) -> bool {
         let Some(input) = self.inbox.pop_front().filter(|_| self.batch.is_none()) else { return false };
         self.take_now(now, input);

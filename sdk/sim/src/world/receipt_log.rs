@@ -60,7 +60,8 @@ impl ReceiptLog {
         self.merged.len() as u64
     }
 
-    /// Removes what is newer than the backup that the owner restored. `shadow` is the ledger at the time of the backup.
+    /// Removes records that are newer than the backup that the owner restored. `shadow` is the ledger at the time of
+    /// the backup.
     pub(super) fn restore_backup(&mut self, shadow: &ShadowLedger) {
         self.merged.retain(|update| shadow.has_update(update));
         self.leases.retain(|lease, _| shadow.has_lease(*lease));

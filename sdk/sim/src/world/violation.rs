@@ -201,7 +201,7 @@ pub enum Violation {
         serial: Serial,
         /// Fate that the receipt must have; `None` if there must be no receipt.
         fate: Option<Fate>,
-        /// Fate in the receipt; `None` if there was none.
+        /// Fate in the receipt; `None` if the syncer sent no receipt.
         told: Option<Fate>,
     },
     /// An update was merged twice.
@@ -222,12 +222,12 @@ pub enum Violation {
         /// Description of the decision.
         what: String,
     },
-    /// The syncer lost, in a crash, what a learner was notified of.
+    /// The syncer lost, in a crash, data that a learner was notified of.
     #[error("learner {learner} was notified of {what}, which is lost")]
     AckedLost {
         /// Number of the learner.
         learner: LearnerId,
-        /// Description of what was lost.
+        /// Description of the lost data.
         what: String,
     },
     /// The syncer lost, in a crash, a command that it had confirmed to the owner.

@@ -48,7 +48,7 @@ impl Recipe {
     /// prevent that, the outcome reports it.
     ///
     /// # Errors
-    /// Each variant of [`LabError`] but `Split` and `Lease`.
+    /// Each variant of [`LabError`] except `Split` and `Lease`.
     pub fn train(&self, corpus: &Corpus) -> Result<TrainingResult, LabError> {
         let mut course = RecipeRun::new(self, corpus)?;
         match course.train() {
@@ -260,8 +260,9 @@ impl<'a> RecipeRun<'a> {
 }
 
 impl Recipe {
-    /// Trains one learner alone on `tokens` tokens with the batches of all M at once. This is synchronous data-parallel
-    /// training from the same parameters, over the same text in the same order of windows, by the same schedule.
+    /// Trains one learner alone on `tokens` tokens. Its batch is as large as those of all M learners together. This is
+    /// synchronous data-parallel training from the same parameters, over the same text in the same order of windows, by
+    /// the same schedule.
     ///
     /// Two more differences from [`Self::train`] remain. In this baseline the inner learning rate follows the trained
     /// tokens; in `train` it follows the merged tokens, which lag by about half of H steps. In `train` a learner leases

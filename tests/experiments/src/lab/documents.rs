@@ -8,7 +8,7 @@ use archipelago_sim::corpus::{Corpus, CorpusError};
 const PIECE_BYTES: usize = 16 << 10;
 /// Largest size of such a piece, in bytes; without a suitable end, a piece is cut here.
 const PIECE_BYTES_MAX: usize = 32 << 10;
-/// Number of parts of the bytes, of which one is for validation and another for the test.
+/// Number of parts of the bytes. One part is for validation, and another for the test.
 const PARTS: usize = 10;
 
 /// Documents by purpose.

@@ -33,7 +33,7 @@ use settings::RunSettings;
 const RUNS_MAX: f64 = 1e5;
 /// Largest absolute percentage of `--trend`.
 const TREND_MAX: f64 = 1e3;
-/// Random stream that separates fresh seeds from those for choosing.
+/// Random stream of the fresh seeds. It differs from that of the choosing seeds.
 const FRESH: u64 = 0x701d;
 
 /// Settings of `simulate run`.

@@ -105,8 +105,8 @@ impl<'a> Runner<'a> {
         Ok(Self { jobs, until, progress })
     }
 
-    /// Executes each of `runs` that is not cached, once, and caches it. Returns the number of runs left when the time
-    /// was over.
+    /// Executes each of `runs` that is not cached, once, and caches it. Returns the number of runs that did not fit in
+    /// the time budget.
     ///
     /// # Errors
     /// - `Refused`: a run is impossible.

@@ -94,9 +94,9 @@ pub enum Side {
     Decoupled,
     /// M learners that step together and are merged as a whole, in 32 bits and without delay
     Lockstep,
-    /// One trainer with the batches of M
+    /// One trainer with a batch as large as those of M learners
     DataParallel,
-    /// One trainer with the batches of M, and Lookahead
+    /// One trainer with a batch as large as those of M learners, and with Lookahead
     Lookahead,
 }
 
@@ -229,7 +229,7 @@ pub struct UnequalSettings {
     /// Number of learners for which the run waits before it starts [default: all that are present from the beginning]
     #[arg(long, value_name = "COUNT")]
     pub start_learners: Option<u32>,
-    /// Latency of the last learner, in place of --latency-ms; 0 for the same latency (virtual milliseconds)
+    /// Latency of the last learner instead of --latency-ms (virtual milliseconds); 0 for no difference
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub far_ms: u64,
     /// Number of steps after which the link of the last learner is cut
@@ -335,7 +335,7 @@ impl RunSettings {
     /// Returns these settings with some of them replaced.
     ///
     /// # Errors
-    /// - `Refused`: an unknown setting, one of the whole table, or a malformed value.
+    /// - `Refused`: a setting is unknown, applies to the whole table, or has a malformed value.
     /// - `Setting`, `Preset`: a setting is out of range, or does not go with another.
     pub fn with<'a>(
         &self,

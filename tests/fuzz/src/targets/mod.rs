@@ -89,7 +89,7 @@ impl ImportStage {
         stage
     }
 
-    /// Returns the settings of a run that begins with these bytes in place of a file.
+    /// Writes `bytes` to file `which`, and returns the settings of a new run that uses this file.
     fn config(&self, which: usize, bytes: &[u8]) -> ServeConfig {
         let file = self.dir.path().join(IMPORT_FILES[which]);
         fs::write(&file, bytes).unwrap();
@@ -176,7 +176,7 @@ pub fn shard(data: &[u8]) {
     assert_eq!(encode_shard(&tokens, form).expect("tokens of a shard"), bytes);
 }
 
-/// Files of a run in which any byte may change.
+/// Files of a run. [`tape`] changes bytes in one of them.
 const RUN_FILES: [&str; 5] =
     ["run.json", "held-out.json", "tokenizer.json", "tape.sqlite", "bodies/00000001.bodies"];
 

@@ -15,7 +15,7 @@ const BESIDE_PX = 9;
 /** Distance of departing boats from the middle of the rock, in pixels. */
 const ROCK_PX = 30;
 
-/** Draws the boats, and returns those of the narrated round, of which one of each kind gets a label. */
+/** Draws the boats, and returns those of the narrated round. One boat of each kind gets a label. */
 export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): readonly Told[] {
   const { parcels } = scene.history;
   const tower = lighthouseOf(scene.sea);

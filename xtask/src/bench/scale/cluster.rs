@@ -71,8 +71,8 @@ impl Site {
         Ok(Self { processes: vec![(ProcessRole::Gateway, syncer)], gateways: vec![address], cluster: None })
     }
 
-    /// Starts the NATS and S3 servers, whose programs are in `bin`, [`OWNERS`] owners, and the gateways, each with
-    /// `flags`.
+    /// Starts the NATS and S3 servers from the programs in `bin`, then [`OWNERS`] owners and the gateways. Owners and
+    /// gateways get `flags`.
     pub fn cluster(
         programs: &Programs,
         folder: &Path,

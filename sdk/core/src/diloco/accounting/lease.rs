@@ -1,4 +1,4 @@
-//! Pool of training windows, each of which is leased once per epoch unless its lease is lost.
+//! Pool of training windows. Each window is leased once per epoch, unless its lease is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -690,7 +690,7 @@ mod tests {
         assert_eq!(ledger.schedule_tokens(), ledger.clock_tokens());
     }
 
-    /// Goal: time lifts the bound on schedule credit if no learner is proven, and never next to a proven one.
+    /// Goal: time lifts the bound on schedule credit if no learner is proven, and never if a learner is proven.
     #[test]
     fn time_lifts_the_credit_bound_only_without_proven_learners() {
         for is_proven in [false, true] {

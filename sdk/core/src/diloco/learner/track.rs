@@ -115,7 +115,7 @@ impl Track {
         self.sent.as_ref().is_some_and(|sent| sent.stage == Stage::Arrived)
     }
 
-    /// Returns the tokens of the update that the syncer has received and that has no fate yet; 0 if there is none.
+    /// Returns the tokens of the received update without a fate; 0 if every received update has a fate.
     pub(super) fn tokens_unsettled(&self) -> u64 {
         self.sent.as_ref().filter(|sent| sent.stage == Stage::Arrived).map_or(0, |sent| sent.tokens)
     }

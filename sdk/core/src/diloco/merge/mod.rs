@@ -20,14 +20,14 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum MergeRule {
-    /// Each segment by its [`MergeClass`].
+    /// The average that the [`MergeClass`] of each segment names.
     #[default]
     Radial,
-    /// Radial averaging everywhere, regardless of the [`MergeClass`]: a choice of ours.
+    /// Radial averaging everywhere, regardless of the [`MergeClass`].
     #[serde(rename = "radial-all")]
     RadialAll,
-    /// As `Radial`. Matrices that are merged radially then get singular values of equal size, so that all directions
-    /// in which learners moved count equally (arXiv 2607.03011).
+    /// The average of `Radial`. Matrices that are merged radially then get singular values of equal size, so that all
+    /// directions in which learners moved count equally (arXiv 2607.03011).
     Flat,
     /// Weighted mean everywhere.
     Mean,
@@ -37,7 +37,7 @@ impl MergeRule {
     /// All rules.
     pub const ALL: [Self; 4] = [Self::Radial, Self::RadialAll, Self::Flat, Self::Mean];
 
-    /// Returns its name in settings, reports and JSON.
+    /// Returns the name in settings, reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl MergeRule {
     }
 }
 
-/// State of one fragment in the syncer. Clones are cheap: a merge copies the vectors that are shared.
+/// State of one fragment in the syncer. Clones share their vectors, and a merge copies shared vectors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FragmentState {
     /// Version of `hat`.
@@ -71,14 +71,14 @@ impl FragmentState {
         Self { version: Version(0), theta: Arc::new(theta), hat: Arc::new(hat), momentum }
     }
 
-    /// Creates a state of Θ̂ alone, for a fragment with another leader: Θ is the same, and there is no momentum.
-    /// Takes 4 bytes a value.
+    /// Creates a state from Θ̂ alone, for a fragment that another process leads. Θ equals Θ̂, and the momentum is
+    /// empty. The state takes 4 bytes per value.
     pub(crate) fn of_hat(version: Version, hat: Arc<Vec<f32>>) -> Self {
         Self { version, theta: Arc::clone(&hat), hat, momentum: Arc::default() }
     }
 
-    /// Returns the state with Θ in the place of Θ̂, on which the Θ of later merges does not depend. It takes 8 bytes
-    /// a parameter and not 12.
+    /// Returns the state with Θ in the place of Θ̂. The Θ of later merges does not depend on Θ̂. The state takes 8
+    /// bytes per parameter instead of 12.
     #[must_use]
     pub fn without_hat(&self) -> Self {
         Self { hat: Arc::clone(&self.theta), ..self.clone() }
@@ -94,19 +94,19 @@ pub struct Weighted {
     pub weight: f64,
     /// Weights on the segments of each expert of the fragment, `[experts]`, finite and not below 0.
     pub experts: Vec<f64>,
-    /// Steps that bound its norm, at least 1.
+    /// Number of inner steps that bounds the counted norm, at least 1.
     pub steps: u32,
     /// Coded `Θ̂ − θ`.
     pub body: CheckedBody,
 }
 
 impl Weighted {
-    /// Returns the part of `norm` that counts on a segment, where one step counts up to `radius`.
+    /// Returns the part of `norm` that counts on a segment. One step counts up to `radius`.
     pub(super) fn counted(&self, norm: f64, radius: f64) -> f64 {
         norm.min(radius * f64::from(self.steps.max(1)).sqrt())
     }
 
-    /// Returns its weight on `segment`.
+    /// Returns the weight of the update on `segment`.
     fn weight_on(&self, segment: &Segment) -> f64 {
         segment.expert.map_or(self.weight, |expert| self.experts[usize::from(expert)])
     }
@@ -123,10 +123,10 @@ pub struct MergeJob {
     pub state: FragmentState,
     /// Weight of missing updates, not below 0. Each counts as an update of zeros.
     pub absent: f64,
-    /// The same for each expert of the fragment, `[experts]`, not below 0.
+    /// Weight of missing updates on the segments of each expert of the fragment, `[experts]`, not below 0.
     pub absent_experts: Vec<f64>,
-    /// Updates in any order. If learners keep their progress, an update is the same from any version. Otherwise all
-    /// updates are relative to `state.hat`.
+    /// Updates in any order. If learners keep their progress, an update does not depend on its base version. Otherwise
+    /// all updates are relative to `state.hat`.
     pub updates: Vec<Weighted>,
     /// Segments of the fragment.
     pub segments: Vec<Segment>,
@@ -162,15 +162,16 @@ pub struct MergeOutcome {
     pub norm: f64,
 }
 
-/// Ways to get the sum of the updates.
+/// Ways to obtain the sum of the updates.
 enum Way<'a> {
+    /// Summing the job's updates by this plan.
     Whole(SumPlan),
-    /// The sum is given.
+    /// Use of a given sum.
     Summed(&'a PartialSum),
 }
 
 impl MergeJob {
-    /// Merges the updates to Δ, takes the outer step with it, and codes the change of Θ̂.
+    /// Merges the updates into Δ, takes the outer step with it, and codes the change of Θ̂.
     ///
     /// Per segment, with `v_m` the decoded updates, `w_m` the weights and φ(x) = x/‖x‖, φ(0) = 0:
     /// - [`MergeClass::Mean`]: `Δ = Σ w_m v_m / Σ w_m`;
@@ -179,7 +180,7 @@ impl MergeJob {
     ///
     /// With [`MergeRule::Flat`], the Δ of a matrix becomes the mean of its singular values times its polar factor.
     ///
-    /// `absent` is added to each Σ w_m in a denominator.
+    /// Each Σ w_m in a denominator also includes `absent`.
     ///
     /// On the segments of an expert, the weights are those for the expert. If all are 0, no learner trained it, and Δ
     /// is 0.
@@ -187,15 +188,15 @@ impl MergeJob {
     /// With `radii`, each ‖v_m‖ counts as `r_m = min(‖v_m‖, radius · √steps_m)`, and `v_m` as `r_m φ(v_m)`. So a long
     /// update hardly makes the merge longer.
     ///
-    /// Then come the outer step, `body = encode(Θ − Θ̂)`, and `Θ̂ = nearest(Θ̂ + decode(body))`, see
-    /// [`halves::nearest`]. The remainder of both roundings stays in Θ − Θ̂ and is sent with the next merge.
+    /// After the outer step, `body = encode(Θ − Θ̂)` and `Θ̂ = nearest(Θ̂ + decode(body))`, see [`halves::nearest`].
+    /// The remainder of both roundings stays in Θ − Θ̂, and the next merge sends it.
     ///
     /// The result is the same to the bit for any order of `updates`, on any machine, and for any grouping, see
-    /// [`Self::finish`]. A single update is merged without change, except values below 2⁻²⁶ of the longest update,
-    /// which lose up to 2⁻⁵¹ of its length. With [`MergeRule::Flat`], that holds for all but matrices.
+    /// [`Self::finish`]. A merge of a single update leaves it unchanged, except for values below 2⁻²⁶ of its length,
+    /// which lose up to 2⁻⁵¹ of that length. With [`MergeRule::Flat`], that holds for all but matrices.
     ///
     /// # Errors
-    /// [`MergeFailure`] with the unchanged state and each variant of [`MergeError`] but `Sum`, `Cancelled` and
+    /// [`MergeFailure`] with the unchanged state and any variant of [`MergeError`] except `Sum`, `Cancelled` and
     /// `Unread`.
     pub fn run(mut self) -> Result<MergeOutcome, Box<MergeFailure>> {
         self.updates.sort_by_key(|update| update.learner);
@@ -206,21 +207,22 @@ impl MergeJob {
         Ok(self.step(&Way::Whole(plan)))
     }
 
-    /// Returns the plan by which the updates are added up elsewhere. The bodies need not be there.
+    /// Returns the plan for summing the updates elsewhere. The updates may lack their bodies.
     ///
     /// # Errors
-    /// Each variant of [`MergeError`] but `Sum`, `Cancelled` and `Unread`.
+    /// Any variant of [`MergeError`] except `Sum`, `Cancelled` and `Unread`.
     pub fn plan(&mut self) -> Result<SumPlan, MergeError> {
         self.updates.sort_by_key(|update| update.learner);
         self.check()?;
         Ok(SumPlan::of(self))
     }
 
-    /// Does the same as [`Self::run`], to the bit, with a given sum of the updates. The bodies need not be there.
+    /// Merges with a given sum of the updates. The result equals that of [`Self::run`] to the bit. The updates may lack
+    /// their bodies.
     ///
     /// # Errors
     /// [`MergeFailure`] with the unchanged state. [`MergeError::Sum`]: the sum has another plan or other updates.
-    /// [`MergeError::Cancelled`]: directions cancel out in it. Otherwise as in [`Self::plan`].
+    /// [`MergeError::Cancelled`]: directions cancel out in the sum. All other errors are those of [`Self::plan`].
     pub fn finish(mut self, sum: &PartialSum) -> Result<MergeOutcome, Box<MergeFailure>> {
         let plan = match self.plan() {
             Ok(plan) => plan,
@@ -391,7 +393,7 @@ pub(super) fn send(codec: &Codec, block: &Block, lack: &[f32], hat: &mut [f32], 
     codec.unpack_block(block, body, hat, |hat, sent| *hat = halves::nearest(*hat + sent));
 }
 
-/// A merge that failed.
+/// Failed merge.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("round {round} on fragment {fragment} was not merged: {error}")]
 pub struct MergeFailure {
@@ -443,7 +445,7 @@ pub enum MergeError {
         learner: LearnerId,
         /// Bytes of a body of this fragment.
         expected: usize,
-        /// Bytes of this one.
+        /// Bytes of the update's body.
         actual: usize,
     },
     /// A given sum has other updates than this merge, or another plan.
@@ -494,7 +496,7 @@ pub enum SumError {
         /// The learner.
         learner: LearnerId,
     },
-    /// An update was checked for a fragment of another shape, or has no weights for its experts.
+    /// An update was checked for a fragment of another shape, or lacks weights for experts.
     #[error("the update of learner {learner} is for another fragment")]
     Update {
         /// The learner.

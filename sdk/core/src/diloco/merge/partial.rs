@@ -1,4 +1,4 @@
-//! Sum of some of the updates of a merge, computed apart from the others.
+//! Sum of some of the updates of a merge, computed separately from the others.
 //!
 //! All updates of one merge have a common rounding, so that sums are exact. Each term is rounded once, to a whole
 //! number of units. All further sums are sums of whole numbers. They are exact in `f64` as long as they stay below 2⁵³,
@@ -16,15 +16,15 @@ use serde::{Deserialize, Serialize};
 
 /// Size below which sums are exact.
 const SUM_MAX: f64 = (1_u64 << 53) as f64;
-/// Number of the byte layout, the first byte.
+/// Number of the byte layout, stored in the first byte.
 const LAYOUT: u8 = 1;
 /// Bytes of one value.
 const WORD: usize = 8;
 
 /// Sum of the updates of some learners.
 ///
-/// It is made of single updates and of other sums, in any order. For any grouping, the sum of all updates has the
-/// same bits, see [`super::MergeJob::finish`].
+/// A sum adds single updates and other sums, in any order. The sum of all updates has the same bits for any grouping,
+/// see [`super::MergeJob::finish`].
 ///
 /// For an update `v` with counted norm `r` and share `s` of all weights, each segment holds Σ s v/‖v‖, or for means Σ
 /// s r v/‖v‖, and Σ s r. [`SumPlan`] defines how these are rounded to whole numbers.
@@ -63,8 +63,8 @@ impl PartialSum {
     /// Adds an update of the plan's job.
     ///
     /// # Errors
-    /// `Duplicate`, or `Update` if it is for another fragment; the sum is then unchanged. `Range`: the sum is then
-    /// useless.
+    /// - `Duplicate`, or `Update` if the update is for another fragment: the sum is unchanged.
+    /// - `Range`: the sum is no longer usable.
     pub fn add(&mut self, update: &Weighted) -> Result<(), SumError> {
         let learner = update.learner;
         let Err(at) = self.learners.binary_search(&learner) else {
@@ -88,19 +88,20 @@ impl PartialSum {
         self.check()
     }
 
-    /// Returns the segments on which directions cancel out, once all updates are added. If there are any, all updates
-    /// must be summed again, see [`SumPlan::after_cancelling`].
+    /// Returns the segments on which directions cancel out, once all updates are added. If directions cancel out on any
+    /// segment, all updates must be summed again, see [`SumPlan::after_cancelling`].
     #[must_use]
     pub fn cancelled(&self) -> Vec<u32> {
         let spans = self.codec.spans(&self.segments).enumerate();
         spans.filter(|&(at, span)| self.scaled(at, span).is_none()).map(|(at, _)| at as u32).collect()
     }
 
-    /// Adds the sum of other updates.
+    /// Adds the sum `other` of other updates.
     ///
     /// # Errors
-    /// `Plan` if it has another plan, or `Duplicate` if both hold the same update; the sum is then unchanged.
-    /// `Range`: the sum is then useless.
+    /// - `Plan` if the plan, the codec or the segments differ, or `Duplicate` if both sums hold an update of the same
+    ///   learner: this sum is unchanged.
+    /// - `Range`: this sum is no longer usable.
     pub fn join(&mut self, other: &Self) -> Result<(), SumError> {
         if (&self.plan, &self.codec, &self.segments) != (&other.plan, &other.codec, &other.segments) {
             return Err(SumError::Plan);
@@ -116,7 +117,7 @@ impl PartialSum {
         self.check()
     }
 
-    /// Returns its bytes, 8 for each value.
+    /// Returns the bytes of the sum, 8 for each value.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(5 + 4 * self.learners.len() + WORD * self.words());
@@ -163,7 +164,7 @@ impl PartialSum {
         Ok(())
     }
 
-    /// Returns the plan, for the other sums.
+    /// Returns the plan, to share it with other sums.
     pub(crate) fn shared_plan(&self) -> &Arc<SumPlan> {
         &self.plan
     }
@@ -194,7 +195,7 @@ impl PartialSum {
         self.lengths.len() + self.sums.len()
     }
 
-    /// Checks that all sums are exact. They always are for a plan whose job has all these updates.
+    /// Checks that all sums are exact. This always holds if the plan's job has all these updates.
     fn check(&self) -> Result<(), SumError> {
         let exact = |word: &f64| word.abs() < SUM_MAX;
         match self.lengths.iter().chain(&self.sums).position(|word| !exact(word)) {
@@ -237,14 +238,14 @@ enum Way {
     Direction,
     /// The bounded update, `s r v / ‖v‖`.
     Mean,
-    /// The same for a single update: the merge has its length.
+    /// The bounded update, if it is the only one. The merge has its length.
     Only,
 }
 
 /// Term of one update on a segment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Term {
-    /// Factor of its values, which are whole numbers once rounded.
+    /// Factor of the update's values. Each product is rounded to a whole number.
     pub(super) factor: f64,
     /// Its part of the merge's length, a whole number.
     pub(super) length: f64,
@@ -254,7 +255,7 @@ pub(super) struct Term {
 const DIRECTION_MIN: f64 = 1e-6;
 
 impl SumPlan {
-    /// Makes the plan of a checked job, from the weights, steps and norms of its updates.
+    /// Returns the plan of a checked job, from the weights, steps and norms of its updates.
     pub(super) fn of(job: &MergeJob) -> Self {
         let is_only = job.updates.len() == 1;
         let terms = job.segments.iter().enumerate().map(|(at, segment)| {
@@ -288,8 +289,9 @@ impl SumPlan {
         self.terms.len() == other.terms.len() && self.terms.iter().zip(&other.terms).all(same)
     }
 
-    /// Returns the plan to sum the same updates again, after directions cancelled out on some `segments`: there they
-    /// are summed by length. That happens if updates are opposite to each other, as on tensors of a single value.
+    /// Returns the plan for summing the same updates again, after directions cancelled out on some `segments`. On these
+    /// segments, the new plan takes the weighted mean. Directions cancel out if updates are opposite to each other, as
+    /// on tensors of a single value.
     #[must_use]
     pub fn after_cancelling(mut self, segments: &[u32]) -> Self {
         for &segment in segments {
@@ -339,7 +341,7 @@ impl Terms {
         }
     }
 
-    /// Returns the terms for updates whose directions cancel out.
+    /// Returns the terms of the weighted mean, for updates whose directions cancel out.
     pub(super) fn by_mean(self) -> Self {
         if self.way == Way::Direction { Self { way: Way::Mean, ..self } } else { self }
     }
@@ -384,8 +386,8 @@ mod tests {
         job
     }
 
-    /// Returns the sums of the updates in each group, in this order, after directions `cancelled` out on these
-    /// segments.
+    /// Returns the sum of the updates of each group, added in the group's order. The plan takes the weighted mean on
+    /// the segments `cancelled`.
     fn sums(job: &mut MergeJob, groups: &[Vec<usize>], cancelled: &[u32]) -> Vec<PartialSum> {
         let plan = Arc::new(job.plan().unwrap().after_cancelling(cancelled));
         let segments = Arc::new(job.segments.clone());

@@ -51,7 +51,8 @@ fn delta(job: MergeJob) -> Vec<f32> {
     job.run().unwrap().state.theta.iter().map(|theta| 0.0 - theta).collect()
 }
 
-/// Does the same with one expert on the second segment: `weights` of each update and `absent` for it.
+/// Creates a job like [`job`] with one expert, on the second segment. The weights on this segment are `weights` for the
+/// updates and `absent` for missing ones.
 fn job_of_expert(updates: &[(u32, f64, &[f32])], weights: &[f64], absent: f64) -> MergeJob {
     let parts = [(2, MergeClass::Radial), (2, MergeClass::Radial), (2, MergeClass::Mean)];
     let mut job = job(Code::F32, &parts, updates);
@@ -67,9 +68,9 @@ fn an_expert_is_merged_by_weights_of_its_own() {
     let updates: [(u32, f64, &[f32]); 2] = [(1, 1.0, &a), (2, 3.0, &b)];
     let of = |weights: &[f64], absent| delta(job_of_expert(&updates, weights, absent));
     assert_eq!(of(&[3.0, 1.0], 0.0), [7.0, 0.0, 5.0, 0.0, 7.0, 0.0]);
-    assert_eq!(of(&[0.0, 5.0], 0.0), [7.0, 0.0, 8.0, 0.0, 7.0, 0.0], "one that saw nothing counts nothing");
-    assert_eq!(of(&[1.0, 0.0], 3.0), [7.0, 0.0, 1.0, 0.0, 7.0, 0.0], "beside zeros");
-    assert_eq!(of(&[0.0, 0.0], 0.0), [7.0, 0.0, 0.0, 0.0, 7.0, 0.0], "nobody trained it");
+    assert_eq!(of(&[0.0, 5.0], 0.0), [7.0, 0.0, 8.0, 0.0, 7.0, 0.0], "weight 0 does not count");
+    assert_eq!(of(&[1.0, 0.0], 3.0), [7.0, 0.0, 1.0, 0.0, 7.0, 0.0], "next to missing updates");
+    assert_eq!(of(&[0.0, 0.0], 0.0), [7.0, 0.0, 0.0, 0.0, 7.0, 0.0], "no learner trained it");
     for bad in [&[f64::NAN, 1.0][..], &[-1.0, 2.0], &[f64::INFINITY, 1.0]] {
         let failure = job_of_expert(&updates, bad, 0.0).run().unwrap_err();
         assert!(matches!(failure.error, MergeError::Experts { .. }), "{bad:?}: {}", failure.error);
@@ -299,7 +300,7 @@ proptest! {
 }
 
 /// Goal: on each segment, an update counts up to its radius times the root of its steps, with the same direction.
-/// Updates within their radius are merged to the bit as without one.
+/// Updates within their radius are merged to the bit as without a radius.
 #[test]
 fn what_is_too_long_counts_up_to_its_radius() {
     let parts = [(2, MergeClass::Radial), (2, MergeClass::Mean)];

@@ -127,7 +127,7 @@ pub enum QuantError {
         /// The invalid scale or value.
         value: f32,
     },
-    /// A code is invalid: it is nibble 8, or its scale is 0 and it is not.
+    /// A code is invalid: it is nibble 8, or it is not 0 although its scale is 0.
     #[error("block {block} holds an invalid code")]
     Code {
         /// Index of the block.
@@ -188,7 +188,7 @@ impl Codec {
     /// Returns the values of `body`, `[fragment_len]`.
     ///
     /// # Errors
-    /// The same as [`Self::decode_into`].
+    /// Those of [`Self::decode_into`].
     pub fn decode(&self, segments: &[Segment], body: &[u8]) -> Result<Vec<f32>, QuantError> {
         let mut values = vec![0.0; fragment_len(segments)];
         self.decode_into(segments, body, &mut values)?;
@@ -237,7 +237,7 @@ impl Codec {
     /// Checks `body`, and returns the sum of squares of each segment, `[segments]`.
     ///
     /// # Errors
-    /// The same as [`Self::norm`].
+    /// Those of [`Self::norm`].
     fn squares(&self, segments: &[Segment], body: &[u8]) -> Result<Vec<f64>, QuantError> {
         let expected = self.body_bytes(segments);
         if body.len() != expected {

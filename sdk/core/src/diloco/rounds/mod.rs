@@ -60,7 +60,7 @@ pub struct RoundTerms {
     pub norm_ratio_max: f64,
 }
 
-/// Rounds of one fragment, of which at most one is under way.
+/// Rounds of one fragment. At most one round is in progress.
 #[derive(Debug)]
 pub struct Rounds {
     terms: RoundTerms,

@@ -21,8 +21,9 @@ use serde::{Deserialize, Serialize};
 /// about that much faster than a phone; [`SPEED_SLACK`](super::speed::SPEED_SLACK) doubles the bound. Faster claims are
 /// limited to it. Our own constant.
 const SPEED_RATIO_MAX: f64 = 1_000.0;
-/// Initial value of the same bound where tokens are credited. It doubles with the time since the learner connected, up
-/// to [`SPEED_RATIO_MAX`], so that no learner advances the schedule of a run within seconds. Our own constant.
+/// Initial upper bound on the speed for which tokens are credited, as a multiple of the same median. The bound doubles
+/// with the time since the learner connected, up to [`SPEED_RATIO_MAX`]. So no learner advances the schedule of a run
+/// within seconds. Our own constant.
 const SPEED_RATIO_FIRST: f64 = 8.0;
 /// Time in which that bound doubles, in milliseconds. Our own constant.
 const SPEED_RATIO_DOUBLES_MS: f64 = 60_000.0;
@@ -35,7 +36,7 @@ const BELIEVED_MS: f64 = 20.0;
 pub struct Patience {
     /// Time after which a silent connection is closed, in milliseconds.
     pub silent_ms_max: u64,
-    /// The same time for a learner that reported a hidden tab or a pause, in milliseconds.
+    /// Time after which a silent connection is closed if the learner reported a hidden tab or a pause, in milliseconds.
     pub hidden_ms_max: u64,
 }
 

@@ -48,15 +48,15 @@ impl ClaimedPace {
     }
 }
 
-/// Minimum interval between two reports that are compared, in milliseconds. Delayed reports may arrive together.
+/// Minimum interval between two compared reports, in milliseconds. Delayed reports may arrive together.
 const STEPS_MS_MIN: u64 = 500;
 
 /// Step time according to the number of steps in a learner's reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReportedSteps {
-    /// Time of the last used report, and its number of steps.
+    /// Time of the last compared report, and its number of steps.
     before: Option<(Millis, u64)>,
-    /// Time per step between the last two used reports, in milliseconds; 0 if unknown.
+    /// Time per step between the last two compared reports, in milliseconds; 0 if unknown.
     ms: f64,
 }
 

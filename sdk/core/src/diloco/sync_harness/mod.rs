@@ -457,7 +457,7 @@ fn progress_of_a_learner_with_a_lost_enrolment_is_not_refused() {
     assert!(pair.merged().values().all(|count| *count > 40), "{:?}", pair.merged());
 }
 
-/// Creates a syncer with two learners, the first of which holds another Θ̂ than the syncer published.
+/// Creates a syncer with two learners. The first learner holds another Θ̂ than the syncer published.
 fn one_drifted() -> Pair {
     let mut pair = Pair::new(&[1.0, 1.0]);
     pair.steps(50);

@@ -302,7 +302,7 @@ pub enum Answer {
 pub struct Followed {
     /// The merge without the bodies of its updates.
     pub merge: MergeEntry,
-    /// New state of the fragment, of which the syncer keeps only Θ̂, and its coded change from the previous version.
+    /// New state of the fragment, and its coded change from the previous version. The syncer keeps only the state's Θ̂.
     /// `None` if a later version follows.
     pub led: Option<(FragmentState, Vec<u8>)>,
 }

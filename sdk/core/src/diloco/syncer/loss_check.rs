@@ -239,7 +239,7 @@ mod tests {
     }
 
     /// Creates a job with one update and two segments of two values. The norm bound of one step is 2 on the first
-    /// segment; the second has none.
+    /// segment; the second segment has no bound.
     fn job(steps: u32, values: &[f32]) -> MergeJob {
         let apply = ApplyPolicy::Overwrite;
         let exchange = ExchangeSpec { fragments: 1, sync_every: 1, block: 16, code: Code::F32, apply };

@@ -400,7 +400,7 @@ pub struct SyncerConfig {
     pub cohort_max: u32,
     /// Time after which a silent connection is closed, in milliseconds.
     pub silent_ms_max: u64,
-    /// The same time for a learner that reported a hidden tab or a pause, in milliseconds.
+    /// Time after which a silent connection is closed if the learner reported a hidden tab or a pause, in milliseconds.
     pub hidden_ms_max: u64,
     /// Training time that one lease covers, in milliseconds, as far as the learner's pace is known.
     pub lease_ms: u64,

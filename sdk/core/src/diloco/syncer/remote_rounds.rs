@@ -610,8 +610,8 @@ mod tests {
         said.iter().filter_map(number).collect()
     }
 
-    /// Goal: a learner with more merged tokens than this gateway leased to it is credited from its first lease here on,
-    /// also as a new process. Its answer belongs to the round of the request.
+    /// Goal: a learner with more merged tokens than this gateway leased to it is credited from its first lease here on.
+    /// This also holds in a new process of the gateway. The learner's answer belongs to the round of the request.
     #[test]
     fn merges_of_other_gateways_do_not_reduce_credit() {
         let mut syncer = with_learner();

@@ -155,7 +155,7 @@ impl Bench {
         self.syncer.ledger().account(self.learners[&conn]).unwrap()
     }
 
-    /// Returns the learner's merged tokens on the fragment on which it has most.
+    /// Returns the learner's largest number of merged tokens on one fragment.
     fn tokens_merged(&self, conn: ConnId) -> u64 {
         self.account(conn).tokens_merged.iter().copied().max().unwrap()
     }

@@ -229,8 +229,8 @@ impl Trust {
         least.map(|(_, learner)| Some(*learner)).ok_or_else(full)
     }
 
-    /// Returns the lower median pace of the established learners other than `except`, in tokens per millisecond; 0 if
-    /// there are none.
+    /// Returns the lower median pace of the established learners other than `except`, in tokens per millisecond; 0
+    /// without such learners.
     fn pace(&self, except: LearnerId) -> f64 {
         self.paces.median(Some(except.0.into())).unwrap_or(0.0)
     }

@@ -19,7 +19,7 @@ fn attempts_are_further_and_further_apart() {
         // The member checks between two steps.
         let (gap_ms, early_ms) = ((at_us - before_us) / 1_000, ceiling_ms / 2);
         assert!((early_ms..=ceiling_ms + STEP_US / 1_000).contains(&gap_ms), "{attempts_us:?}");
-        // For 10 s after its last sign of life, shortly before the loss, the syncer is expected back at any moment.
+        // For 10 s after its last data, shortly before the loss, the syncer is expected back at any moment.
         let is_fresh = at_us < lost_us + 10 * SECOND_US - STEP_US;
         ceiling_ms = (2 * ceiling_ms).min(if is_fresh { 1_000 } else { 15_000 });
         before_us = at_us;

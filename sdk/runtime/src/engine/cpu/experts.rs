@@ -52,8 +52,8 @@ impl MicrobatchPass<'_> {
         }
     }
 
-    /// Goes from `dx`, the gradient of the output of [`Self::mixture`], to the gradients of the weights and of
-    /// `normed`, in `branch`. Recomputes `normed` on the way.
+    /// Computes the gradients of the weights and of `normed` from `dx`, the gradient of the output of
+    /// [`Self::mixture`]. Recomputes `normed`, and leaves its gradient in `branch`.
     pub(super) fn mixture_back(
         &self,
         at: &LayerBack<'_, '_>,

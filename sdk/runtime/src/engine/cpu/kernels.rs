@@ -401,7 +401,7 @@ fn lanes_backward(mut d: Lanes, mut g: Lanes, mut u: Lanes) -> (Lanes, Lanes, La
 pub struct Balance<'a> {
     /// Tokens in a window.
     pub len: usize,
-    /// Weight of one layer's loss in each window, `[windows]`.
+    /// Weight of each window in the loss of one layer, `[windows]`.
     pub counts: &'a [f32],
 }
 

@@ -198,8 +198,8 @@ impl MicrobatchPass<'_> {
         loss
     }
 
-    /// Does the same as [`Self::loss`], then goes backwards through the head and leaves the gradient of the last norm's
-    /// output in `branch`.
+    /// Returns the same as [`Self::loss`]. Also computes the backward pass of the head, and leaves the gradient of the
+    /// last norm's output in `branch`.
     ///
     /// `turn` is the turn of this microbatch, and `share` the weight of one token in the loss.
     pub fn loss_back(
@@ -232,7 +232,7 @@ impl MicrobatchPass<'_> {
         loss
     }
 
-    /// Goes from `branch` back to the gradient of the embedded tokens, into `dx`, `[rows, C]`.
+    /// Computes the backward pass from `branch` to the embedded tokens, and writes their gradient to `dx`, `[rows, C]`.
     pub fn backward(&self, turn: usize, gradient: &Gradient<'_>, dx: &mut [f32], work: &mut Workspace) {
         let values = self.rows * self.network.dims.width;
         let weight = self.vector(&self.network.slots.norm);

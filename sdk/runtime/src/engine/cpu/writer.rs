@@ -80,9 +80,9 @@ impl<P: AsRef<[f32]>> Writer<P> {
         Ok(Self { network, params, work, text, read: 0, sampler: Sampler::new(0.0, 0) })
     }
 
-    /// Begins a new text after `prompt`, of which only the last `context` tokens are used. Tokens are drawn from
-    /// `softmax(logits / temperature)`. A `temperature` of 0, below 0 or NaN selects the likeliest token each time. The
-    /// same seed gives the same text.
+    /// Begins a new text after the last `context` tokens of `prompt`. Tokens are drawn from `softmax(logits /
+    /// temperature)`. A `temperature` of 0, below 0 or NaN selects the likeliest token each time. The same seed gives
+    /// the same text.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `prompt` is empty or holds a token outside the vocabulary; the text stays as it was.

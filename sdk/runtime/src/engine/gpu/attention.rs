@@ -22,7 +22,7 @@ pub enum AttentionPass {
     Forward,
     /// Gradient of the queries: reads qkv, dy, lse and dots, writes dqkv.
     Queries,
-    /// Gradient of keys and values, from and to the same buffers.
+    /// Gradient of keys and values: reads qkv, dy, lse and dots, writes dqkv.
     Keys,
 }
 

@@ -141,8 +141,8 @@ impl Frozen {
         }
     }
 
-    /// Returns the slice of the tensor, tensor group, or slice of embedding or head whose flat range begins at the
-    /// start of `flat`.
+    /// Returns the device slice whose flat range begins at the start of `flat`. It holds a tensor, a group of tensors,
+    /// or a part of the embedding or the head.
     pub fn slice(&self, flat: &Range<usize>) -> Slice {
         self.slices.get(&flat.start).cloned().unwrap_or_else(|| unreachable!("no tensor begins at {flat:?}"))
     }

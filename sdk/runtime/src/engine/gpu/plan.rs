@@ -177,7 +177,7 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Plan that saves no memory.
     pub const NONE: Self = Self { recompute: false, host_hat: false, half_moments: false };
-    /// Plan with all savings that change no bit.
+    /// Plan with all savings that leave the results the same bit for bit.
     pub const EXACT: Self = Self { recompute: true, host_hat: true, half_moments: false };
     /// Plan with all savings.
     pub const ALL: Self = Self { recompute: true, host_hat: true, half_moments: true };

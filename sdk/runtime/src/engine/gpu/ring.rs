@@ -128,7 +128,7 @@ fn poll(gpu: &Gpu, how: PollType) -> Result<(), GpuError> {
     polled.map(drop).map_err(|error| GpuError::Refused { reason: error.to_string() })
 }
 
-/// Returns the error because of which a requested copy will never arrive.
+/// Returns the error that prevents a requested copy from arriving.
 fn unreadable(gpu: &Gpu) -> GpuError {
     if gpu.check().is_ok() {
         gpu.note_loss("its memory can no longer be read");

@@ -37,7 +37,7 @@ pub struct Layer {
     pub gate_up: Slice,
     /// Routing of the tokens; empty in a dense layer.
     pub mixture: Mixture,
-    /// Products `x Aᵀ` of the adapters, `[R, r]` each. There are none if the whole model is trained.
+    /// Products `x Aᵀ` of the adapters, `[R, r]` each; empty if the whole model is trained.
     pub low: Vec<Slice>,
 }
 
@@ -87,8 +87,7 @@ pub struct Workspace {
     pub dots: Slice,
     /// Gradient of the residual stream, `[R, C]`.
     pub dx: Slice,
-    /// Gradients of the products `x Aᵀ` of a layer's adapters, `[R, r]` each. There are none if the whole model is
-    /// trained.
+    /// Gradients of the products `x Aᵀ` of a layer's adapters, `[R, r]` each; empty if the whole model is trained.
     pub dlow: Vec<Slice>,
     /// Partial sums of a norm weight's gradient, `[R / NORM_ROWS, C]`.
     pub partial: Slice,

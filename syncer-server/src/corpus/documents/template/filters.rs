@@ -1,4 +1,4 @@
-//! Filters, tests and functions of Jinja2, where those of the engine differ or cost no fuel.
+//! Filters, tests and functions of Jinja2 that replace those of the engine if these differ or cost no fuel.
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, State, Value, filters};

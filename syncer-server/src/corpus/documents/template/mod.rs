@@ -149,8 +149,8 @@ fn pairs(object: &Value) -> impl Iterator<Item = (String, Value)> {
     pairs.map(|(key, value)| (text::string(&key).to_owned(), value))
 }
 
-/// Returns the list of objects at `key`, or null if the key is missing. `transformers` accepts no other value. Columns
-/// of tables often hold the list as a JSON string.
+/// Returns the list of objects at `key`, or null if the key is missing. The list may be a JSON string, as in many
+/// tables. Other values are errors, as in `transformers`.
 fn objects(others: &json::Map, key: &str) -> Result<Value, String> {
     let parsed = match others.get(key).and_then(json::Value::as_str) {
         Some(text) => {

@@ -26,7 +26,7 @@ const RUNS: u32 = 3;
 const RUNS_US: u64 = 30_000;
 /// Variant for the first measurement, and for forms without a shape to measure.
 const FIRST: Variant = Variant::Register8;
-/// A variant's measurement ends early if a run takes this multiple of the best variant's time.
+/// Multiple of the best variant's time. If a run takes longer, the measurement of its variant ends early.
 const BEHIND: f64 = 2.0;
 
 /// Measured speed of one variant for one product.

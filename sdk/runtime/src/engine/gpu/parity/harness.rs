@@ -61,8 +61,8 @@ pub async fn default_gpu() -> Gpu {
     open(true, None).await.unwrap()
 }
 
-/// Words after the end of each buffer, which the kernel must not change. As floats they are signalling NaNs, so any sum
-/// with one has other bits.
+/// Words after the end of each buffer. The kernel must not change them. As floats they are signalling NaNs, so a kernel
+/// that adds to one changes its bits.
 const GUARD: [u32; 16] = [0x7f80_dead; 16];
 
 /// Runs a kernel once on storage buffers with the words in `buffers`. Returns the words of the writable buffers, in

@@ -219,7 +219,7 @@ async fn products_agree(gpus: &Gpus) {
     .await;
 }
 
-/// Goal: sums with many terms agree when they are split into two or more parts of which the last may be shorter.
+/// Goal: sums with many terms agree when they are split into two or more parts. The last part may be shorter.
 async fn split_sums_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (variant, form, store) in kinds(gpu) {
