@@ -21,9 +21,8 @@ struct Browser {
 /// Time limit for a test, far more than a busy machine needs.
 const TEST_TIMEOUT: &str = "--test-timeout=900000";
 
-/// Long tests that run two at a time, since one waits while the other computes. Other pairs would compete for the
-/// processor.
-const SIDE_BY_SIDE: [&str; 4] = ["parity.test.mjs", "patience.test.mjs", "morals.test.mjs", "news.test.mjs"];
+/// Number of test files that run at once. A page, its syncer and its learner occupy little more than one processor.
+const FILES_AT_ONCE: &str = "--test-concurrency=2";
 
 /// Remark of a stage without browsers.
 const LEFT_OUT: &str = "left out: --without browser";
@@ -115,18 +114,9 @@ pub fn test(args: &Args, programs: &Path) -> Result<String, String> {
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|file| file.to_string_lossy().ends_with(".test.mjs"));
     files.sort();
-    files.retain(|file| SIDE_BY_SIDE.iter().all(|name| !file.ends_with(name)));
-    let side_by_side = SIDE_BY_SIDE.map(|name| folder.join(name)).to_vec();
-    for (at_once, files) in [("2", side_by_side), ("1", files)] {
-        let mut command = program("node");
-        command.args([
-            "--test",
-            &format!("--test-concurrency={at_once}"),
-            "--test-reporter=spec",
-            TEST_TIMEOUT,
-        ]);
-        args.apply(&mut command).args(files).env("ARCHIPELAGO_BIN", programs);
-        call(command)?;
-    }
+    let mut command = program("node");
+    command.args(["--test", FILES_AT_ONCE, "--test-reporter=spec", TEST_TIMEOUT]);
+    args.apply(&mut command).args(files).env("ARCHIPELAGO_BIN", programs);
+    call(command)?;
     Ok(String::new())
 }
