@@ -36,7 +36,7 @@ pub struct RunIdentity {
     /// Windows in one step of one learner; by default the preset's
     #[arg(long, value_name = "WINDOWS", help_heading = "Training")]
     pub batch: Option<NonZeroU32>,
-    /// Optimiser of the learners' steps: adamw, or muon for matrices with adamw for the rest; muon trains on CPUs only
+    /// Optimiser of the learners' steps: adamw, or muon for matrices with adamw for the rest
     #[arg(
         long,
         value_name = "NAME",

@@ -32,8 +32,8 @@ pub use layout::{
     flops_per_token, layout,
 };
 pub use muon::{
-    MUON_MOMENTUM, MUON_NORM_MIN, MUON_RMS, MUON_STEPS, Muon, MuonAdjust, MuonMatrix, adamw_ranges,
-    muon_matrices, muon_unit, second_moments,
+    MUON_MOMENTUM, MUON_NORM_MIN, MUON_RMS, MUON_START_NORM, MUON_STEPS, Muon, MuonAdjust, MuonMatrix,
+    adamw_ranges, muon_matrices, muon_unit, second_moments,
 };
 pub use reference::{
     ops, reference_adapters_logits, reference_adapters_loss_and_grad, reference_logits,

@@ -28,7 +28,7 @@ pub const MUON_STEPS: &[[f32; 3]] = polar::STEPS.split_at(5).0.split_at(1).1;
 
 /// Norm of the update before the steps. The omitted first step would make values of at most 1 as large as 1.991; as
 /// rounding may lengthen a vector a little, values stay below.
-const START_NORM: f64 = 1.97;
+pub const MUON_START_NORM: f64 = 1.97;
 
 /// Place of a matrix in the flat vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ fn adjust_matrix(params: &mut [f32], grad: &[f32], m: &mut [f32], matrix: &MuonM
 /// Returns the factor that gives an update of the norm `norm` a length at which [`MUON_STEPS`] begin.
 #[must_use]
 pub fn muon_unit(norm: f64) -> f32 {
-    (START_NORM / norm.max(MUON_NORM_MIN)) as f32
+    (MUON_START_NORM / norm.max(MUON_NORM_MIN)) as f32
 }
 
 /// Returns the tensors that are trained with Muon, in order: linear maps that are merged radially. AdamW has none.

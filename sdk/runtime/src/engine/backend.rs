@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cpu::CpuTrainer;
 use super::gpu::{
     ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, MemoryPlan, Trial, TunedKernels, Tuning,
-    check_optimiser, tune,
+    tune,
 };
 use super::{
     DataParallel, Engine, EngineError, EngineKind, EngineOptions, Helpers, HostEngine, OptimiserState,
@@ -172,8 +172,6 @@ impl Backend for GpuBackend {
         spec: &RunSpec,
         moments: Option<OptimiserState>,
     ) -> Result<GpuEngine, EngineError> {
-        // Before kernels are chosen, which takes a while.
-        check_optimiser(&spec.inner)?;
         let TunedKernels { matmul, tuning, trials, stale } = self.tune(setup, spec).await?;
         self.tunings.retain(|known| !known.is_replaced_by(&tuning));
         self.tunings.push(tuning);

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use crate::engine::Engine;
     use crate::engine::gpu::{GpuOptions, Matmul, Variant};
-    use crate::model::{Optimiser, Preset};
+    use crate::model::Preset;
     use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec};
 
     const MINUTE_US: u64 = 60_000_000;
@@ -315,24 +315,6 @@ mod tests {
             block_on(Gpu::open(&any))
                 .unwrap_or_else(|error| panic!("{error}; skip this test with --without gpu")),
         )
-    }
-
-    /// Goal: a run whose optimiser has no kernels is trained on the CPU, unless a GPU is required.
-    #[test]
-    fn a_run_with_muon_turns_to_the_cpu() {
-        let Some(gpu) = any_gpu() else { return };
-        let mut muon = spec();
-        muon.inner.optimiser = Optimiser::Muon;
-        let refusal = GpuError::Optimiser { optimiser: Optimiser::Muon };
-        let mut builder = open(options(EngineKind::Auto)).unwrap();
-        builder.backend = AnyBackend::Gpu(GpuBackend::new(gpu.clone(), Vec::new()));
-        assert_eq!(block_on(builder.build(&muon, None)).unwrap().kind(), EngineKind::Cpu);
-        assert_eq!(builder.fallback(), Some(&Fallback::Gpu(refusal.clone())));
-
-        let mut builder = open(EngineOptions { adapter: None, ..options(EngineKind::Gpu) }).unwrap();
-        builder.backend = AnyBackend::Gpu(GpuBackend::new(gpu, Vec::new()));
-        let error = block_on(builder.build(&muon, None)).err();
-        assert!(matches!(error, Some(EngineError::Gpu(error)) if error == refusal));
     }
 
     #[test]

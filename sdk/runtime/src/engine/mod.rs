@@ -442,6 +442,27 @@ impl OptimiserState {
         self.pair(len, len)
     }
 
+    /// Returns the state of a run that trains `adamw` with AdamW, with a second moment for each of `len` parameters: 0
+    /// outside these ranges. Returns `None` unless it is a valid state of such a run.
+    pub(crate) fn padded(&self, len: usize, adamw: &[(Range<usize>, bool)]) -> Option<Self> {
+        let [m, v] = self.pair(len, adamw.iter().map(|(range, _)| range.len()).sum())?;
+        let (mut padded, mut rest) = (vec![0.0; len], v);
+        for (range, _) in adamw {
+            let (own, others) = rest.split_at(range.len());
+            padded[range.clone()].copy_from_slice(own);
+            rest = others;
+        }
+        Some(Self::of_adamw(self.steps, m.to_vec(), padded))
+    }
+
+    /// Returns the reverse of [`Self::padded`].
+    pub(crate) fn unpadded(mut self, adamw: &[(Range<usize>, bool)]) -> Self {
+        if let [_, v] = &mut self.vectors[..] {
+            *v = adamw.iter().flat_map(|(range, _)| v[range.clone()].iter().copied()).collect();
+        }
+        self
+    }
+
     /// Returns the first moments or momentum, `[m_len]`, and the second moments, `[v_len]`, if this is a valid state of
     /// these lengths: finite, and no negative second moment.
     #[must_use]

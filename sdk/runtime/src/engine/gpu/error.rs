@@ -1,6 +1,6 @@
 //! GPU errors and their remedies.
 
-use crate::wire::{Code, Optimiser};
+use crate::wire::Code;
 
 /// Error of a GPU or of its choice.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -57,12 +57,6 @@ pub enum GpuError {
     Code {
         /// The run's code.
         code: Code,
-    },
-    /// The run trains with an optimiser that has no kernels.
-    #[error("the run trains with {}, but the GPU engine supports adamw: use the CPU engine", .optimiser.name())]
-    Optimiser {
-        /// The run's optimiser.
-        optimiser: Optimiser,
     },
     /// Attention heads are too wide for a workgroup.
     #[error("a head is {width} wide, but the GPU engine supports at most {width_max}: use the CPU engine")]

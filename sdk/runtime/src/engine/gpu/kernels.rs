@@ -128,8 +128,12 @@ kernels! {
     CROSS_ENTROPY = "cross_entropy", CrossEntropy, [Read, Read, Write, Write];
     SQUARES = "squares" after "total", Squares, [Read, Write];
     FINISH = "finish", Finish, [Read, Read, Write];
-    ADAMW = "adamw" after "adamw", AdamW, [Read, Read, Write, Read, Write, Write];
-    ADAMW_HALVES = "adamw_halves" after "adamw", AdamWHalves, [Read, Read, Write, Read, Write];
+    ADAMW = "adamw" after "hyper" after "adamw", AdamW, [Read, Read, Write, Read, Write, Write];
+    ADAMW_HALVES = "adamw_halves" after "hyper" after "adamw", AdamWHalves, [Read, Read, Write, Read, Write];
+    MUON_MOMENTUM = "muon_momentum" after "hyper", MuonMomentum, [Read, Read, Read, Write, Write];
+    MUON_SCALE = "muon_scale" after "total", MuonScale, [Read, Write];
+    MUON_POLYNOMIAL = "muon_polynomial", MuonPolynomial, [Read, Write];
+    MUON_APPLY = "muon_apply" after "hyper", MuonApply, [Read, Read, Write, Read];
     DELTA_MAX = "delta_max" after "piece", Piece, [Read, Read, Write, Write];
     DELTA_CODE = "delta_code" after "piece", Piece, [Read, Read, Read, Write, Write];
     DECODE_ADD = "decode_add" after "piece" after "halves", Piece, [Read, Read, Write];

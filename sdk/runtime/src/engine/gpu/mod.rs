@@ -29,6 +29,7 @@ mod exchange;
 mod frozen;
 mod kernels;
 mod matmul;
+mod muon;
 mod network;
 mod params;
 #[cfg(any(test, feature = "parity"))]
@@ -46,7 +47,6 @@ pub use blocking::{Clock, GpuTrainer, GpuTrainers};
 pub use device::{AdapterFacts, Gpu, GpuOptions, adapters};
 pub use error::GpuError;
 pub use matmul::{Best, Choice, ChoiceError, Form, Matmul, Trial, Variant};
-pub(in crate::engine) use plan::check_optimiser;
 pub use plan::{MemoryPlan, Room};
 pub use program::KernelTime;
 pub use trainer::{GpuEngine, GpuSetup};

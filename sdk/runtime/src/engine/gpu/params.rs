@@ -317,6 +317,48 @@ params! {
         first: u32,
     }
 
+    /// Momentum and update of a matrix: `muon_momentum.wgsl`.
+    MuonMomentum {
+        /// First quad of the matrix in gradient and momentum.
+        start: u32,
+        /// Number of quads.
+        quads: u32,
+    }
+
+    /// Scaling of an update to a given norm: `muon_scale.wgsl`.
+    MuonScale {
+        /// Number of quads.
+        quads: u32,
+        /// Number of partial sums of squares.
+        partials: u32,
+        /// Norm of the result.
+        length: f32,
+        /// Smallest norm by which the update is divided.
+        norm_min: f32,
+    }
+
+    /// Polynomial of a symmetric matrix: `muon_polynomial.wgsl`.
+    MuonPolynomial {
+        /// Rows and columns, a multiple of 4.
+        side: u32,
+        /// Factor on the identity.
+        a: f32,
+        /// Factor on the matrix.
+        b: f32,
+        /// Factor on its square.
+        c: f32,
+    }
+
+    /// Step of a matrix along a polar factor: `muon_apply.wgsl`.
+    MuonApply {
+        /// First quad of the matrix in the parameters.
+        start: u32,
+        /// Number of quads.
+        quads: u32,
+        /// Factor on the polar factor at a learning rate of 1.
+        scale: f32,
+    }
+
     /// Piece of a fragment and its position in the coded body: `parts/piece.wgsl`.
     Piece {
         /// Index of the piece's first value within the bound slices.

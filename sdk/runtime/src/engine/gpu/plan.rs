@@ -2,19 +2,23 @@
 
 use std::fmt;
 use std::num::NonZeroU16;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::Arena;
 use super::exchange::{self, Parts};
 use super::frozen::FrozenPlan;
+use super::muon::MuonScratch;
 use super::step::{BatchShape, QUAD, StepBuffers};
 use super::vectors::{Shadow, Vectors};
 use super::workspace::Workspace;
 use super::{Gpu, GpuError};
 use crate::diloco::{Codec, Fragments, Layout};
 use crate::engine::{BATCH_MAX, EngineError};
-use crate::model::{Dims, FrozenForm, ModelSpec, Slots, check_inner, layout};
-use crate::wire::{ApplyPolicy, InnerSpec, Optimiser, RunSpec};
+use crate::model::{
+    Dims, FrozenForm, ModelSpec, MuonMatrix, Slots, adamw_ranges, check_inner, layout, muon_matrices,
+};
+use crate::wire::{ApplyPolicy, InnerSpec, RunSpec};
 
 /// Maximum number of values in a head for which the attention kernels are tested.
 const HEAD_MAX: u32 = 256;
@@ -39,6 +43,10 @@ pub struct RunPlan {
     pub codec: Codec,
     pub apply: ApplyPolicy,
     pub arena: Arena,
+    /// Matrices that are trained with Muon.
+    pub matrices: Vec<MuonMatrix>,
+    /// Flat ranges that are trained with AdamW, each with whether it is decayed.
+    pub adamw: Vec<(Range<usize>, bool)>,
     /// Layout of the frozen weights, if adapters are trained.
     pub frozen: Option<FrozenPlan>,
     /// Whether θ is stored as 16-bit floats too.
@@ -51,8 +59,8 @@ impl RunPlan {
     ///
     /// # Errors
     /// [`EngineError::Model`], [`EngineError::Batch`], [`EngineError::NoFragments`], [`EngineError::Codec`], and
-    /// [`EngineError::Gpu`] with [`GpuError::Optimiser`], [`GpuError::Shape`], [`GpuError::Head`], [`GpuError::Code`]
-    /// or [`GpuError::TensorTooLarge`].
+    /// [`EngineError::Gpu`] with [`GpuError::Shape`], [`GpuError::Head`], [`GpuError::Code`] or
+    /// [`GpuError::TensorTooLarge`].
     pub fn new(gpu: &Gpu, spec: &RunSpec, form: FrozenForm, half_weights: bool) -> Result<Self, EngineError> {
         let (model, inner) = (&ModelSpec::of(&spec.model)?, spec.inner);
         let layout = layout(model)?;
@@ -60,7 +68,6 @@ impl RunPlan {
         if inner.batch == 0 || inner.batch > BATCH_MAX {
             return Err(EngineError::Batch { batch: inner.batch });
         }
-        check_optimiser(&inner)?;
         check_shape(model)?;
         let count = NonZeroU16::new(spec.exchange.fragments).ok_or(EngineError::NoFragments)?;
         let codec = Codec::new(&spec.exchange)?;
@@ -76,7 +83,9 @@ impl RunPlan {
         };
         let half = half_weights && frozen.is_none();
         let apply = spec.exchange.apply;
-        Ok(Self { inner, dims, slots, layout, fragments, codec, apply, arena, frozen, half })
+        let (matrices, adamw) =
+            (muon_matrices(&layout, inner.optimiser), adamw_ranges(&layout, inner.optimiser));
+        Ok(Self { inner, dims, slots, layout, fragments, codec, apply, arena, matrices, adamw, frozen, half })
     }
 
     /// Returns the inputs of the exchange under the memory plan `thrift`.
@@ -98,6 +107,7 @@ impl RunPlan {
     pub fn step_bytes(&self, binding_bytes_max: u64, shape: &BatchShape, recompute: bool) -> u64 {
         Workspace::bytes(binding_bytes_max, &self.dims, shape, recompute)
             + StepBuffers::bytes(&self.dims, &self.arena, shape)
+            + MuonScratch::bytes(&self.matrices)
     }
 
     /// Returns every division of the batch into equal microbatches, that with the largest ones first.
@@ -105,6 +115,12 @@ impl RunPlan {
         let (batch, context) = (self.inner.batch as usize, self.dims.context);
         let counts = (1..=batch).filter(move |count| batch.is_multiple_of(*count));
         counts.map(move |microbatches| BatchShape { microbatches, windows: batch / microbatches, context })
+    }
+
+    /// Returns the memory plans that suit the optimiser: Muon's momentum is not packed.
+    pub fn suitable<'a>(&self, thrifts: &'a [MemoryPlan]) -> impl Iterator<Item = MemoryPlan> + use<'a> {
+        let has_muon = !self.matrices.is_empty();
+        thrifts.iter().copied().filter(move |thrift| !(has_muon && thrift.half_moments))
     }
 
     /// Returns the first of `thrifts` with which microbatches of one window fit on `gpu` within `bytes_max`. To find
@@ -120,7 +136,7 @@ impl RunPlan {
     ) -> Result<Room, GpuError> {
         let shape = self.shapes().last().expect("1 divides every batch");
         let mut needed = 0;
-        for &thrift in thrifts {
+        for thrift in self.suitable(thrifts) {
             let bytes =
                 self.bytes(thrift) + self.step_bytes(gpu.binding_bytes_max(), &shape, thrift.recompute);
             if bytes_max.is_none_or(|bytes_max| bytes <= bytes_max) && gpu.has_free(bytes).await {
@@ -129,17 +145,6 @@ impl RunPlan {
             needed = bytes;
         }
         Err(gpu.out_of_memory(needed))
-    }
-}
-
-/// Checks that the optimiser has kernels.
-///
-/// # Errors
-/// [`GpuError::Optimiser`]
-pub(in crate::engine) fn check_optimiser(inner: &InnerSpec) -> Result<(), GpuError> {
-    match inner.optimiser {
-        Optimiser::AdamW => Ok(()),
-        optimiser @ Optimiser::Muon => Err(GpuError::Optimiser { optimiser }),
     }
 }
 

@@ -1,21 +1,24 @@
-//! The dispatch list of a step: all microbatches, then gradient norm, clipping and AdamW.
+//! The dispatch list of a step: all microbatches, then gradient norm, clipping and the optimiser.
 //!
 //! The kernels read the tokens of a step as words. A microbatch has R rows, one per predicted token. It consists of
 //! inputs `[R]`, targets `[R]` (masked ones are marked as in [`crate::token`]), row numbers grouped by input token
 //! `[R]`, and a group `(token, begin, end, 0)` for each distinct token `[R, 4]`. R is padded to the alignment of
 //! bindings. With the groups, the gradient of the embedding is summed in row order, without atomic additions.
 
+use std::ops::Range;
+
 use super::arena::Arena;
 use super::attention::{Attention, Sizes};
 use super::frozen::Frozen;
 use super::kernels::{self, Call};
 use super::matmul::Matmul;
+use super::muon::{self, MuonScratch};
 use super::network::Network;
 use super::program::{ALIGN_BYTES, Builder, Dispatch, DispatchList, Slice, buffer, buffer_bytes};
 use super::vectors::{Moments, Vectors};
 use super::workspace::Workspace;
 use super::{Gpu, params};
-use crate::model::{Dims, InnerSpec, Slots};
+use crate::model::{Dims, InnerSpec, MuonMatrix, Slots};
 use crate::token;
 
 /// Number of values that a kernel reads at a time.
@@ -25,6 +28,9 @@ pub const STEPS_MAX: usize = 2;
 /// Maximum number of workgroups that sum the squares of a chunk, and minimum number of quads per workgroup.
 const SQUARES_GROUPS: usize = 4096;
 const SQUARES_QUADS: usize = 1024;
+
+/// Number of inputs of the kernels of a step; see `parts/hyper.wgsl`.
+pub const HYPER_WORDS: usize = 11;
 
 /// Inputs for the dispatch list of a step.
 pub struct StepParts<'a> {
@@ -42,6 +48,10 @@ pub struct StepParts<'a> {
     pub frozen: Option<&'a Frozen>,
     /// Parameters, gradient and moments.
     pub vectors: &'a Vectors,
+    /// Matrices that are trained with Muon.
+    pub matrices: &'a [MuonMatrix],
+    /// Flat ranges that are trained with AdamW, each with whether it is decayed.
+    pub adamw: &'a [(Range<usize>, bool)],
 }
 
 /// Device buffers that the host writes before a step and reads after it.
@@ -50,7 +60,7 @@ pub struct StepBuffers {
     /// Tokens of the batch, as laid out by [`BatchShape::fill`].
     pub tokens: wgpu::Buffer,
     /// Inputs of the kernels: six for `adamw.wgsl`, the factor of `cross_entropy.wgsl` (one over the number of target
-    /// tokens), and the step number for `adamw_halves.wgsl`, `[8]`.
+    /// tokens), the step number for `adamw_halves.wgsl`, and three for Muon, `[11]`; see `parts/hyper.wgsl`.
     pub hyper: Slice,
     /// Loss, gradient norm, clipping factor, and flag for finite values, `[4]`; see `finish.wgsl`.
     pub stats: Slice,
@@ -63,13 +73,13 @@ impl StepBuffers {
     pub fn new(gpu: &Gpu, dims: &Dims, shape: &BatchShape) -> Self {
         let tokens = buffer(gpu, "tokens", shape.words() as u64);
         let seen = small(gpu, "seen", dims.layers * dims.experts);
-        Self { tokens, hyper: small(gpu, "hyper", 8), stats: small(gpu, "stats", 4), seen }
+        Self { tokens, hyper: small(gpu, "hyper", HYPER_WORDS), stats: small(gpu, "stats", 4), seen }
     }
 
     /// Returns the size of these buffers in bytes, including the partial sums of a step and its read-back.
     pub fn bytes(dims: &Dims, arena: &Arena, shape: &BatchShape) -> u64 {
         let (seen, losses) = (dims.layers * dims.experts, shape.microbatches * shape.rows_padded());
-        let words = [shape.words(), 8, 4, seen, losses, arena.chunks().len() * SQUARES_GROUPS];
+        let words = [shape.words(), HYPER_WORDS, 4, seen, losses, arena.chunks().len() * SQUARES_GROUPS];
         let read_back = STEPS_MAX as u64 * (buffer_bytes(4) + buffer_bytes(seen as u64));
         words.iter().map(|&words| buffer_bytes(words as u64)).sum::<u64>() + read_back
     }
@@ -86,6 +96,7 @@ impl StepParts<'_> {
     ) -> DispatchList {
         let mut builder = Builder::default();
         self.halve(&mut builder);
+        let exact = matmul;
         let matmul = &matmul.clone().for_means_of(shape.microbatches * shape.rows());
         let losses = small(self.gpu, "losses", shape.microbatches * shape.rows_padded());
         let software = self.gpu.facts().software;
@@ -117,7 +128,13 @@ impl StepParts<'_> {
             network.microbatch(&mut builder, &shape.microbatch(&buffers.tokens, index), &losses, index == 0);
         }
         let losses_len = shape.microbatches * shape.rows_padded();
-        self.optimiser(&mut builder, buffers, &losses, losses_len);
+        self.finish(&mut builder, buffers, &losses, losses_len);
+        if !self.matrices.is_empty() {
+            let scratch = MuonScratch::new(self.gpu, self.matrices);
+            let state = (self.arena, self.vectors, buffers);
+            muon::add_steps(&mut builder, (exact, &scratch), state, self.matrices);
+        }
+        self.adamw(&mut builder, buffers);
         builder.build(self.gpu)
     }
 
@@ -137,62 +154,84 @@ impl StepParts<'_> {
         }
     }
 
-    /// Adds gradient norm, clipping and AdamW.
-    fn optimiser(&self, builder: &mut Builder, buffers: &StepBuffers, losses: &Slice, losses_len: usize) {
-        let (vectors, StepBuffers { hyper, stats, .. }) = (self.vectors, buffers);
+    /// Adds gradient norm, clipping factor and loss.
+    fn finish(&self, builder: &mut Builder, buffers: &StepBuffers, losses: &Slice, losses_len: usize) {
         let chunks = self.arena.chunks();
         let partials = small(self.gpu, "partials", chunks.len() * SQUARES_GROUPS);
-        let mut add = |call: Call, wg: u32, storage: &[&Slice], groups: usize, cost: usize| {
-            builder.add(Dispatch {
-                call,
-                constants: vec![("WG", wg)],
-                storage: storage.iter().map(|&slice| slice.clone()).collect(),
-                groups: [groups.min(65_535) as u32, 1, 1],
-                cost: cost as u64,
-            });
-        };
-        for (i, (chunk, grad)) in chunks.iter().zip(&vectors.grad).enumerate() {
+        for (i, (chunk, grad)) in chunks.iter().zip(&self.vectors.grad).enumerate() {
             let params =
                 params::Squares { quads: chunk.len as u32 / QUAD, first: (i * SQUARES_GROUPS) as u32 };
             let storage = [&Slice::whole(grad), &partials];
             // The partial sums of the remaining groups stay 0.
             let groups = (params.quads as usize).div_ceil(SQUARES_QUADS).min(SQUARES_GROUPS);
-            add(kernels::SQUARES.with(params), 64, &storage, groups, chunk.len * 4);
+            add(builder, kernels::SQUARES.with(params), 64, &storage, groups, chunk.len * 4);
         }
         let finish = kernels::FINISH.with(params::Finish {
             partials: (chunks.len() * SQUARES_GROUPS) as u32,
             losses: losses_len as u32,
             clip: self.inner.clip_norm,
         });
-        add(finish, 256, &[&partials, losses, stats], 1, losses_len);
-        let mut first_value = 0;
-        for (i, chunk) in chunks.iter().enumerate() {
-            for (range, decayed) in [(0..chunk.decayed, 1), (chunk.decayed..chunk.len, 0)] {
-                let part = |vector: &[wgpu::Buffer]| Slice {
-                    buffer: vector[i].clone(),
-                    start_byte: range.start as u64 * 4,
-                    bytes: range.len() as u64 * 4,
-                };
-                let quads = range.len() as u32 / QUAD;
-                let [theta, grad] = [&vectors.theta, &vectors.grad].map(|vector| part(vector));
-                let groups = (quads as usize).div_ceil(64);
-                match &vectors.moments {
-                    Moments::Whole(both) => {
-                        let [m, v] = both.each_ref().map(|vector| part(vector));
-                        let storage = [stats, hyper, &theta, &grad, &m, &v];
-                        let call = kernels::ADAMW.with(params::AdamW { quads, decayed });
-                        add(call, 64, &storage, groups, range.len() * 24);
-                    }
-                    Moments::Packed(packed) => {
-                        let params = params::AdamWHalves { quads, decayed, first: first_value };
-                        let storage = [stats, hyper, &theta, &grad, &part(packed)];
-                        add(kernels::ADAMW_HALVES.with(params), 64, &storage, groups, range.len() * 40);
-                    }
+        add(builder, finish, 256, &[&partials, losses, &buffers.stats], 1, losses_len);
+    }
+
+    /// Adds a step of AdamW of the values that it trains.
+    fn adamw(&self, builder: &mut Builder, buffers: &StepBuffers) {
+        let (vectors, StepBuffers { hyper, stats, .. }) = (self.vectors, buffers);
+        let mut first = 0;
+        for (chunk, range, is_decayed) in self.adamw_ranges() {
+            let part = |vector: &[wgpu::Buffer]| Slice {
+                buffer: vector[chunk].clone(),
+                start_byte: range.start as u64 * 4,
+                bytes: range.len() as u64 * 4,
+            };
+            let (quads, decayed) = (range.len() as u32 / QUAD, u32::from(is_decayed));
+            let [theta, grad] = [&vectors.theta, &vectors.grad].map(|vector| part(vector));
+            let groups = (quads as usize).div_ceil(64);
+            match &vectors.moments {
+                Moments::Whole(both) => {
+                    let [m, v] = both.each_ref().map(|vector| part(vector));
+                    let storage = [stats, hyper, &theta, &grad, &m, &v];
+                    let call = kernels::ADAMW.with(params::AdamW { quads, decayed });
+                    add(builder, call, 64, &storage, groups, range.len() * 24);
                 }
-                first_value += range.len() as u32;
+                Moments::Packed(packed) => {
+                    let params = params::AdamWHalves { quads, decayed, first };
+                    let storage = [stats, hyper, &theta, &grad, &part(packed)];
+                    let call = kernels::ADAMW_HALVES.with(params);
+                    add(builder, call, 64, &storage, groups, range.len() * 40);
+                }
             }
+            first += range.len() as u32;
         }
     }
+
+    /// Returns the ranges that AdamW trains: index of the chunk, range in it, and whether it is decayed. If AdamW trains
+    /// everything, there are two ranges in each chunk, padding included.
+    fn adamw_ranges(&self) -> Vec<(usize, Range<usize>, bool)> {
+        if self.matrices.is_empty() {
+            let chunks = self.arena.chunks().iter().enumerate();
+            return chunks
+                .flat_map(|(i, chunk)| [(i, 0..chunk.decayed, true), (i, chunk.decayed..chunk.len, false)])
+                .collect();
+        }
+        let runs = self.adamw.iter().flat_map(|(range, decayed)| {
+            self.arena
+                .runs(range.clone())
+                .map(|run| (run.chunk, run.start..run.start + run.flat.len(), *decayed))
+        });
+        runs.collect()
+    }
+}
+
+/// Adds a dispatch with `groups` workgroups of `wg` invocations.
+fn add(builder: &mut Builder, call: Call, wg: u32, storage: &[&Slice], groups: usize, cost: usize) {
+    builder.add(Dispatch {
+        call,
+        constants: vec![("WG", wg)],
+        storage: storage.iter().map(|&slice| slice.clone()).collect(),
+        groups: [groups.min(65_535) as u32, 1, 1],
+        cost: cost as u64,
+    });
 }
 
 /// Allocates a buffer of `words` words.

@@ -20,7 +20,7 @@ use super::workspace::Workspace;
 use super::{Gpu, GpuError};
 use crate::diloco::{FragmentId, Fragments, Layout};
 use crate::engine::{Encoded, Engine, EngineError, OptimiserState, StepStats, frozen_for};
-use crate::model::{Adjust, Dims, FrozenForm, FrozenWeights, InnerSpec, ModelSpec, windows};
+use crate::model::{Adjust, Dims, FrozenForm, FrozenWeights, InnerSpec, ModelSpec, MuonAdjust, windows};
 use crate::token;
 use crate::wire::{RunSpec, Serial};
 
@@ -38,6 +38,8 @@ pub struct GpuEngine {
     layout: Layout,
     fragments: Arc<Fragments>,
     arena: Arena,
+    /// Flat ranges that are trained with AdamW, each with whether it is decayed.
+    adamw: Vec<(Range<usize>, bool)>,
     vectors: Vectors,
     shape: BatchShape,
     buffers: StepBuffers,
@@ -133,14 +135,15 @@ impl GpuEngine {
 
     /// Submits a step with the settings in `a`, and requests its statistics. The device computes the clipping factor
     /// from its own gradient norm and ignores the one in `a`.
-    fn submit(&mut self, tokens: &[u32], a: &Adjust) {
+    fn submit(&mut self, tokens: &[u32], a: &Adjust, muon: &MuonAdjust) {
         let words: Vec<u8> = self.shape.fill(tokens).into_iter().flat_map(u32::to_le_bytes).collect();
         self.gpu.queue.write_buffer(&self.buffers.tokens, 0, &words);
         let learnt = token::learnt(tokens, self.dims.context);
         // Without target tokens, all losses are 0, and the divisor must not be.
         let share = 1.0 / learnt.max(1) as f32;
         let step = f32::from_bits(self.steps as u32);
-        let hyper = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, share, step];
+        let adamw = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, share, step];
+        let hyper = [&adamw[..], &[muon.momentum, muon.rate, muon.scale]].concat();
         self.gpu.write(&self.buffers.hyper, &hyper);
         self.program.submit(&self.gpu, self.step_times.cost_max());
         let slices = [self.buffers.stats.clone(), self.buffers.seen.clone()];
@@ -226,7 +229,8 @@ impl Engine for GpuEngine {
         let batch = self.check_batch(tokens)?;
         self.gpu.check()?;
         self.steps += 1;
-        self.submit(tokens, &Adjust::new(&self.inner, self.steps, lr, 0.0));
+        let adamw = Adjust::new(&self.inner, self.steps, lr, 0.0);
+        self.submit(tokens, &adamw, &MuonAdjust::new(&adamw, lr));
         self.shadow.follow(&self.gpu, &self.vectors.moments, self.steps)?;
         // After the first step, one step stays pending on the device while the host prepares the next.
         let pending_max = if self.newest.is_none() { 0 } else { STEPS_MAX - 1 };
@@ -242,7 +246,7 @@ impl Engine for GpuEngine {
     async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
         self.check_batch(tokens)?;
         self.settle().await?;
-        self.submit(tokens, &Adjust::NOTHING);
+        self.submit(tokens, &Adjust::NOTHING, &MuonAdjust::NOTHING);
         self.ring.ready(&self.gpu).await?;
         // Tokens of a rehearsal are not credited to any expert.
         let counted = self.ring.next(&self.gpu, |_, bytes| numbers(&bytes[STATS_BYTES..]))?;
@@ -268,7 +272,7 @@ impl Engine for GpuEngine {
     }
 
     fn salvage(&mut self) -> Option<OptimiserState> {
-        self.shadow.salvage()
+        self.shadow.salvage().map(|state| state.unpadded(&self.adamw))
     }
 }
 
@@ -305,8 +309,8 @@ impl GpuEngine {
     /// - [`EngineError::Batch`]: the batch is out of range.
     /// - [`EngineError::NoFragments`], [`EngineError::Codec`]: the exchange is invalid.
     /// - [`EngineError::Gpu`]: the model does not suit the device ([`GpuError::Shape`], [`GpuError::Head`],
-    ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], [`GpuError::Refused`]), the run exchanges in a code without
-    ///   kernels ([`GpuError::Code`]), or it trains with an optimiser without kernels ([`GpuError::Optimiser`]).
+    ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], [`GpuError::Refused`]), or the run exchanges in a code
+    ///   without kernels ([`GpuError::Code`]).
     /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: the run trains adapters, and `setup` has no frozen
     ///   weights, or those of another model.
     /// - [`EngineError::Lost`]: the device is gone.
@@ -323,7 +327,7 @@ impl GpuEngine {
         let Allocation { thrift, vectors, exchange, shape, work, bytes: allocated } = allocation;
         let begun = gpu.allocated_bytes();
         // Moments of another model are ignored.
-        let moments = setup.moments.filter(|moments| moments.adamw(plan.layout.len()).is_some());
+        let moments = setup.moments.and_then(|moments| moments.padded(plan.layout.len(), &plan.adamw));
         if let Some(both) = moments.as_ref().and_then(|moments| moments.adamw(plan.layout.len())) {
             vectors.moments.upload(gpu, &plan.arena, both);
         }
@@ -338,7 +342,7 @@ impl GpuEngine {
         let bytes = setup.matmul.bytes() + frozen_bytes + allocated + gpu.allocated_bytes() - begun;
         let step_times = StepTimes::new(setup.now_us, program.cost());
         let counted = vec![0; plan.dims.layers * plan.dims.experts];
-        let RunPlan { inner, dims, layout, fragments, arena, .. } = plan;
+        let RunPlan { inner, dims, layout, fragments, arena, adamw, .. } = plan;
         Ok(Self {
             gpu: gpu.clone(),
             room: Room { thrift, bytes },
@@ -347,6 +351,7 @@ impl GpuEngine {
             layout,
             fragments,
             arena,
+            adamw,
             vectors,
             shape,
             buffers,
@@ -392,7 +397,7 @@ async fn allocate_first(
     bytes_max: u64,
 ) -> Result<Allocation, GpuError> {
     let mut refused = None;
-    for &thrift in thrifts {
+    for thrift in plan.suitable(thrifts) {
         match allocate_with(gpu, plan, thrift, bytes_max).await {
             Err(error @ GpuError::Memory { .. }) => refused = Some(error),
             allocated => return allocated,
@@ -442,8 +447,8 @@ fn step_parts<'a>(
     frozen: Option<&'a Frozen>,
     vectors: &'a Vectors,
 ) -> StepParts<'a> {
-    let RunPlan { inner, dims, slots, arena, .. } = plan;
-    StepParts { gpu, inner: *inner, dims, slots, arena, frozen, vectors }
+    let RunPlan { inner, dims, slots, arena, matrices, adamw, .. } = plan;
+    StepParts { gpu, inner: *inner, dims, slots, arena, frozen, vectors, matrices, adamw }
 }
 
 /// Writes the frozen weights to the device.
@@ -470,7 +475,7 @@ impl GpuEngine {
             if self.ring.is_full() {
                 sum += self.take_loss().await?;
             }
-            self.submit(&self.whole_batch(batch), &Adjust::NOTHING);
+            self.submit(&self.whole_batch(batch), &Adjust::NOTHING, &MuonAdjust::NOTHING);
         }
         while !self.ring.is_empty() {
             sum += self.take_loss().await?;

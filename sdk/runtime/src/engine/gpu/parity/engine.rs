@@ -8,8 +8,7 @@ use super::harness::{Gpus, own_gpu};
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::{Engine, EngineError, Trainer};
 use crate::model::{
-    ExpertSpec, InnerSpec, ModelSpec, Optimiser, Preset, init, layout, reference_loss_and_grad,
-    reference_seen,
+    ExpertSpec, InnerSpec, ModelSpec, Preset, init, layout, reference_loss_and_grad, reference_seen,
 };
 use crate::token;
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
@@ -298,9 +297,6 @@ async fn unsupported_shapes_are_refused(gpus: &Gpus) {
             refused(shape).await,
             EngineError::Gpu(GpuError::Head { width: 260, width_max: 256 })
         ));
-        let muon = InnerSpec { optimiser: Optimiser::Muon, ..inner };
-        let error = engine(gpu, spec(SHAPES[0].0), muon).await.unwrap_err();
-        assert!(matches!(error, EngineError::Gpu(GpuError::Optimiser { optimiser: Optimiser::Muon })));
         let batch = InnerSpec { batch: 0, ..inner };
         assert!(matches!(engine(gpu, spec(SHAPES[0].0), batch).await, Err(EngineError::Batch { batch: 0 })));
     })

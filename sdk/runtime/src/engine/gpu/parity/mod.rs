@@ -41,6 +41,7 @@ mod matmul;
 // seconds.
 #[cfg(not(target_arch = "wasm32"))]
 mod memory;
+mod muon;
 #[cfg(test)]
 mod native;
 mod ring;
@@ -66,6 +67,7 @@ const GROUPS: &[&[Test]] = &[
     matmul::PARITY,
     #[cfg(not(target_arch = "wasm32"))]
     memory::PARITY,
+    muon::PARITY,
     ring::PARITY,
 ];
 

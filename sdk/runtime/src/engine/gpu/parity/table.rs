@@ -158,6 +158,10 @@ twins! {
     "finish": model::Adjust::new;
     "adamw": model::adjust;
     "adamw_halves": model::moments::adjust_halves;
+    "muon_momentum": model::Muon::step;
+    "muon_scale": model::muon_unit;
+    "muon_polynomial": engine::cpu::kernels::polynomial;
+    "muon_apply": model::Muon::step;
     "delta_max": diloco::Codec::encode, diloco::Replica::encode;
     "delta_code": diloco::Codec::encode;
     "decode_add": diloco::Codec::decode, diloco::halves::nearest;
