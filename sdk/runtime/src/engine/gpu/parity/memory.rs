@@ -8,7 +8,9 @@ use super::adapters::{frozen, with_adapters};
 use super::engine::{SHAPES, params, partly_masked, ramps, run_spec, setup, spec, tokens};
 use super::harness::{Gpus, default_gpu, own_gpu};
 use crate::engine::{Engine, EngineError, Rehearsal};
-use crate::model::{ExpertSpec, FrozenForm, FrozenWeights, InnerSpec, ModelSpec, Preset, init, layout};
+use crate::model::{
+    ExpertSpec, FrozenForm, FrozenWeights, InnerSpec, ModelSpec, Optimiser, Preset, init, layout,
+};
 
 /// Size of the buffer for partial sums of matrix products, in bytes. The predictions here do not include it.
 const SCRATCH: u64 = 8 << 20;
@@ -101,6 +103,22 @@ async fn allocated_memory_equals_prediction(_: &Gpus) {
             before = predicted;
         }
     }
+}
+
+/// Goal: an engine with Muon allocates as many bytes as predicted. Plans that pack moments are not used.
+async fn muon_memory_equals_prediction(_: &Gpus) {
+    let gpu = own_gpu(None).await;
+    let (shape, batch) = SHAPES[0];
+    let inner = InnerSpec { batch, optimiser: Optimiser::Muon, ..Preset::Tiny.inner() };
+    let run = run_spec(spec(shape), inner);
+    let plan = RunPlan::new(&gpu, &run, FrozenForm::F16, false).unwrap();
+    assert!(!plan.matrices.is_empty());
+    let thrifts = vec![MemoryPlan::ALL, MemoryPlan::EXACT];
+    let engine = GpuEngine::new(&gpu, &run, GpuSetup { thrifts, ..setup() }).await.unwrap();
+    let shape = plan.shapes().next().unwrap();
+    let step = plan.step_bytes(gpu.binding_bytes_max(), &shape, true);
+    let thrift = MemoryPlan::EXACT;
+    assert_eq!(engine.room(), Room { thrift, bytes: plan.bytes(thrift) + step });
 }
 
 /// Goal: with less memory, a run gets a more economical memory plan or smaller microbatches, and is finally refused.
@@ -202,6 +220,7 @@ async fn large_presets_fit_common_devices(_: &Gpus) {
 parity!(
     recomputing_changes_no_bit,
     allocated_memory_equals_prediction,
+    muon_memory_equals_prediction,
     first_memory_plan_that_fits_is_used,
     half_moments_follow_whole_ones,
     large_presets_fit_common_devices

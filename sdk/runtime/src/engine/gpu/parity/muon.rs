@@ -1,14 +1,10 @@
 //! Tests of Muon on the device against the core's scalar implementation.
 
-use super::super::plan::RunPlan;
-use super::super::{Gpu, GpuEngine, GpuSetup, MemoryPlan, Room};
+use super::super::{Gpu, GpuEngine, GpuSetup};
 use super::engine::{SHAPES, distance, params, run_spec, setup, spec, tokens};
-use super::harness::{Gpus, own_gpu};
+use super::harness::Gpus;
 use crate::engine::{Engine, OptimiserState};
-use crate::model::{
-    ExpertSpec, FrozenForm, InnerSpec, ModelSpec, Muon, Optimiser, Preset, layout, muon_matrices,
-    second_moments,
-};
+use crate::model::{ExpertSpec, InnerSpec, ModelSpec, Muon, Optimiser, Preset, layout, second_moments};
 
 /// Number of steps in which the state of a small model is read back.
 const STEPS: u32 = 40;
@@ -83,19 +79,4 @@ async fn muon_state_is_restored(gpus: &Gpus) {
     .await;
 }
 
-/// Goal: an engine with Muon allocates as many bytes as predicted. Plans that pack moments are not used.
-async fn muon_memory_equals_prediction(_: &Gpus) {
-    let gpu = own_gpu(None).await;
-    let (shape, batch) = SHAPES[0];
-    let run = run_spec(spec(shape), inner(batch));
-    let plan = RunPlan::new(&gpu, &run, FrozenForm::F16, false).unwrap();
-    assert!(!muon_matrices(&plan.layout, Optimiser::Muon).is_empty());
-    let thrifts = vec![MemoryPlan::ALL, MemoryPlan::EXACT];
-    let engine = GpuEngine::new(&gpu, &run, GpuSetup { thrifts, ..setup() }).await.unwrap();
-    let shape = plan.shapes().next().unwrap();
-    let step = plan.step_bytes(gpu.binding_bytes_max(), &shape, true);
-    let thrift = MemoryPlan::EXACT;
-    assert_eq!(engine.room(), Room { thrift, bytes: plan.bytes(thrift) + step });
-}
-
-parity!(muon_follows_the_core, muon_state_is_restored, muon_memory_equals_prediction);
+parity!(muon_follows_the_core, muon_state_is_restored);
