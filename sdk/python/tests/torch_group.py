@@ -100,14 +100,22 @@ class Group(RunCase):
 
     def test_a_trainer_is_a_learner(self) -> None:
         """In one process and in two: it is merged, logs its report, and ends with the run."""
+        self.trainers_are_learners("transformers", 150_000)
+
+    def test_a_trainer_of_trl_is_a_learner(self) -> None:
+        """The same with `SFTTrainer`."""
+        self.trainers_are_learners("trl", 80_000)
+
+    def trainers_are_learners(self, kind: str, tokens: int) -> None:
+        """Trains a run of so many tokens with a trainer of this kind in one process, and another run in two."""
         for processes in (1, 2):
             with self.subTest(processes=processes):
                 folder = self.folder / f"trainer-{processes}"
                 run = archipelago_train.serve(
-                    folder / "run", preset="tiny", lr=0.003, stop_at_tokens=150_000, flags=["--eval-every", "1s"]
+                    folder / "run", preset="tiny", lr=0.003, stop_at_tokens=tokens, flags=["--eval-every", "1s"]
                 )
                 with run:
-                    said = self.said(self.start(processes, "trainer.py", run.url, str(folder)))
+                    said = self.said(self.start(processes, "trainer.py", run.url, str(folder), kind))
                     status = run.status()
                 self.assertTrue(status["finished"], said)
                 self.assertEqual(status["fates"]["refused"], {})

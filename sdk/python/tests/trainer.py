@@ -1,10 +1,11 @@
-"""A script with transformers' `Trainer`, as a learner of a run of the preset tiny.
+"""A script with transformers' `Trainer`, or with TRL's `SFTTrainer`, as a learner of a run of the preset tiny.
 
-Usage: trainer.py URL FOLDER
+Usage: trainer.py URL FOLDER transformers|trl
 """
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from archipelago_train.integrations.transformers import ArchipelagoCallback
@@ -36,10 +37,8 @@ class Printed(TrainerCallback):
             print(logs, flush=True)
 
 
-def main() -> None:
-    """Trains until the run is complete."""
-    url, folder = sys.argv[1:3]
-    torch.set_num_threads(1)
+def model() -> LlamaForCausalLM:
+    """Returns a model of the run's shape."""
     config = LlamaConfig(
         vocab_size=256,
         hidden_size=64,
@@ -52,19 +51,52 @@ def main() -> None:
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         tie_word_embeddings=True,
     )
-    settings = TrainingArguments(
-        output_dir=f"{folder}/out",
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
-        learning_rate=0.003,
-        max_steps=20_000,
-        logging_steps=20,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-    )
-    trainer = Trainer(LlamaForCausalLM(config), settings, train_dataset=Windows(), callbacks=[Printed()])
+    return LlamaForCausalLM(config)
+
+
+def of_transformers(options: dict[str, Any]) -> Trainer:
+    """Returns a trainer on windows of bytes."""
+    settings = TrainingArguments(per_device_train_batch_size=4, gradient_accumulation_steps=2, **options)
+    return Trainer(model(), settings, train_dataset=Windows(), callbacks=[Printed()])
+
+
+def of_trl(options: dict[str, Any]) -> Trainer:
+    """Returns a trainer on texts, whose tokenizer has a token for each byte, as the run has."""
+    from datasets import Dataset as Table
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from trl import SFTConfig, SFTTrainer
+
+    # Bytes that are no printable letter have letters above them, in order.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
+    of_bytes = Tokenizer(models.BPE(letters, []))
+    of_bytes.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    of_bytes.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=of_bytes)
+    tokenizer.pad_token = tokenizer.eos_token = chr(256)
+    text = TEXT.decode()
+    table = Table.from_list([{"text": text[start : start + 60]} for start in range(0, len(text) - 60, 50)])
+    settings = SFTConfig(per_device_train_batch_size=8, max_length=CONTEXT, bf16=False, **options)
+    return SFTTrainer(model(), settings, train_dataset=table, processing_class=tokenizer, callbacks=[Printed()])
+
+
+def main() -> None:
+    """Trains until the run is complete."""
+    url, folder, kind = sys.argv[1:4]
+    torch.set_num_threads(1)
+    options = {
+        "output_dir": f"{folder}/out",
+        "learning_rate": 0.003,
+        "max_steps": 20_000,
+        "logging_steps": 20,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    trainer = of_trl(options) if kind == "trl" else of_transformers(options)
     ArchipelagoCallback(url, identity=f"{folder}/key").attach(trainer)
     trainer.train()
 

@@ -111,7 +111,7 @@ pub fn test(args: &Args) -> Result<String, String> {
     run(&fresh, &programs, "test_*.py", None)
 }
 
-/// Tests the package with PyTorch and transformers, which pip downloads (five gigabytes).
+/// Tests the package with PyTorch, transformers, TRL and experiment trackers, which pip downloads (five gigabytes).
 ///
 /// # Errors
 /// A message about the failure.

@@ -236,7 +236,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "pytorch",
         when: When::Asked,
-        what: "tests the Python package with PyTorch and transformers, which pip downloads (5 GB)",
+        what: "tests the Python package with PyTorch, transformers, TRL and trackers, which pip downloads (5 GB)",
         run: python::test_with_pytorch,
     },
     Stage {

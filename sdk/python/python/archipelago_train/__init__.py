@@ -16,15 +16,19 @@ from ._errors import (
     CompleteError,
     DtypeError,
     LayoutError,
+    NotASyncerError,
     NotFiniteError,
     ProgramError,
     ProgramNotFoundError,
     RefusedError,
+    TrackerError,
+    TrackerNotInstalledError,
     UnreachableError,
 )
 from ._file import write_params
 from ._learner import Learner, Report
 from ._programs import Server, export, replay, serve, simulate
+from ._watch import watch
 
 __version__ = version("archipelago-train")
 
@@ -34,12 +38,15 @@ __all__ = [
     "DtypeError",
     "LayoutError",
     "Learner",
+    "NotASyncerError",
     "NotFiniteError",
     "ProgramError",
     "ProgramNotFoundError",
     "RefusedError",
     "Report",
     "Server",
+    "TrackerError",
+    "TrackerNotInstalledError",
     "UnreachableError",
     "__version__",
     "export",
@@ -47,5 +54,6 @@ __all__ = [
     "replay",
     "serve",
     "simulate",
+    "watch",
     "write_params",
 ]

@@ -25,12 +25,27 @@ class UnreachableError(ArchipelagoError, ConnectionError):
     """No run answers at the address."""
 
 
+class NotASyncerError(UnreachableError):
+    """What answers at the address is not a run of a syncer."""
+
+
 class CompleteError(ArchipelagoError):
     """The run is complete and takes no more learners; the parameters are unchanged, and `export` writes its model."""
 
 
 class RefusedError(ArchipelagoError):
-    """The run refuses this learner: it needs an invite, is full, or its owner sent the learner away."""
+    """The run refuses this learner: it needs an invite, is full, or its owner sent the learner away.
+
+    Also: the syncer refuses a watcher's token.
+    """
+
+
+class TrackerNotInstalledError(ArchipelagoError, ImportError):
+    """The package of an experiment tracker cannot be imported."""
+
+
+class TrackerError(ArchipelagoError):
+    """The package of an experiment tracker failed; the message has its reason. A new watcher continues."""
 
 
 class ProgramNotFoundError(ArchipelagoError, FileNotFoundError):

@@ -69,6 +69,10 @@ class Report:
     sent_bytes: int
     received_bytes: int
 
+    def as_dict(self) -> dict[str, float]:
+        """Returns the numbers by name, in the same units, for a tracker: `doing` and `offline` are left out."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, (int, float))}
+
 
 @dataclass(frozen=True)
 class _Batch:
