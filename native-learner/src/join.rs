@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::{process, thread};
 
 use archipelago::run::identity::{IdentityLock, default_folder};
-use archipelago::run::{Address, Basis, Control, RunConfig, run};
+use archipelago::run::{Address, Basis, Control, FrozenSource, RunConfig, run};
 use archipelago_cli::Span;
 use archipelago_core::wire::RunSpec;
 use archipelago_runtime::platform::{Clock, interrupted, sleep};
@@ -47,7 +47,7 @@ async fn take_part(
         run_ms_max: args.run_max.map(Span::ms),
         batch: args.batch,
         shelf: args.cache.shelf(),
-        takes_adapters: true,
+        frozen: FrozenSource::Syncer,
     };
     let mut show = EventPrinter::new(args.output);
     show.begin(&run_config, &identity.path);

@@ -6,7 +6,8 @@ use std::num::NonZeroUsize;
 use std::rc::Rc;
 
 use archipelago::run::{
-    Address, Basis, Control, Event, Key, Report, RunConfig, ShelfError, SignError, Signer, WeightCache, run,
+    Address, Basis, Control, Event, FrozenSource, Key, Report, RunConfig, ShelfError, SignError, Signer,
+    WeightCache, run,
 };
 use archipelago_core::diloco::Layout;
 use archipelago_core::wire::{DeviceKind, Identity, RunSpec, Signature};
@@ -127,7 +128,7 @@ impl Learner {
             shelf: options
                 .keeps
                 .then(|| Rc::new(BrowserStorage { hooks: Rc::clone(&hooks) }) as Rc<dyn WeightCache>),
-            takes_adapters: true,
+            frozen: FrozenSource::Syncer,
         };
         let observe = |event: &Event| hooks.event(to_js(event));
         let first = Cell::new(true);

@@ -7,7 +7,7 @@ use std::thread;
 use archipelago::model::RunSpec;
 use archipelago::run::identity::{IdentityError, IdentityLock, default_folder};
 use archipelago::run::{
-    Address, AddressError, BatchChoice, BatchError, Control, Report, RunConfig, RunError, run,
+    Address, AddressError, BatchChoice, BatchError, Control, FrozenSource, Report, RunConfig, RunError, run,
 };
 use archipelago_runtime::engine::EngineError;
 
@@ -85,6 +85,7 @@ impl LearnerHandle {
                 device: settings.device.clone(),
                 contact_ms_max: settings.contact_ms_max,
                 batch,
+                frozen: FrozenSource::Engine,
                 ..RunConfig::new(address, key)
             };
             let build = async |spec: &RunSpec, _basis| engine(spec, &settings, &bridge);

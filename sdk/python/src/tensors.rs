@@ -173,10 +173,24 @@ const WRAPPERS: &[&str] = &["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wr
 /// Component that DDP and `DataParallel` add at the front of names of parameters.
 const FRONT_WRAPPER: &str = "module";
 
-/// Returns `name` without the components that PyTorch's module wrappers add.
+/// Components that PEFT adds at the front of names of parameters.
+const PEFT_WRAPPERS: [&str; 2] = ["base_model", "model"];
+
+/// Name of a factor of an adapter, which PEFT follows with the adapter's name.
+const FACTORS: [&str; 2] = ["lora_A", "lora_B"];
+
+/// Returns `name` without the components that PEFT and PyTorch's module wrappers add.
 #[must_use]
 pub fn unwrapped(name: &str) -> String {
     let mut parts: Vec<&str> = name.split('.').filter(|part| !WRAPPERS.contains(part)).collect();
+    if let [.., factor, _, _] = parts[..]
+        && FACTORS.contains(&factor)
+    {
+        parts.remove(parts.len() - 2);
+    }
+    if let Some(at) = parts.windows(2).position(|pair| pair == PEFT_WRAPPERS) {
+        parts.drain(..at + 2);
+    }
     let front = parts.iter().take_while(|part| **part == FRONT_WRAPPER).count();
     parts.drain(..front.min(parts.len().saturating_sub(1)));
     parts.join(".")
@@ -441,6 +455,14 @@ mod tests {
         assert_eq!(unwrapped("layers.0._checkpoint_wrapped_module.w"), "layers.0.w");
         assert_eq!(unwrapped("head.module.w"), "head.module.w");
         assert_eq!(unwrapped("module"), "module");
+        let factor = "model.layers.0.mlp.up_proj.lora_B.weight";
+        for prefix in ["", "base_model.model.", "module.base_model.model."] {
+            assert_eq!(
+                unwrapped(&format!("{prefix}{}", factor.replace(".weight", ".default.weight"))),
+                factor
+            );
+            assert_eq!(unwrapped(&format!("{prefix}{factor}")), factor);
+        }
         // The run's own names look like wrapped ones, because the model has a submodule named `module`.
         let model = own(&[("module.w", 1, 2), ("w", 1, 3)]);
         let fit = ParameterMap::new(&[shaped("w", &[3]), shaped("module.w", &[2])], &model).unwrap();

@@ -47,6 +47,16 @@ class RunCase(unittest.TestCase):
         self.addCleanup(learner.close)
         return learner
 
+    def lend(self, run: archipelago_train.Server, name: str = "native") -> None:
+        """Starts a native learner that is killed at the end of the test."""
+        program = Path(os.environ["ARCHIPELAGO_BIN"]) / "native-learner"
+        words = ["join", run.url, "--engine", "cpu", "--threads", "1", "--identity", str(self.folder / "native.key")]
+        learner = subprocess.Popen(
+            [program, *words, "--name", name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self.addCleanup(learner.wait)
+        self.addCleanup(learner.kill)
+
     def run_program(self, program: str) -> str:
         """Runs a program in the test's folder, with its keys and temporary files there too, and returns its output."""
         done = subprocess.run(

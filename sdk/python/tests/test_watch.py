@@ -52,16 +52,6 @@ class Watched(RunCase):
         with contextlib.suppress(archipelago_train.ProgramError):
             run.wait()
 
-    def lend(self, run: archipelago_train.Server) -> None:
-        """Starts a native learner."""
-        program = Path(os.environ["ARCHIPELAGO_BIN"]) / "native-learner"
-        words = ["join", run.url, "--engine", "cpu", "--threads", "1", "--identity", str(self.folder / "key")]
-        learner = subprocess.Popen(
-            [program, *words, "--name", "lab 3/é"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        self.addCleanup(learner.wait)
-        self.addCleanup(learner.kill)
-
     def finish(self, run: archipelago_train.Server) -> None:
         """Ends the run by its owner's order."""
         program = Path(os.environ["ARCHIPELAGO_BIN"]) / "syncer-server"
@@ -120,7 +110,7 @@ class InARun(Watched):
     def test_kills_of_the_watcher_and_of_the_syncer_lose_and_double_nothing(self) -> None:
         """And the watcher ends with the run."""
         run = self.serve_decoder()
-        self.lend(run)
+        self.lend(run, "lab 3/é")
         first = self.watcher(run, "jsonl")
         until("it has merges", lambda: self.lines() and self.lines()[-1]["step"] > 0)
         first.send_signal(signal.SIGKILL)
@@ -157,7 +147,7 @@ class InARun(Watched):
     def test_once_gives_flat_numbers_to_a_function(self) -> None:
         """Each row is the history's, with merged tokens as its step. A wrong token is refused."""
         run = self.serve_decoder()
-        self.lend(run)
+        self.lend(run, "lab 3/é")
         until("it has points with a loss", lambda: run.status()["trainLoss"] and len(self.series(run)[0]) > 5)
         rows: list[tuple[dict[str, float], int]] = []
         token = Path(run.dir, "admin.token").read_text().strip()

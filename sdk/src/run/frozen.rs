@@ -15,7 +15,7 @@ use futures::future::{LocalBoxFuture, ready};
 
 use super::event::Event;
 use super::session::LearnerSession;
-use super::{Basis, RunError};
+use super::{Basis, FrozenSource, RunError};
 
 /// First and maximum wait before a failed part is requested again, in milliseconds. Each wait is twice the previous
 /// one.
@@ -111,7 +111,7 @@ where
         held.map(|held| Arc::clone(&held.weights))
     }
 
-    /// Returns true if the frozen weights for an engine of the run in `welcome` are complete or not needed. Otherwise
+    /// Returns true if the learner need not fetch frozen weights for an engine of the run in `welcome`. Otherwise
     /// their download begins or continues.
     ///
     /// # Errors
@@ -119,7 +119,10 @@ where
     /// - [`RunError::Build`]: this learner does not support frozen weights.
     pub(super) fn has_frozen_weights(&mut self, welcome: &Welcome) -> Result<bool, RunError> {
         let Some(frozen) = welcome.spec.frozen.as_ref() else { return Ok(true) };
-        if !self.config.takes_adapters {
+        if self.config.frozen == FrozenSource::Engine {
+            return Ok(true);
+        }
+        if self.config.frozen == FrozenSource::Unsupported {
             let why = "the run trains adapters on frozen weights (LoRA), which this learner does not support: take \
                  part with `native-learner join`, or train all weights in a run without --lora-rank";
             return Err(RunError::Build(EngineError::Unfit(why.to_owned())));

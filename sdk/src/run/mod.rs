@@ -60,9 +60,20 @@ pub struct RunConfig {
     pub batch: BatchChoice,
     /// Cache of frozen weights across starts. Without it they are fetched at each start.
     pub shelf: Option<Rc<dyn WeightCache>>,
-    /// Whether the engines support frozen weights. If not, the learner leaves a run with frozen weights before it
-    /// fetches them.
-    pub takes_adapters: bool,
+    /// Source of the frozen weights in runs that train adapters.
+    pub frozen: FrozenSource,
+}
+
+/// Source of the frozen weights in runs that train adapters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FrozenSource {
+    /// The engines do not support adapters. The learner leaves such a run.
+    #[default]
+    Unsupported,
+    /// The learner fetches the frozen weights from the syncer and gives them to the engine.
+    Syncer,
+    /// The engine has the frozen weights. The learner does not fetch them.
+    Engine,
 }
 
 /// Inputs of a new engine besides the run's description.
@@ -70,7 +81,7 @@ pub struct RunConfig {
 pub struct Basis {
     /// Optimiser state of the previous engine, if its device was lost in this same run.
     pub moments: Option<OptimiserState>,
-    /// Frozen weights, if the run has them.
+    /// Frozen weights, if the run has them and the learner fetched them.
     pub frozen: Option<Arc<FrozenWeights>>,
 }
 
@@ -92,7 +103,7 @@ impl RunConfig {
             run_ms_max: None,
             batch: BatchChoice::AUTO,
             shelf: None,
-            takes_adapters: false,
+            frozen: FrozenSource::Unsupported,
         }
     }
 }

@@ -181,7 +181,7 @@ def hold(params: Params, in_group: bool = False) -> list[Held]:
 
 
 def by_name(params: Params) -> list[tuple[str, Tensor]]:
-    """Returns the pairs of params, in order.
+    """Returns the pairs of params, in order; of a model with adapters, those that are trained.
 
     Raises:
         TypeError: The parameters are not pairs of a name and a tensor.
@@ -195,6 +195,8 @@ def by_name(params: Params) -> list[tuple[str, Tensor]]:
             f"the parameters are {kind} whose items are not pairs of a name and a tensor: give them by name, as "
             "model.named_parameters() does"
         )
+    if any(".lora_A." in name for name, _ in pairs):
+        return [(name, tensor) for name, tensor in pairs if not is_torch(tensor) or tensor.requires_grad]
     return pairs
 
 

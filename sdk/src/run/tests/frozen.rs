@@ -20,10 +20,15 @@ fn parts() -> usize {
     weights().bytes().len().div_ceil(1_000)
 }
 
-/// Runs a learner until two updates are merged, with a cache of frozen weights if `cache` is given.
+/// Runs a learner that fetches frozen weights until two updates are merged, with a cache if `cache` is given.
 fn take_part(fake: &FakeSyncer, cache: Option<Folder>) -> (Report, Vec<Event>) {
     let shelf = cache.map(|folder| Rc::new(folder) as Rc<dyn WeightCache>);
-    let config = RunConfig { shelf, ..config(&fake.address) };
+    train(RunConfig { shelf, ..config(&fake.address) })
+}
+
+/// Runs a learner until two updates are merged.
+fn train(config: RunConfig) -> (Report, Vec<Event>) {
+    let expected = (config.frozen == FrozenSource::Syncer).then(weights);
     let (control, events) = (Control::new(), RefCell::new(Vec::new()));
     let observe = |event: &Event| {
         events.borrow_mut().push(event.clone());
@@ -32,7 +37,7 @@ fn take_part(fake: &FakeSyncer, cache: Option<Folder>) -> (Report, Vec<Event>) {
         }
     };
     let build = async |spec: &RunSpec, basis: Basis| {
-        assert_eq!(*basis.frozen.expect("the weights are there when an engine is built"), weights());
+        assert_eq!(basis.frozen.as_deref(), expected.as_ref());
         HostEngine::new(spec, QuadraticTrainer::of(Layout::of(&spec.model).unwrap()))
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -136,9 +141,17 @@ fn invalid_frozen_weights_end_the_run_without_a_download() {
 }
 
 #[test]
+fn engine_with_frozen_weights_trains_without_a_download() {
+    let fake = syncer(FaultScript::default());
+    let config = RunConfig { frozen: FrozenSource::Engine, ..config(&fake.address) };
+    let (report, _) = train(config);
+    assert_eq!((report.frozen_bytes_total, requests(&fake)), (0, 0));
+}
+
+#[test]
 fn learner_without_adapter_support_leaves_before_any_download() {
     let fake = syncer(FaultScript::default());
-    let config = RunConfig { takes_adapters: false, ..config(&fake.address) };
+    let config = RunConfig { frozen: FrozenSource::Unsupported, ..config(&fake.address) };
     let (result, _) = learn(config, |_| false);
     assert!(result.unwrap_err().to_string().contains("`native-learner join`"));
     assert_eq!(requests(&fake), 0);

@@ -19,8 +19,8 @@ use super::fake::{Device, DeviceEngine, EngineBehaviour, FakeSyncer, FaultScript
 use super::link::SyncerLink;
 use super::session::LearnerSession;
 use super::{
-    Address, Basis, BatchChoice, Control, Event, Folder, Key, Remedy, Report, RunConfig, RunError, SignError,
-    Signer, WeightCache, run,
+    Address, Basis, BatchChoice, Control, Event, Folder, FrozenSource, Key, Remedy, Report, RunConfig,
+    RunError, SignError, Signer, WeightCache, run,
 };
 
 /// Time limit in milliseconds that only a hanging test reaches, even on a busy machine.
@@ -37,7 +37,7 @@ fn config(address: &Address) -> RunConfig {
         run_ms_max: Some(HANG_MS),
         batch: BatchChoice::AUTO,
         shelf: None,
-        takes_adapters: true,
+        frozen: FrozenSource::Syncer,
     }
 }
 
