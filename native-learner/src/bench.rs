@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use archipelago::run::Basis;
+use archipelago::run::EngineInputs;
 use archipelago_core::model::{ModelSpec, flops_per_token};
 use archipelago_core::wire::{RunSpec, Serial};
 use archipelago_runtime::engine::gpu::{KernelTime, Trial};
@@ -43,7 +43,7 @@ async fn measure(args: &BenchArgs, seconds: f64) -> Result<(), Failure> {
     };
     let clock = Clock::start();
     let mut compute = Compute::open(&args.compute, clock).await?;
-    let mut engine = compute.build(spec, Basis::default()).await.map_err(failed)?;
+    let mut engine = compute.build(spec, EngineInputs::default()).await.map_err(failed)?;
     let notes = compute.take_notes();
     if !args.json {
         notes.iter().for_each(|note| show::write(format_args!("{note}\n")));
@@ -87,7 +87,7 @@ async fn steps(
     let fragments = engine.fragments().clone();
     engine.step(tokens, spec.inner.lr_max).await?;
     let first_step_us = clock.now_us();
-    engine.settle().await?;
+    engine.synchronise().await?;
 
     let start_us = clock.now_us();
     let (mut steps_us, mut trained, mut now_us) = (Vec::new(), 0, start_us);
@@ -98,14 +98,14 @@ async fn steps(
         steps_us.push(now_us - then_us);
     }
     // The tokens of asynchronous steps are counted already, so their end must be awaited.
-    engine.settle().await?;
+    engine.synchronise().await?;
     let tokens_per_s = trained as f64 * 1e6 / (clock.now_us() - start_us) as f64;
     steps_us.sort_unstable();
 
     let before = engine.exchange_bytes();
     for fragment in fragments.ids() {
         engine.encode(Serial(0), fragment)?;
-        engine.settle().await?;
+        engine.synchronise().await?;
         while engine.encoded()?.is_some() {}
     }
     let exchange_bytes = engine.exchange_bytes().zip(before).map(|(after, before)| after - before);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::{fs, mem, slice, thread};
 
-use archipelago::run::Basis;
+use archipelago::run::EngineInputs;
 use archipelago_core::wire::{DeviceKind, RunSpec};
 use archipelago_runtime::engine::gpu::{AdapterFacts, Room, Trial, tune};
 use archipelago_runtime::engine::{AnyEngine, EngineBuilder, EngineError, EngineOptions};
@@ -57,7 +57,7 @@ impl Compute {
     pub(crate) async fn build(
         &mut self,
         spec: &RunSpec,
-        Basis { moments, frozen }: Basis,
+        EngineInputs { moments, frozen }: EngineInputs,
     ) -> Result<AnyEngine, EngineError> {
         let fallback_before = self.builder.fallback().cloned();
         let fault = self.builder.matrices_fault().cloned();
@@ -65,8 +65,8 @@ impl Compute {
             self.builder.frozen(frozen);
         }
         let engine = self.builder.build(spec, moments).await?;
-        if let Some(Room { thrift, bytes }) = engine.room() {
-            self.notes.push(format!("the GPU gives {} MiB, and {thrift}", bytes.div_ceil(1 << 20)));
+        if let Some(Room { memory_plan, bytes }) = engine.room() {
+            self.notes.push(format!("the GPU gives {} MiB, and {memory_plan}", bytes.div_ceil(1 << 20)));
         }
         let fallback = self.builder.fallback().filter(|fallback| Some(*fallback) != fallback_before.as_ref());
         self.notes.extend(fallback.map(ToString::to_string));

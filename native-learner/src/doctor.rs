@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use archipelago::run::identity::{IdentityLock, default_folder};
-use archipelago::run::{Address, Basis};
+use archipelago::run::{Address, EngineInputs};
 use archipelago_cli::plain;
 use archipelago_core::model::Preset;
 use archipelago_core::wire::{CHUNK_BYTES, CloseCode, SUBPROTOCOL, http};
 use archipelago_runtime::engine::gpu::{AdapterFacts, Best, Choice, Form, MemoryPlan, Room, Trial, adapters};
-use archipelago_runtime::engine::{AnyEngine, Engine, Outlook, Rehearsal};
+use archipelago_runtime::engine::{AnyEngine, Engine, PresetEstimate, Rehearsal};
 use archipelago_runtime::platform::{
     ByteCount, Clock, FetchReply, FetchRequest, Socket, SocketEvent, SocketLimits, fetch,
 };
@@ -100,7 +100,7 @@ async fn examine_devices(args: &ComputeArgs) -> (Vec<Finding>, Value) {
         "asked": args.engine.name(), "adapters": adapters.iter().map(figures_of).collect::<Vec<_>>(),
     });
     match train(args).await {
-        Ok(TrainingTest { engine, mut compute, trials, outlooks }) => {
+        Ok(TrainingTest { engine, mut compute, trials, estimates }) => {
             figures["engine"] = json!(engine.kind().name());
             figures["device"] = json!(engine.describe());
             figures["matmul"] = json!(trials);
@@ -108,8 +108,8 @@ async fn examine_devices(args: &ComputeArgs) -> (Vec<Finding>, Value) {
             text.extend(compute.take_notes());
             findings.push(Finding::well("compute", text.join("; ")));
             let mut models = Vec::new();
-            for outlook in outlooks {
-                models.push(PresetCheck::of(&compute, outlook).await);
+            for estimate in estimates {
+                models.push(PresetCheck::of(&compute, estimate).await);
             }
             figures["models"] = models.iter().map(PresetCheck::figures).collect();
             findings.push(Finding::well("models", describe_models(&models)));
@@ -126,7 +126,7 @@ struct TrainingTest {
     engine: AnyEngine,
     compute: Compute,
     trials: Vec<Trial>,
-    outlooks: Vec<Outlook>,
+    estimates: Vec<PresetEstimate>,
 }
 
 /// Trains a small model briefly.
@@ -137,24 +137,24 @@ async fn train(args: &ComputeArgs) -> Result<TrainingTest, Failure> {
     let failed = |error| Failure::new(Exit::Unwell, error);
     let clock = Clock::start();
     let mut compute = Compute::open(args, clock).await?;
-    let mut engine = compute.build(spec, Basis::default()).await.map_err(failed)?;
+    let mut engine = compute.build(spec, EngineInputs::default()).await.map_err(failed)?;
     rehearsal.load(&mut engine).map_err(failed)?;
     engine.step(tokens, spec.inner.lr_max).await.map_err(failed)?;
-    engine.settle().await.map_err(failed)?;
+    engine.synchronise().await.map_err(failed)?;
     let (start_us, mut trained) = (clock.now_us(), 0);
     while clock.now_us() - start_us < TRAIN_US {
         trained += engine.step(tokens, spec.inner.lr_max).await.map_err(failed)?.tokens;
     }
-    engine.settle().await.map_err(failed)?;
+    engine.synchronise().await.map_err(failed)?;
     let tokens_per_s = trained as f64 * 1e6 / (clock.now_us() - start_us) as f64;
-    let outlooks = Outlook::of_all(measured, tokens_per_s).map_err(failed)?;
+    let estimates = PresetEstimate::of_all(measured, tokens_per_s).map_err(failed)?;
     let trials = compute.trials(spec).await.map_err(failed)?;
-    Ok(TrainingTest { engine, compute, trials, outlooks })
+    Ok(TrainingTest { engine, compute, trials, estimates })
 }
 
 /// Result of checking whether a preset can be trained on this machine.
 struct PresetCheck {
-    outlook: Outlook,
+    estimate: PresetEstimate,
     /// Reason why the preset cannot be trained; `None` if it can.
     unfit: Option<String>,
     /// Memory that the preset takes on a GPU with one window at a time; `None` on a CPU.
@@ -162,33 +162,33 @@ struct PresetCheck {
 }
 
 impl PresetCheck {
-    async fn of(compute: &Compute, outlook: Outlook) -> Self {
-        match compute.builder.room(&Rehearsal::new(outlook.preset).spec).await {
-            Ok(room) => Self { outlook, unfit: None, room },
-            Err(error) => Self { outlook, unfit: Some(error.to_string()), room: None },
+    async fn of(compute: &Compute, estimate: PresetEstimate) -> Self {
+        match compute.builder.room(&Rehearsal::new(estimate.preset).spec).await {
+            Ok(room) => Self { estimate, unfit: None, room },
+            Err(error) => Self { estimate, unfit: Some(error.to_string()), room: None },
         }
     }
 
     fn figures(&self) -> Value {
-        let Outlook { preset, params, state_bytes, tokens_per_s } = self.outlook;
+        let PresetEstimate { preset, params, state_bytes, tokens_per_s } = self.estimate;
         json!({
             "preset": preset.name(), "params": params, "state_bytes": state_bytes,
             "tokens_per_s": tokens_per_s, "unfit": self.unfit,
             "gpu_bytes": self.room.map(|room| room.bytes),
-            "thrift": self.room.map(|room| room.thrift.to_string()),
+            "thrift": self.room.map(|room| room.memory_plan.to_string()),
         })
     }
 }
 
 /// Lists the presets that fit, with their approximate speeds, and those that do not.
 fn describe_models(models: &[PresetCheck]) -> String {
-    let name = |model: &PresetCheck| model.outlook.preset.name();
+    let name = |model: &PresetCheck| model.estimate.preset.name();
     let fast = |model: &PresetCheck| {
-        let how = model.room.map(|Room { thrift, bytes }| match thrift {
+        let how = model.room.map(|Room { memory_plan, bytes }| match memory_plan {
             MemoryPlan::NONE => format!(" in {} MiB", bytes.div_ceil(1 << 20)),
-            thrift => format!(" in {} MiB, where {thrift}", bytes.div_ceil(1 << 20)),
+            memory_plan => format!(" in {} MiB, where {memory_plan}", bytes.div_ceil(1 << 20)),
         });
-        format!("{} about {}{}", name(model), short(model.outlook.tokens_per_s), how.unwrap_or_default())
+        format!("{} about {}{}", name(model), short(model.estimate.tokens_per_s), how.unwrap_or_default())
     };
     let fit: Vec<String> = models.iter().filter(|model| model.unfit.is_none()).map(fast).collect();
     let mut lines = vec![format!("tokens per second, estimated from the preset small: {}", fit.join(", "))];

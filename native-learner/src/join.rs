@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::{process, thread};
 
 use archipelago::run::identity::{IdentityLock, default_folder};
-use archipelago::run::{Address, Basis, Control, FrozenSource, RunConfig, run};
+use archipelago::run::{Address, Control, EngineInputs, FrozenSource, RunConfig, run};
 use archipelago_cli::Span;
 use archipelago_core::wire::RunSpec;
 use archipelago_runtime::platform::{Clock, interrupted, sleep};
@@ -54,8 +54,8 @@ async fn take_part(
     show.notes(compute.take_notes());
 
     let show = RefCell::new(show);
-    let build = async |spec: &RunSpec, basis: Basis| {
-        let built = compute.build(spec, basis).await;
+    let build = async |spec: &RunSpec, inputs: EngineInputs| {
+        let built = compute.build(spec, inputs).await;
         show.borrow_mut().notes(compute.take_notes());
         built
     };

@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_rotated_token_holds_at_once_and_is_never_shown() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::look(dir.path());
+        let store = Store::open_read_only(dir.path());
         let owner = AdminToken::open(&store, None).unwrap();
         let before = store.admin_token(None).unwrap();
         assert!(owner.is(before.as_bytes()) && !owner.is(b"") && !owner.is(b"other"));

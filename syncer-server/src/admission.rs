@@ -16,7 +16,7 @@ use crate::clock::unix_ms;
 use crate::errors::ServerError;
 use crate::identity::verify;
 use crate::invites::{InviteFault, InviteStore};
-use crate::listener::{Place, TooMany};
+use crate::listener::{ConnectionGuard, TooMany};
 
 /// Interval between checks of the ban list, which other programs may change in the run's folder.
 const BANS_EVERY: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ impl Admission {
         Ok(Challenge { run: self.0.terms.run, nonce })
     }
 
-    /// Checks that `hello` answers `challenge` and that its learner may join, and returns a pass for it. `place` is
+    /// Checks that `hello` answers `challenge` and that its learner may join, and returns a pass for it. `guard` is
     /// the counted connection of the peer; wrong invites are rate limited by its origin.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Admission {
         &self,
         challenge: &Challenge,
         hello: &Hello,
-        place: Option<&Place>,
+        guard: Option<&ConnectionGuard>,
     ) -> Result<AdmissionPermit, Bye> {
         verify(challenge, hello).map_err(|fault| Bye::new(CloseCode::Identity, fault.to_string()))?;
         let fingerprint = hello.identity.fingerprint();
@@ -115,8 +115,8 @@ impl Admission {
             }
         }
         let shows_secret = self.is_by_invite() && hello.invite.is_some();
-        let check = match place.filter(|_| shows_secret) {
-            Some(place) => Some(place.check().await.map_err(too_many)?),
+        let check = match guard.filter(|_| shows_secret) {
+            Some(guard) => Some(guard.check().await.map_err(too_many)?),
             None => None,
         };
         let judged = self.ask(hello).await;

@@ -37,7 +37,7 @@ pub struct BackedUp {
 /// - `Disk`: a file cannot be read or written.
 /// - `DirCorrupt`: a file of the run is damaged or missing.
 pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
-    let store = Store::look(dir);
+    let store = Store::open_read_only(dir);
     let manifest = store.begun()?;
     vacant(to)?;
     if is_within(to, dir) {

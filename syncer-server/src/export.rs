@@ -59,7 +59,7 @@ pub struct Exported {
 pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result<Exported, ServerError> {
     config::licence(form.licence)?;
     config::base(form.base)?;
-    let store = Store::look(dir);
+    let store = Store::open_read_only(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
     let manifest = store.begun()?;
     if form.merged && manifest.spec.frozen.is_none() {
@@ -70,13 +70,13 @@ pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result
     if !overwrite {
         free(out, manifest.run)?;
     }
-    let Snapshot { record, states, carried, .. } = snapshot;
-    let carried = later_figures(&store, manifest.run, carried)?;
+    let Snapshot { record, states, statistics, .. } = snapshot;
+    let statistics = later_figures(&store, manifest.run, statistics)?;
     // Measurements may be newer than the snapshot, so later ones are skipped.
     let merged = record.ledger.clock_tokens();
-    let mut evaluations = carried.history.evaluations.iter();
+    let mut evaluations = statistics.history.evaluations.iter();
     let last = evaluations.rfind(|evaluation| evaluation.tokens_merged <= merged);
-    let losses = [carried.history.first(), last.map(|evaluation| evaluation.loss)];
+    let losses = [statistics.history.first(), last.map(|evaluation| evaluation.loss)];
     write(&record, &states, losses, &store, out, form)
 }
 

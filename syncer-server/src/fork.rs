@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use archipelago_cli::{key_of, tokens, with_key};
-use archipelago_core::diloco::{Reins, RunId};
+use archipelago_core::diloco::{Restrictions, RunId};
 use serde::Serialize;
 
 use crate::config::{ForkArgs, SETTINGS_FILE};
 use crate::errors::ServerError;
-use crate::status::Carried;
+use crate::status::RunStatistics;
 use crate::store::{
     Manifest, Snapshot, Store, disk, is_there, random_u64, vacant, whole_folder, write_private,
 };
@@ -59,10 +59,10 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
     let of = record.run;
     record.run = RunId(random_u64()?);
     (record.held, record.finishing, record.finished) = (false, false, false);
-    record.reins = Reins::default();
+    record.restrictions = Restrictions::default();
     let (run, tokens_merged) = (RunId::to_string(&record.run), record.ledger.clock_tokens());
     let manifest = Manifest { run: record.run, forked: Some((of, last)), ..recording.manifest().clone() };
-    let snapshot = Snapshot { seq: 0, record, states, carried: Carried::default() };
+    let snapshot = Snapshot { seq: 0, record, states, statistics: RunStatistics::default() };
     let filled = |folder: &Path| begin(folder, there, (&manifest, &tokenizer), &snapshot);
     let dropped_stop = whole_folder(&args.to, filled)?;
     Ok(Forked { to: args.to.clone(), run, of: of.to_string(), at: last, tokens_merged, dropped_stop })

@@ -30,7 +30,7 @@ pub(crate) struct StartingPoint {
 
 /// Frozen weights to which a run adds adapters.
 #[derive(Default)]
-pub(crate) struct Basis {
+pub(crate) struct FrozenBase {
     /// Description of the weights for learners; `None` if all weights are trained.
     pub(crate) said: Option<Frozen>,
     /// The weights; `None` if all weights are trained, or if the run resumes from its own folder.
@@ -251,9 +251,9 @@ impl Origin {
     /// # Errors
     /// - `Init`: the folder's parameters cannot be read or held in memory.
     /// - `Internal`: `model` is invalid, or the weights do not fit it.
-    pub(crate) fn basis(&self, config: &ServeConfig, model: &Model) -> Result<Basis, ServerError> {
+    pub(crate) fn frozen_base(&self, config: &ServeConfig, model: &Model) -> Result<FrozenBase, ServerError> {
         let Some(decoder) = decoder(model)?.filter(|decoder| decoder.lora.is_some()) else {
-            return Ok(Basis::default());
+            return Ok(FrozenBase::default());
         };
         match self {
             Self::Folder(folder) => {
@@ -262,10 +262,10 @@ impl Origin {
                 let weights = FrozenWeights::quantised(&decoder, &theta, config.lora.frozen);
                 let weights = weights.map_err(|error| no_model(&error))?;
                 let said = Frozen::of(weights.form(), weights.bytes());
-                Ok(Basis { said: Some(said), weights: Some(Arc::new(weights)) })
+                Ok(FrozenBase { said: Some(said), weights: Some(Arc::new(weights)) })
             }
-            Self::Kept(manifest) => Ok(Basis { said: manifest.spec.frozen.clone(), weights: None }),
-            Self::Seed | Self::Own(_) => Ok(Basis::default()),
+            Self::Kept(manifest) => Ok(FrozenBase { said: manifest.spec.frozen.clone(), weights: None }),
+            Self::Seed | Self::Own(_) => Ok(FrozenBase::default()),
         }
     }
 

@@ -123,7 +123,7 @@ pub fn ban(args: &BanArgs) -> Result<String, ServerError> {
 /// - `Disk`, `System`: the token cannot be created or stored.
 pub fn token(args: &TokenArgs) -> Result<Outcome, ServerError> {
     let TokenOrder::Rotate = args.order;
-    let store = Store::look(&args.dir);
+    let store = Store::open_read_only(&args.dir);
     is_run(&store)?;
     store.rotate_admin_token()?;
     let text = format!(
@@ -134,7 +134,7 @@ pub fn token(args: &TokenArgs) -> Result<Outcome, ServerError> {
 }
 
 fn invite_store(dir: &std::path::Path) -> Result<InviteStore, ServerError> {
-    is_run(&Store::look(dir))?;
+    is_run(&Store::open_read_only(dir))?;
     InviteStore::open(dir)
 }
 

@@ -194,7 +194,7 @@ pub async fn serve_and_tell(
     let on_renewal = move |shown| open_run::certificate(vec![Arc::clone(&app)], shown);
     tokio::spawn(entrance.clone().renew(run.stopping.clone(), on_renewal));
     let web = tokio::spawn(listener::answer(listener, entrance, hosting::single(run.app), run.stopping));
-    let folder = Store::look(&config.server.dir);
+    let folder = Store::open_read_only(&config.server.dir);
     if let Some(address) = address {
         folder.note_address(&Links::here(address, &config));
     }

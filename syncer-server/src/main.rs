@@ -278,7 +278,7 @@ fn validate(config: &ServeConfig) -> Result<(), ServerError> {
     match config.server.json {
         true => say(&json!({
             "valid": true, "params": params, "adapters": checked.adapters, "tokens": tokens, "heldOut": held_out,
-            "resumes": checked.resumes, "warnings": checked.warnings, "readAs": text.read_as, "learnt": text.learnt,
+            "resumes": checked.resumes, "warnings": checked.warnings, "readAs": text.read_as, "learnt": text.targets,
             "documents": text.documents, "documentsLonger": text.longer, "stepsAPass": text.steps,
             "passes": text.passes, "diskBytes": room.needed, "diskFreeBytes": room.free,
         })),

@@ -89,7 +89,7 @@ impl OpenRun {
         let (handle, mailbox) = ActorHandle::new();
         let (stop, stopping) = watch::channel(false);
         let (open, all_closed) = mpsc::channel(1);
-        let meters = Arc::new(Meters::from(prepared.carried.traffic));
+        let meters = Arc::new(Meters::from(prepared.statistics.traffic));
         let context = context(&prepared, handle.clone(), &meters);
         let broadcast = node.as_ref().map(|(_, commands)| commands.broadcast());
         let (mut node, mut leader_requests) = (node.map(ClusterTasks::new), None);
@@ -251,8 +251,9 @@ impl ClusterTasks {
     /// Begins to apply the owner's commands to the run of `app`.
     fn apply_commands(&mut self, app: Arc<http::App>) {
         let commands = self.commands.take();
-        self.applying = commands
-            .map(|commands| tokio::spawn(commands.run(move |command| http::obey(Arc::clone(&app), command))));
+        self.applying = commands.map(|commands| {
+            tokio::spawn(commands.run(move |command| http::apply_admin_command(Arc::clone(&app), command)))
+        });
     }
 
     fn stop_applying(&mut self) {
@@ -311,13 +312,13 @@ impl RunParts {
     /// Starts the measurement of the held-out loss, if this process measures it.
     fn spawn_evaluation(&mut self, handle: &ActorHandle) -> Option<JoinHandle<()>> {
         let mut evaluator = self.prepared.evaluator.take()?;
-        let Prepared { syncer, corpus, store, carried, tape, .. } = &self.prepared;
+        let Prepared { syncer, corpus, store, statistics, tape, .. } = &self.prepared;
         // Rollback needs a tape.
         if tape.keeps() && !self.config.no_undo {
-            let losses = carried.history.evaluations.iter().map(|evaluation| evaluation.loss);
+            let losses = statistics.history.evaluations.iter().map(|evaluation| evaluation.loss);
             evaluator = evaluator.with_judge(Judge::new(Arc::clone(store), syncer.run(), losses));
         }
-        let (every, written) = (self.config.eval_every.0, carried.history.written());
+        let (every, written) = (self.config.eval_every.0, statistics.history.written());
         let measured =
             evaluate::run(evaluator, handle.clone(), Arc::clone(corpus), every, self.clock, written);
         Some(tokio::spawn(measured))
@@ -325,13 +326,13 @@ impl RunParts {
 
     fn into_actor(self) -> Actor {
         let Self { config, prepared, clock, meters, mailbox, webhook, terms, leader_requests, checks } = self;
-        let Prepared { syncer, store, carried, facts, mut tape, resumed, forked, snapshot_seq, .. } =
+        let Prepared { syncer, store, statistics, facts, mut tape, resumed, forked, snapshot_seq, .. } =
             prepared;
-        let measured_by = carried.history.measured_by();
+        let measured_by = statistics.history.measured_by();
         let trusted =
             config.evaluator.map(|learner| Trusted::new(learner, config.eval_every.0, measured_by, &syncer));
         Actor {
-            board: StatusTracker::new(facts, carried, tape.take_log(), terms),
+            board: StatusTracker::new(facts, statistics, tape.take_log(), terms),
             syncer,
             clock,
             meters,
@@ -358,7 +359,7 @@ fn app(
     prepared: &Prepared,
     context: Context,
     host: Option<HostResources>,
-    herald: Option<AdminBroadcast>,
+    admin_broadcast: Option<AdminBroadcast>,
     stopping: watch::Receiver<bool>,
     open: mpsc::Sender<()>,
 ) -> Result<http::App, ServerError> {
@@ -375,7 +376,7 @@ fn app(
         host_token,
         share,
         settings: http::Settings::new(config),
-        herald,
+        admin_broadcast,
         watchers: 0.into(),
         foreign: 0.into(),
         reports: http::Reports::default(),

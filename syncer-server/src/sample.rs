@@ -64,7 +64,7 @@ pub fn sample(
         "a number of 0 or more",
     )?;
     let dir: &Path = args.folder.path();
-    let store = Store::look(dir);
+    let store = Store::open_read_only(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
     let manifest = store.begun()?;
     let Some(spec) = manifest.decoder()? else {

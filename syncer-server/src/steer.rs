@@ -69,7 +69,7 @@ pub fn send_away(args: &DropArgs) -> Result<String, ServerError> {
 
 /// Sends an order of the owner to the server of `run`, and returns the answer.
 fn send_order(run: &SteerArgs, order: &str, body: String) -> Result<String, ServerError> {
-    let store = Store::look(&run.dir);
+    let store = Store::open_read_only(&run.dir);
     let url = match &run.url {
         Some(url) => url.clone(),
         None => store.address()?.unwrap_or_else(|| DEFAULT_URL.to_owned()),

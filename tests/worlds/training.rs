@@ -91,7 +91,7 @@ fn chats() -> Corpus {
     for pair in sentences.split_inclusive('.').collect::<Vec<_>>().chunks_exact(2) {
         let answer = pair[1].replace("the ", "ye ").replace("The ", "Ye ").replace("s ", "eth ");
         let (prompt, answer) = (format!("Q:{}", pair[0]), format!(" A:{answer}\n"));
-        tokens.extend(bytes_to_tokens(prompt.as_bytes()).into_iter().map(|token| token | token::GIVEN));
+        tokens.extend(bytes_to_tokens(prompt.as_bytes()).into_iter().map(|token| token | token::MASKED));
         tokens.extend(bytes_to_tokens(answer.as_bytes()));
     }
     Corpus::of_tokens(&tokens).expect("a text of some length")

@@ -6,8 +6,8 @@ use std::num::NonZeroUsize;
 use std::rc::Rc;
 
 use archipelago::run::{
-    Address, Basis, Control, Event, FrozenSource, Key, Report, RunConfig, ShelfError, SignError, Signer,
-    WeightCache, run,
+    Address, Control, EngineInputs, Event, FrozenSource, Key, Report, RunConfig, ShelfError, SignError,
+    Signer, WeightCache, run,
 };
 use archipelago_core::diloco::Layout;
 use archipelago_core::wire::{DeviceKind, Identity, RunSpec, Signature};
@@ -132,7 +132,7 @@ impl Learner {
         };
         let observe = |event: &Event| hooks.event(to_js(event));
         let first = Cell::new(true);
-        let build = async |spec: &RunSpec, Basis { moments, frozen }: Basis| {
+        let build = async |spec: &RunSpec, EngineInputs { moments, frozen }: EngineInputs| {
             let kept = if first.replace(false) { restore(&hooks, spec).await } else { None };
             let restored = kept.is_some();
             if let Some(frozen) = frozen {
@@ -284,7 +284,7 @@ impl Engine for MomentSaver {
         self.since += 1;
         if self.since == self.every {
             self.since = 0;
-            if let Some(moments) = self.engine.salvage() {
+            if let Some(moments) = self.engine.saved_moments() {
                 (self.save)(&moments);
             }
         }
@@ -295,20 +295,20 @@ impl Engine for MomentSaver {
         self.engine.rehearse(tokens).await
     }
 
-    async fn settle(&mut self) -> Result<(), EngineError> {
-        self.engine.settle().await
+    async fn synchronise(&mut self) -> Result<(), EngineError> {
+        self.engine.synchronise().await
     }
 
     fn is_busy(&self) -> bool {
         self.engine.is_busy()
     }
 
-    fn salvage(&mut self) -> Option<OptimiserState> {
-        self.engine.salvage()
+    fn saved_moments(&mut self) -> Option<OptimiserState> {
+        self.engine.saved_moments()
     }
 
-    fn take_seen(&mut self) -> Vec<u64> {
-        self.engine.take_seen()
+    fn take_expert_counts(&mut self) -> Vec<u64> {
+        self.engine.take_expert_counts()
     }
 }
 

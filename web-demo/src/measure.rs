@@ -1,7 +1,7 @@
 //! Measurement of the training speed in this browser.
 
 use archipelago_core::model::Preset;
-use archipelago_runtime::engine::{Engine, EngineError, EngineKind, Outlook, Rehearsal};
+use archipelago_runtime::engine::{Engine, EngineError, EngineKind, PresetEstimate, Rehearsal};
 use archipelago_runtime::platform::{Clock, yield_now};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
@@ -31,7 +31,7 @@ async fn train(options: &MeasureOptions, team: Team) -> Result<Measured, Failure
     let mut engine = builder.build(spec, None).await?;
     rehearsal.load(&mut engine)?;
     let mut stats = engine.step(tokens, spec.inner.lr_max).await?;
-    engine.settle().await?;
+    engine.synchronise().await?;
     let first_step_us = clock.now_us();
     let (mut trained, mut steps) = (0, 0);
     // At least one step is measured, even if `train_ms` is 0.
@@ -41,7 +41,7 @@ async fn train(options: &MeasureOptions, team: Team) -> Result<Measured, Failure
         steps += 1;
         yield_now().await;
     }
-    engine.settle().await?;
+    engine.synchronise().await?;
     let train_s = (clock.now_us() - first_step_us).max(1) as f64 / 1e6;
     let tokens_per_s = trained as f64 / train_s;
     let gpu = (engine.kind() == EngineKind::Gpu).then(|| builder.gpu()).flatten();
@@ -60,13 +60,13 @@ async fn train(options: &MeasureOptions, team: Team) -> Result<Measured, Failure
 
 /// Returns the estimate for each preset, if `measured` trains at `tokens_per_s`.
 fn presets(measured: Preset, tokens_per_s: f64) -> Result<Vec<PresetFacts>, EngineError> {
-    let facts = |Outlook { preset, params, state_bytes, tokens_per_s }| PresetFacts {
+    let facts = |PresetEstimate { preset, params, state_bytes, tokens_per_s }| PresetFacts {
         name: preset.name(),
         params,
         state_bytes,
         tokens_per_s,
     };
-    Ok(Outlook::of_all(measured, tokens_per_s)?.into_iter().map(facts).collect())
+    Ok(PresetEstimate::of_all(measured, tokens_per_s)?.into_iter().map(facts).collect())
 }
 
 fn memory_bytes() -> u64 {

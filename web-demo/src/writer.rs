@@ -1,7 +1,7 @@
 //! Text generation in a Worker with the run's model.
 
 use archipelago::run::Address;
-use archipelago_core::diloco::{FragmentId, Fragments, halves};
+use archipelago_core::diloco::{FragmentId, Fragments, binary16};
 use archipelago_core::model::{ModelSpec, layout};
 use archipelago_runtime::engine::cpu;
 use serde::Serialize;
@@ -62,13 +62,13 @@ impl TextGenerator {
     /// [`Failure::Options`]: there is no such fragment, or `body` has another length.
     pub fn load(&mut self, fragment: u16, body: &[u8]) -> Result<(), JsValue> {
         let id = FragmentId(fragment);
-        let expected = self.fragments.segments(id).map(|_| self.fragments.len(id) * halves::BYTES);
+        let expected = self.fragments.segments(id).map(|_| self.fragments.len(id) * binary16::BYTES);
         if expected != Some(body.len()) {
             let found = body.len();
             let why = format!("fragment {fragment} has {found} bytes: fetch it again completely");
             return Err(Failure::Options(why).into());
         }
-        self.fragments.scatter(id, &halves::from_bytes(body), self.inner.params_mut());
+        self.fragments.scatter(id, &binary16::from_bytes(body), self.inner.params_mut());
         Ok(())
     }
 

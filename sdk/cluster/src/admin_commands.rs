@@ -40,14 +40,14 @@ impl AdminCommandLog {
     pub async fn read(&self, after: u64) -> Result<Vec<AdminCommand>, ServiceError> {
         let records = self.tape.read(OF_THE_RUN, after).await?;
         self.known.fetch_max(after + records.len() as u64, Ordering::Relaxed);
-        let decree = |record| match record {
-            Record::Decreed(decree) => Ok(decree),
+        let command = |record| match record {
+            Record::Decreed(command) => Ok(command),
             other => Err(ServiceError::Damaged {
                 place: "the tape of the owner's orders".to_owned(),
                 detail: format!("{other:?} is not an order"),
             }),
         };
-        records.into_iter().map(decree).collect()
+        records.into_iter().map(command).collect()
     }
 
     /// Appends a command. Returns its number.
@@ -55,8 +55,8 @@ impl AdminCommandLog {
     /// # Errors
     /// Those of [`Tape::append`] and [`Self::read`], and [`ServiceError::Silent`] if all attempts fail. After
     /// [`ServiceError::Silent`] the command may be on the tape.
-    pub async fn give(&self, decree: AdminCommand) -> Result<u64, ServiceError> {
-        let record = Record::Decreed(decree);
+    pub async fn append(&self, command: AdminCommand) -> Result<u64, ServiceError> {
+        let record = Record::Decreed(command);
         for _ in 0..TRIES {
             let known = self.known.load(Ordering::Relaxed);
             let last = known + self.read(known).await?.len() as u64;
@@ -115,7 +115,7 @@ impl AdminCommandLog {
     pub async fn finish(&self) {
         let finish = || async {
             if !self.read(0).await?.contains(&AdminCommand::Finish) {
-                self.give(AdminCommand::Finish).await?;
+                self.append(AdminCommand::Finish).await?;
             }
             Ok(())
         };
@@ -125,13 +125,13 @@ impl AdminCommandLog {
     /// Returns a reader of the commands after number `last`.
     #[must_use]
     pub fn after(&self, last: u64) -> Reader {
-        Reader { decrees: self.clone(), last, waiting: VecDeque::new() }
+        Reader { commands: self.clone(), last, waiting: VecDeque::new() }
     }
 }
 
 /// Reader of commands as they are appended.
 pub struct Reader {
-    decrees: AdminCommandLog,
+    commands: AdminCommandLog,
     /// Number of the newest command that was read from the tape.
     last: u64,
     waiting: VecDeque<AdminCommand>,
@@ -141,10 +141,10 @@ impl Reader {
     /// Returns the next command and its number. It is cancel safe.
     pub async fn next(&mut self) -> (u64, AdminCommand) {
         loop {
-            if let Some(decree) = self.waiting.pop_front() {
-                return (self.last - self.waiting.len() as u64, decree);
+            if let Some(command) = self.waiting.pop_front() {
+                return (self.last - self.waiting.len() as u64, command);
             }
-            let more = persist(|| self.decrees.read(self.last)).await;
+            let more = persist(|| self.commands.read(self.last)).await;
             if more.is_empty() {
                 sleep(POLL_EVERY).await;
             }
@@ -174,7 +174,7 @@ mod tests {
         one.finish().await;
         other.finish().await;
         let mut read = Vec::new();
-        while read.last().is_none_or(|(_, decree)| *decree != AdminCommand::Finish) {
+        while read.last().is_none_or(|(_, command)| *command != AdminCommand::Finish) {
             read.push(reader.next().await);
         }
         assert_eq!(read.len(), 21);
@@ -188,9 +188,9 @@ mod tests {
     async fn futures_of(all: &[&AdminCommandLog]) -> Vec<u64> {
         let mut giving = tokio::task::JoinSet::new();
         for held in [true, false].repeat(5) {
-            for decrees in all {
-                let decrees = (*decrees).clone();
-                giving.spawn(async move { decrees.give(AdminCommand::Hold(held)).await.unwrap() });
+            for commands in all {
+                let commands = (*commands).clone();
+                giving.spawn(async move { commands.append(AdminCommand::Hold(held)).await.unwrap() });
             }
         }
         let mut numbers = giving.join_all().await;

@@ -32,7 +32,7 @@ pub struct Bridge {
     joins: PendingJoins,
     following: Follower,
     fragments: Vec<FragmentId>,
-    decrees: AdminCommandLog,
+    commands: AdminCommandLog,
 }
 
 /// Syncer's side of the bridge.
@@ -62,7 +62,7 @@ pub fn front(
     let (gateway, learners) = gateway(services.clone(), settings);
     let front = Bridge {
         gateway,
-        decrees: AdminCommandLog::of(&services),
+        commands: AdminCommandLog::of(&services),
         joins: PendingJoins::new(services, ids.clone()),
         said: to_front,
         inputs,
@@ -80,7 +80,7 @@ struct SyncerGone;
 impl Bridge {
     /// Runs until `stop` resolves or the syncer's side is dropped.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) {
-        let Self { gateway, mut said, inputs, mut orders, to_gateway, fragments, decrees, .. } = self;
+        let Self { gateway, mut said, inputs, mut orders, to_gateway, fragments, commands, .. } = self;
         let (mut joins, mut following) = (self.joins, self.following);
         let (ups, mut queued) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
@@ -94,7 +94,7 @@ impl Bridge {
                 }
             }
         });
-        let desk = BridgeLoop { ups, inputs, fragments, decrees };
+        let desk = BridgeLoop { ups, inputs, fragments, commands };
         tokio::pin!(stop);
         loop {
             let done = tokio::select! {
@@ -126,7 +126,7 @@ struct BridgeLoop {
     ups: mpsc::UnboundedSender<(FragmentId, GatewayInput)>,
     inputs: mpsc::Sender<Input>,
     fragments: Vec<FragmentId>,
-    decrees: AdminCommandLog,
+    commands: AdminCommandLog,
 }
 
 impl BridgeLoop {
@@ -150,9 +150,9 @@ impl BridgeLoop {
             LeaderRequest::Gone(conn) => self.forget(joins, conn),
             LeaderRequest::Pace(step_ms) => self.up(&GatewayInput::Pace(step_ms)),
             LeaderRequest::Enough => {
-                let decrees = self.decrees.clone();
+                let commands = self.commands.clone();
                 // The task ends by itself or with the runtime.
-                tokio::spawn(async move { decrees.finish().await });
+                tokio::spawn(async move { commands.finish().await });
             }
             LeaderRequest::Answer(fragment, learner, conn, round, answer) => {
                 let input = match answer {

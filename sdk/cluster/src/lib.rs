@@ -43,7 +43,7 @@ pub use local::Local;
 #[cfg(feature = "nats-s3")]
 pub use nats::{Nats, NatsSettings};
 #[cfg(feature = "nats-s3")]
-pub use servers::{Servers, look, open};
+pub use servers::{Servers, inspect, open};
 pub use service::{
     Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, ServiceError, ServiceFuture, Services, Tape,
 };

@@ -54,7 +54,7 @@ pub(crate) fn tapes(fragments: &[FragmentId]) -> Vec<FragmentId> {
 ///
 /// Every error becomes part of the findings: those of [`super::Nats::open`] and [`super::StateStore::open`], and
 /// [`super::ServiceError::Setting`] for a store that ignores the condition against overwriting.
-pub async fn look(servers: &Servers, fragments: &[FragmentId]) -> Findings {
+pub async fn inspect(servers: &Servers, fragments: &[FragmentId]) -> Findings {
     let Servers { nats, blobs, prefix, .. } = servers;
     let storage = async {
         // Nothing is written under an invalid prefix.

@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use archipelago_cluster::{
-    DataOwnership, Findings, Servers, ServiceError, Spread, StoreSettings, look, open,
+    DataOwnership, Findings, Servers, ServiceError, Spread, StoreSettings, inspect, open,
 };
 use archipelago_core::wire::{FragmentId, RunId};
 use support::servers::{self, ClusterServers};
@@ -55,7 +55,7 @@ async fn inspection_finds_servers_and_changes_nothing() {
     open(at(&crew, "other", 3, "s3://states"), RUN, FRAGMENTS.to_vec()).await.unwrap();
     let before = keys(&crew);
     for _ in 0..2 {
-        let findings = look(&ours, &FRAGMENTS).await;
+        let findings = inspect(&ours, &FRAGMENTS).await;
         assert_eq!(findings.spread(3), Spread::Enough(3), "{findings:#?}");
         assert_eq!(findings.kept(Some(RUN)), Some(Ok(DataOwnership::Nothing)), "{findings:#?}");
         assert_eq!(findings.clocks().count(), 4, "{findings:#?}");
@@ -65,7 +65,7 @@ async fn inspection_finds_servers_and_changes_nothing() {
     assert_eq!(keys(&crew), before);
 
     open(ours.clone(), RUN, FRAGMENTS.to_vec()).await.unwrap();
-    let findings = look(&ours, &FRAGMENTS).await;
+    let findings = inspect(&ours, &FRAGMENTS).await;
     assert_eq!(findings.kept(Some(RUN)), Some(Ok(DataOwnership::Ours(0))), "{findings:#?}");
     assert!(matches!(findings.kept(None), Some(Ok(DataOwnership::Somebodys(_)))), "{findings:#?}");
     assert_eq!(findings.streams.as_ref().unwrap().as_ref().unwrap().replicas, 3);
@@ -73,7 +73,7 @@ async fn inspection_finds_servers_and_changes_nothing() {
     assert!(matches!(other, ServiceError::Foreign { .. }), "{other}");
     // These are the streams of the cluster, with another storage.
     let elsewhere = Servers { blobs: folder(&crew.folder().join("new")), ..ours.clone() };
-    let mixed = look(&elsewhere, &FRAGMENTS).await;
+    let mixed = inspect(&elsewhere, &FRAGMENTS).await;
     assert_eq!(
         mixed.kept(Some(RUN)),
         Some(Ok(DataOwnership::Ours(0))),
@@ -91,26 +91,26 @@ async fn inspection_finds_each_kind_of_failure() {
     open(at(&crew, "other", 3, "s3://states"), RUN, FRAGMENTS.to_vec()).await.unwrap();
 
     let guess = crew.nats().iter().map(|at| at.replace("owner:secret", "owner:guess")).collect();
-    let findings = look(&Servers { nats: guess, ..sound.clone() }, &FRAGMENTS).await;
+    let findings = inspect(&Servers { nats: guess, ..sound.clone() }, &FRAGMENTS).await;
     let is_denied = |(_, node): &(_, Result<_, _>)| matches!(node, Err(ServiceError::Denied { .. }));
     assert!(findings.nodes.iter().all(is_denied) && findings.streams.is_none(), "{findings:#?}");
 
     let readers = crew.nats().iter().map(|at| at.replace("owner:secret", "reader:secret")).collect();
-    let findings = look(&Servers { nats: readers, ..sound.clone() }, &FRAGMENTS).await;
+    let findings = inspect(&Servers { nats: readers, ..sound.clone() }, &FRAGMENTS).await;
     assert!(findings.nodes.iter().all(|(_, node)| node.is_ok()), "{findings:#?}");
     assert!(matches!(findings.streams, Some(Err(ServiceError::Denied { .. }))), "{findings:#?}");
 
     let none = Servers { blobs: crew.blobs("s3://gone"), ..sound.clone() };
-    let findings = look(&none, &FRAGMENTS).await;
+    let findings = inspect(&none, &FRAGMENTS).await;
     assert!(matches!(findings.storage.found, Err(ServiceError::Missing { .. })), "{findings:#?}");
 
     let odd = Servers { prefix: "../up".to_owned(), ..sound.clone() };
-    let findings = look(&odd, &FRAGMENTS).await;
+    let findings = inspect(&odd, &FRAGMENTS).await;
     assert!(matches!(findings.storage.found, Err(ServiceError::Setting { .. })), "{findings:#?}");
     assert!(matches!(findings.streams, Some(Err(ServiceError::Setting { .. }))), "{findings:#?}");
 
     crew.kill(2);
-    let findings = look(&sound, &FRAGMENTS).await;
+    let findings = inspect(&sound, &FRAGMENTS).await;
     assert_eq!(findings.spread(3), Spread::TooFew(2), "{findings:#?}");
     assert!(matches!(findings.nodes[2].1, Err(ServiceError::Silent { .. })), "{findings:#?}");
     assert_eq!(
@@ -126,7 +126,7 @@ async fn repeated_server_is_counted_once() {
     let Some(bin) = servers::wanted() else { return };
     let crew = ClusterServers::start(&bin, 1);
     let thrice = vec![crew.nats()[0].clone(); 3];
-    let findings = look(&Servers { nats: thrice, ..at(&crew, "p", 3, "s3://states") }, &FRAGMENTS).await;
+    let findings = inspect(&Servers { nats: thrice, ..at(&crew, "p", 3, "s3://states") }, &FRAGMENTS).await;
     assert_eq!(findings.spread(3), Spread::TooFew(1), "{findings:#?}");
     assert_eq!(findings.spread(1), Spread::Enough(1));
     assert_eq!(findings.kept(None), Some(Ok(DataOwnership::Nothing)), "{findings:#?}");
@@ -138,7 +138,7 @@ async fn inspected_folder_is_left_unchanged() {
     let place = tempfile::tempdir().unwrap();
     let deep = place.path().join("a/b");
     for _ in 0..2 {
-        let findings = look(&storage(folder(&deep)), &FRAGMENTS).await;
+        let findings = inspect(&storage(folder(&deep)), &FRAGMENTS).await;
         let found = findings.storage.found.clone().unwrap();
         assert_eq!((found.mark, found.left), (None, None));
         is_near(&findings);
@@ -148,16 +148,16 @@ async fn inspected_folder_is_left_unchanged() {
     }
     fs::create_dir_all(deep.join("p")).unwrap();
     fs::write(deep.join("p/cluster"), "0000000000000001-0000000000000007").unwrap();
-    let findings = look(&storage(folder(&deep)), &FRAGMENTS).await;
+    let findings = inspect(&storage(folder(&deep)), &FRAGMENTS).await;
     assert_eq!(findings.storage.found.unwrap().mark.unwrap().run, RUN);
     assert_eq!(fs::read_dir(deep.join("p")).unwrap().count(), 1);
     fs::write(deep.join("p/cluster"), "somebody's notes").unwrap();
-    let findings = look(&storage(folder(&deep)), &FRAGMENTS).await;
+    let findings = inspect(&storage(folder(&deep)), &FRAGMENTS).await;
     assert!(matches!(findings.storage.found, Err(ServiceError::Foreign { .. })));
     assert_eq!(fs::read_dir(deep.join("p")).unwrap().count(), 1, "and the probe is gone even so");
     fs::write(place.path().join("file"), "").unwrap();
     for odd in ["file", "file/below"] {
-        let findings = look(&storage(folder(&place.path().join(odd))), &FRAGMENTS).await;
+        let findings = inspect(&storage(folder(&place.path().join(odd))), &FRAGMENTS).await;
         assert!(matches!(findings.storage.found, Err(ServiceError::Setting { .. })), "{findings:#?}");
     }
 }
@@ -204,7 +204,7 @@ fn answer(status: &'static str, date: &'static str, body: &'static str, requests
 #[tokio::test]
 async fn store_that_refuses_access_still_reports_its_time() {
     let blobs = answer("403 Forbidden", "Sun, 06 Nov 1994 08:49:37 GMT", "", 8);
-    let findings = look(&storage(blobs), &FRAGMENTS).await;
+    let findings = inspect(&storage(blobs), &FRAGMENTS).await;
     assert!(matches!(findings.storage.found, Err(ServiceError::Denied { .. })), "{findings:#?}");
     let ahead_ms = findings.storage.ahead_ms.unwrap();
     assert!(ahead_ms < -365 * 86_400_000, "{ahead_ms}");
@@ -216,7 +216,7 @@ async fn overwriting_store_is_refused() {
     // The first object stays, but the second write returns no error.
     let status = "200 OK\r\nETag: \"x\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT";
     let blobs = answer(status, "", "first", 8);
-    let findings = look(&storage(blobs), &FRAGMENTS).await;
+    let findings = inspect(&storage(blobs), &FRAGMENTS).await;
     let error = findings.storage.found.unwrap_err();
     assert!(
         matches!(error, ServiceError::Setting { .. }) && error.to_string().contains("If-None-Match"),

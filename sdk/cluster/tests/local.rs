@@ -65,7 +65,7 @@ async fn open(run: &Arc<RunConstants>, services: &Services, id: u32) -> SocketAd
 
 /// Learners that train until they are stopped.
 struct LearnerGroup {
-    books: Vec<(LearnerId, Arc<Mutex<Book>>)>,
+    accounting: Vec<(LearnerId, Arc<Mutex<Book>>)>,
     tasks: Vec<JoinHandle<()>>,
     doors: watch::Sender<Vec<SocketAddr>>,
 }
@@ -73,13 +73,13 @@ struct LearnerGroup {
 impl LearnerGroup {
     fn gather(run: &Arc<RunConstants>, at: Vec<SocketAddr>, count: u32) -> Self {
         let (doors, known) = watch::channel(at);
-        let (mut books, mut tasks) = (Vec::new(), Vec::new());
+        let (mut accounting, mut tasks) = (Vec::new(), Vec::new());
         for id in (1..=count).map(LearnerId) {
             let learner = SimulatedLearner::new(id, Arc::clone(run), 3);
-            books.push((id, learner.book()));
+            accounting.push((id, learner.book()));
             tasks.push(tokio::spawn(learner.train(known.clone())));
         }
-        Self { books, tasks, doors }
+        Self { accounting, tasks, doors }
     }
 
     async fn leave(self) -> BTreeMap<LearnerId, Book> {
@@ -87,7 +87,7 @@ impl LearnerGroup {
         for task in self.tasks {
             task.await.unwrap();
         }
-        self.books.into_iter().map(|(id, book)| (id, book.lock().unwrap().clone())).collect()
+        self.accounting.into_iter().map(|(id, book)| (id, book.lock().unwrap().clone())).collect()
     }
 }
 
@@ -184,8 +184,8 @@ async fn cluster_survives_the_loss_of_leading_processes() {
     let _third = owner(&run, &services, 3, LEASE_MS);
     await_merges(&run, &services, &before, 3).await;
 
-    let books = crowd.leave().await;
-    let counts = check(&run, &services, &books, &[]).await.unwrap();
+    let accounting = crowd.leave().await;
+    let counts = check(&run, &services, &accounting, &[]).await.unwrap();
     assert!(counts.takeovers >= 5 && counts.receipts > 20, "{counts:?}");
 }
 
@@ -281,7 +281,7 @@ async fn lost_requests_and_answers_are_repeated() {
     let at = vec![open(&run, &lame, 1).await, open(&run, &lame, 2).await];
     let crowd = LearnerGroup::gather(&run, at, 4);
     await_merges(&run, &services, &[0; 2], 8).await;
-    let books = crowd.leave().await;
-    let counts = check(&run, &services, &books, &[]).await.unwrap();
+    let accounting = crowd.leave().await;
+    let counts = check(&run, &services, &accounting, &[]).await.unwrap();
     assert!(counts.receipts > 20, "{counts:?}");
 }

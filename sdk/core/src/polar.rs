@@ -48,8 +48,8 @@ pub(crate) fn flatten(matrix: &[f64], rows: usize, norm: f64) -> Vec<f64> {
     polar.iter().map(|polar| f64::from(*polar) * length).collect()
 }
 
-/// Returns the polar factor of `x`, `[rows, cols]`, as far as `steps` bring its singular values to 1. They must suit the
-/// first of the steps.
+/// Returns the polar factor of `x`, `[rows, cols]`, as far as `steps` bring its singular values to 1. They must suit
+/// the first of the steps.
 pub(crate) fn factor(x: Vec<f32>, rows: usize, steps: &[[f32; 3]]) -> Vec<f32> {
     let cols = x.len() / rows;
     if rows > cols {

@@ -1,6 +1,6 @@
 //! Test helpers of the pure machines: runs small enough to compute by hand, and a host for a syncer.
 
-use crate::diloco::syncer::{Event, Host, RemakeJob, Syncer};
+use crate::diloco::syncer::{Event, Host, RollbackJob, Syncer};
 use crate::diloco::{Entry, Layout, MergeClass, MergeEntry, MergeJob, MergeRule, OuterSpec, Part, Tensor};
 use crate::wire::{
     ApplyPolicy, Architecture, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, InnerSpec, LearnerId,
@@ -127,7 +127,7 @@ pub(crate) struct RecordingHost {
 pub(crate) enum Asked {
     Send(Vec<ConnId>, Message),
     Merge(MergeJob),
-    Remake(RemakeJob),
+    Rollback(RollbackJob),
 }
 
 impl Host for RecordingHost {
@@ -143,8 +143,8 @@ impl Host for RecordingHost {
         self.asked.push(Asked::Merge(job));
     }
 
-    fn remake(&mut self, job: RemakeJob) -> Option<RemakeJob> {
-        self.asked.push(Asked::Remake(job));
+    fn rollback(&mut self, job: RollbackJob) -> Option<RollbackJob> {
+        self.asked.push(Asked::Rollback(job));
         None
     }
 

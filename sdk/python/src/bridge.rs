@@ -126,7 +126,7 @@ impl ActiveBatch {
     fn of(batch: &Batch) -> Self {
         let planned = batch.tokens.len() as u64 - u64::from(batch.windows);
         let window = batch.tokens.len().checked_div(batch.windows as usize).unwrap_or_default();
-        let has_targets = token::learnt(&batch.tokens, window.saturating_sub(1)) > 0;
+        let has_targets = token::target_count(&batch.tokens, window.saturating_sub(1)) > 0;
         Self { id: batch.id, planned, has_targets }
     }
 }

@@ -188,7 +188,7 @@ fn refused(error: StartError) -> PyErr {
 mod native {
     /// Bit set in a masked token, which is read and not predicted.
     #[pymodule_export]
-    const GIVEN: u32 = archipelago::data::token::GIVEN;
+    const MASKED: u32 = archipelago::data::token::MASKED;
 
     #[pymodule_export]
     use super::{Link, write_params};

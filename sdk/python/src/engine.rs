@@ -256,7 +256,7 @@ impl Engine for BridgeEngine {
         }
     }
 
-    async fn settle(&mut self) -> Result<(), EngineError> {
+    async fn synchronise(&mut self) -> Result<(), EngineError> {
         self.collect()?;
         while self.is_busy() {
             self.bridge.changed().await;
@@ -430,7 +430,7 @@ mod tests {
                 }
                 engine.apply(fragment, &body).unwrap();
             }
-            engine.settle().await.unwrap();
+            engine.synchronise().await.unwrap();
             while let Some(encoded) = engine.encoded().unwrap() {
                 bodies.push(encoded.body);
             }
@@ -503,7 +503,7 @@ mod tests {
     #[test]
     fn batch_without_targets_keeps_the_previous_loss() {
         let (_, bridge) = at_bridge(ApplyPolicy::Overwrite);
-        let mut given = [7 | token::GIVEN; 130];
+        let mut given = [7 | token::MASKED; 130];
         let step = |tokens: &[u32], loss| {
             assert!(bridge.offer(tokens, 2, 1e-3).unwrap());
             let Ok(NextItem::Request(ProgramRequest::Step(batch))) = bridge.next(Duration::ZERO) else {
@@ -589,6 +589,6 @@ mod tests {
         let (mut engine, bridge) = at_bridge(ApplyPolicy::Overwrite);
         Engine::encode(&mut engine, Serial(1), FragmentId(0)).unwrap();
         bridge.let_go();
-        assert!(block_on(engine.settle()).is_err() && block_on(engine.step(&[0; 65], 1e-3)).is_err());
+        assert!(block_on(engine.synchronise()).is_err() && block_on(engine.step(&[0; 65], 1e-3)).is_err());
     }
 }

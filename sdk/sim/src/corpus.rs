@@ -85,7 +85,7 @@ impl Corpus {
     }
 
     fn split(tokens: &[u32], held_out_ratio: f64) -> Result<Self, CorpusError> {
-        let form = ShardForm { token_bytes: 2, masks: tokens.iter().any(|&token| !token::is_learnt(token)) };
+        let form = ShardForm { token_bytes: 2, masks: tokens.iter().any(|&token| !token::is_target(token)) };
         let split = data::split(tokens, held_out_ratio, SHARD_TOKENS_MAX)?;
         let shards = split.shards.iter().map(|shard| data::encode_shard(shard, form).expect("they fit"));
         let shards: Vec<Vec<u8>> = shards.collect();
@@ -137,14 +137,14 @@ impl Corpus {
 fn loss(model: &ModelSpec, params: &[f32], text: &[u32]) -> Result<f32, CorpusError> {
     let mut engine = CpuModel::fixed(model)?;
     let windows = windows(model, text)?;
-    let (mut sum, mut learnt) = (0.0, 0.0);
+    let (mut sum, mut target_count) = (0.0, 0.0);
     for batch in windows.chunks(HELD_OUT_BATCH) {
         let tokens = batch.concat();
-        let count = token::learnt(&tokens, model.context as usize) as f64;
+        let count = token::target_count(&tokens, model.context as usize) as f64;
         sum += f64::from(engine.loss(params, &tokens)?) * count;
-        learnt += count;
+        target_count += count;
     }
-    Ok((sum / learnt) as f32)
+    Ok((sum / target_count) as f32)
 }
 
 /// Returns evenly spaced windows of `text`, at most [`HELD_OUT_WINDOWS_MAX`].

@@ -12,5 +12,11 @@
 pub mod cluster;
 pub mod corpus;
 pub mod lesson;
-pub mod scale;
 pub mod world;
+
+/// Models of large machines that a simulated world cannot hold: goodput while chips fail, and the links that data
+/// centres need.
+pub mod scale {
+    pub mod bandwidth;
+    pub mod goodput;
+}

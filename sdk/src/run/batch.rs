@@ -13,7 +13,7 @@ use std::str::FromStr;
 use archipelago_core::wire::{BATCH_MAX, RunSpec, Welcome};
 use archipelago_runtime::engine::{Engine, EngineError, OptimiserState, batch_like_any};
 
-use super::Basis;
+use super::EngineInputs;
 use super::event::Event;
 use super::session::{ActiveRun, LearnerSession, take_saved_state};
 
@@ -119,7 +119,7 @@ impl Halving {
 impl<E, B, O> LearnerSession<'_, E, B, O>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
+    B: AsyncFnMut(&RunSpec, EngineInputs) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     /// Builds the engine of the run in `welcome`. The caller has dropped the previous engine; only its optimiser
@@ -129,7 +129,7 @@ where
         let mut moments = take_saved_state(&mut self.saved_state, run, &spec);
         let frozen = self.frozen_weights(&spec);
         if let Some(batch) = self.config.batch.windows() {
-            let engine = (self.build)(&with(&spec, batch), Basis { moments, frozen }).await?;
+            let engine = (self.build)(&with(&spec, batch), EngineInputs { moments, frozen }).await?;
             return Ok(ActiveRun { run, spec, batch, engine });
         }
         // A batch that did not fit one engine of a run would not fit the next.
@@ -142,8 +142,8 @@ where
         loop {
             let batch = halving.batch();
             let own = with(&spec, batch);
-            let basis = Basis { moments: moments.take(), frozen: frozen.clone() };
-            let mut engine = match (self.build)(&own, basis).await {
+            let inputs = EngineInputs { moments: moments.take(), frozen: frozen.clone() };
+            let mut engine = match (self.build)(&own, inputs).await {
                 Err(error) if error.is_of_memory() && halving.is_too_large() => continue,
                 built => built?,
             };
@@ -156,7 +156,7 @@ where
                 return Ok(ActiveRun { run, spec, batch, engine });
             }
             // Rehearsals leave the optimiser state unchanged.
-            moments = engine.salvage();
+            moments = engine.saved_moments();
         }
     }
 
@@ -173,13 +173,13 @@ where
             return Ok(most);
         }
         let own = with(spec, PROBE);
-        let basis = Basis { moments: moments.take(), frozen: self.frozen_weights(spec) };
-        let mut engine = match (self.build)(&own, basis).await {
+        let inputs = EngineInputs { moments: moments.take(), frozen: self.frozen_weights(spec) };
+        let mut engine = match (self.build)(&own, inputs).await {
             Err(error) if error.is_of_memory() => return Ok(PROBE.get()),
             built => built?,
         };
         let step_us = self.rehearse(&mut engine, &batch_like_any(&own)).await?;
-        *moments = engine.salvage();
+        *moments = engine.saved_moments();
         // Estimates up to twice the limit are accepted, since larger steps are more efficient. The search then
         // decides.
         let is_long = |windows: u32| {

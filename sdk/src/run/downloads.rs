@@ -5,7 +5,7 @@ use std::future::pending;
 use std::pin::pin;
 
 use archipelago_core::bytes::hex;
-use archipelago_core::diloco::halves;
+use archipelago_core::diloco::binary16;
 use archipelago_core::driver::Input;
 use archipelago_core::text::plain;
 use archipelago_core::wire::http::{
@@ -121,7 +121,7 @@ impl Downloads {
     /// Requests Θ̂ of a fragment of `len` values, at `version` or later. If an earlier transfer was interrupted, it
     /// requests the remainder of that version, which the syncer may still have.
     pub(super) fn fragment(&mut self, run: RunId, fragment: FragmentId, version: Version, len: usize) {
-        let body_bytes = (halves::BYTES * len) as u64;
+        let body_bytes = (binary16::BYTES * len) as u64;
         self.waiting.push_back(FragmentDownload { run, fragment, version, body_bytes, begun: None });
         self.start_waiting();
     }
@@ -288,7 +288,7 @@ impl PartialFragment {
     /// Returns the version and the values, if all `body_bytes` bytes are present.
     fn complete(self, body_bytes: u64) -> Result<(Version, Vec<f32>), (String, Option<Self>)> {
         if self.bytes.len() as u64 == body_bytes {
-            return Ok((self.version, halves::from_bytes(&self.bytes)));
+            return Ok((self.version, binary16::from_bytes(&self.bytes)));
         }
         Err((format!("it came with {} bytes instead of {body_bytes}", self.bytes.len()), None))
     }

@@ -290,7 +290,7 @@ impl FakeSyncerState {
                 }
                 match self.syncer.hat(fragment) {
                     Some((Version(current), values)) => {
-                        let body = archipelago_core::diloco::halves::to_bytes(&values);
+                        let body = archipelago_core::diloco::binary16::to_bytes(&values);
                         let head = format!("{status}\r\nx-archipelago-version: {current}");
                         let rest = &body[start..];
                         if self.script.broken_fragments > 0 {
@@ -475,7 +475,7 @@ pub(super) struct Device {
     /// Steps of each engine that became ready.
     pub(super) steps: Vec<u64>,
     /// Number of waits for steps.
-    pub(super) settled: u64,
+    pub(super) steps_done: u64,
     /// Stops the learner once the encoding of a body has begun.
     pub(super) leave_at_body: Option<Control>,
     live_engines: u32,
@@ -601,10 +601,10 @@ impl Engine for DeviceEngine {
         Ok(self.coding.pop_front_if(|_| out).map(|(_, encoded)| encoded))
     }
 
-    async fn settle(&mut self) -> Result<(), EngineError> {
+    async fn synchronise(&mut self) -> Result<(), EngineError> {
         yield_now().await;
         thread::sleep(Duration::from_millis(DEVICE_MS));
-        self.device.borrow_mut().settled += u64::from(mem::take(&mut self.stepped));
+        self.device.borrow_mut().steps_done += u64::from(mem::take(&mut self.stepped));
         for (at_step, _) in &mut self.coding {
             *at_step = Some(0);
         }
@@ -615,7 +615,7 @@ impl Engine for DeviceEngine {
         self.stepped || !self.coding.is_empty()
     }
 
-    fn salvage(&mut self) -> Option<OptimiserState> {
+    fn saved_moments(&mut self) -> Option<OptimiserState> {
         let (steps, len) = (self.steps_before + self.steps(), self.layout().len());
         Some(OptimiserState::of_adamw(steps, vec![steps as f32; len], vec![0.0; len]))
     }

@@ -15,7 +15,7 @@ use futures::future::{LocalBoxFuture, ready};
 
 use super::event::Event;
 use super::session::LearnerSession;
-use super::{Basis, FrozenSource, RunError};
+use super::{EngineInputs, FrozenSource, RunError};
 
 /// First and maximum wait before a failed part is requested again, in milliseconds. Each wait is twice the previous
 /// one.
@@ -101,7 +101,7 @@ impl Weights {
 impl<E, B, O> LearnerSession<'_, E, B, O>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
+    B: AsyncFnMut(&RunSpec, EngineInputs) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     /// Returns the frozen weights of the run `spec`, if they are complete.

@@ -59,7 +59,7 @@ impl Meter {
 
     /// Handles the end of a wait for the device. Returns the wait in microseconds if steps were pending; it becomes
     /// part of the next step's time. Otherwise returns 0.
-    pub(super) fn settled(&mut self, now_us: u64) -> u64 {
+    pub(super) fn finish_pending_steps(&mut self, now_us: u64) -> u64 {
         if mem::take(&mut self.pending_steps) == 0 {
             self.account(now_us, TimeUse::Other);
             return 0;

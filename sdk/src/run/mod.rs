@@ -78,7 +78,7 @@ pub enum FrozenSource {
 
 /// Inputs of a new engine besides the run's description.
 #[derive(Debug, Default)]
-pub struct Basis {
+pub struct EngineInputs {
     /// Optimiser state of the previous engine, if its device was lost in this same run.
     pub moments: Option<OptimiserState>,
     /// Frozen weights, if the run has them and the learner fetched them.
@@ -207,7 +207,7 @@ pub async fn run<E, B, O>(
 ) -> Result<Report, RunError>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
+    B: AsyncFnMut(&RunSpec, EngineInputs) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     LearnerSession::new(config, control, build, observe)?.run().await

@@ -22,7 +22,7 @@ use super::event::{Doing, Event, Offline, ReceiptCounts, Report};
 use super::frozen::{FrozenDownload, Weights};
 use super::link::SyncerLink;
 use super::meter::{Meter, TimeUse};
-use super::{Basis, Control, Remedy, RunConfig, RunError};
+use super::{Control, EngineInputs, Remedy, RunConfig, RunError};
 
 /// Maximum sleep in microseconds. The owner's settings are checked at least this often.
 const WAIT_US_MAX: u64 = 100_000;
@@ -81,7 +81,7 @@ pub(super) struct ActiveRun<E> {
 impl<'a, E, B, O> LearnerSession<'a, E, B, O>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
+    B: AsyncFnMut(&RunSpec, EngineInputs) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     pub(super) fn new(
@@ -283,7 +283,7 @@ where
         if self.meter.steps == 1 {
             (self.observe)(&Event::FirstStep { elapsed_ms: now_us / 1_000 });
         }
-        let seen = self.part.as_mut().map(|part| part.engine.take_seen()).unwrap_or_default();
+        let seen = self.part.as_mut().map(|part| part.engine.take_expert_counts()).unwrap_or_default();
         if !seen.is_empty() {
             self.handle(Input::ExpertLoad { seen }).await?;
         }
@@ -324,10 +324,10 @@ where
     async fn wait_for_device(&mut self) -> Result<(), RunError> {
         self.account(TimeUse::Exchange);
         let Some(part) = self.part.as_mut().filter(|part| part.engine.is_busy()) else { return Ok(()) };
-        let settled = part.engine.settle().await;
-        let us = self.meter.settled(self.clock.now_us());
+        let result = part.engine.synchronise().await;
+        let us = self.meter.finish_pending_steps(self.clock.now_us());
         self.member.handle(self.clock.now_us(), Input::Worked { us });
-        settled.or_else(|error| self.fail(error))?;
+        result.or_else(|error| self.fail(error))?;
         self.drain().await
     }
 
@@ -361,8 +361,8 @@ impl<E: Engine> ActiveRun<E> {
     }
 
     /// Returns the optimiser state of an engine whose device was lost.
-    pub(super) fn salvage(mut self) -> Option<SavedState> {
-        let moments = self.engine.salvage()?;
+    pub(super) fn into_saved_state(mut self) -> Option<SavedState> {
+        let moments = self.engine.saved_moments()?;
         Some(SavedState { run: self.run, spec: self.spec, moments })
     }
 }
@@ -388,7 +388,7 @@ async fn next_result(
 impl<E, B, O> LearnerSession<'_, E, B, O>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
+    B: AsyncFnMut(&RunSpec, EngineInputs) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     /// Passes an input to the driver and carries out the driver's outputs.
@@ -604,7 +604,7 @@ where
             return Err(error.into());
         }
         if device_lost {
-            self.saved_state = self.part.take().and_then(ActiveRun::salvage);
+            self.saved_state = self.part.take().and_then(ActiveRun::into_saved_state);
         }
         self.pass_to_driver(Input::Failed { device_lost, reason: error.to_string() });
         self.lost = Some(error).filter(|_| device_lost);

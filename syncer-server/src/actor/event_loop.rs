@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago_core::diloco::syncer::{Input, LeaderRequest, RemakeJob, Syncer, SyncerConfig, Undo};
+use archipelago_core::diloco::syncer::{Input, LeaderRequest, RollbackJob, Syncer, SyncerConfig, Undo};
 use archipelago_core::diloco::{ConnId, FragmentId, LearnerId, Millis, Version, kept};
 use archipelago_core::wire::{Bye, CloseCode, Message, RunId};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::eval_snapshot::{EvalSnapshot, Judgement};
-use super::handle::{Command, Mailbox, Obeyed, View};
+use super::handle::{Command, Mailbox, OrderOutcome, View};
 use super::host::{Done, HostAdapter, json};
 use super::measuring::LossCheckCapture;
 use super::measuring::{Measuring, Trusted};
@@ -111,12 +111,12 @@ struct State {
     outboxes: BTreeMap<ConnId, Outbox>,
     merges: JoinSet<Done>,
     /// Fragments to roll back whose newest version is not on disk yet.
-    remakes: Vec<RemakeJob>,
+    rollbacks: Vec<RollbackJob>,
     saves: Saves,
     record: Record,
     hats: Vec<(FragmentId, HatReply)>,
     /// Outcomes of orders, each with the tape row that must be on disk before the reply.
-    orders: Vec<(u64, Obeyed, oneshot::Sender<Obeyed>)>,
+    orders: Vec<(u64, OrderOutcome, oneshot::Sender<OrderOutcome>)>,
     subjects: Vec<oneshot::Sender<EvalSnapshot>>,
     loss_checks: LossCheckCapture,
     measuring: Measuring,
@@ -139,7 +139,7 @@ impl State {
             encoder: Encoder::new(fragments),
             outboxes: BTreeMap::new(),
             merges: JoinSet::new(),
-            remakes: Vec::new(),
+            rollbacks: Vec::new(),
             hats: Vec::new(),
             orders: Vec::new(),
             subjects: Vec::new(),
@@ -335,7 +335,7 @@ impl EventLoop {
             ),
         })?;
         if let (Ok(outcome), Some(kept)) = (&result, kept) {
-            state.record.keep_remade(outcome.round, kept);
+            state.record.keep_rolled_back(outcome.round, kept);
         }
         self.handle(Input::Merged(Box::new(result)));
         Ok(())
@@ -343,7 +343,7 @@ impl EventLoop {
 
     /// Carries out the core's outputs until there are no more.
     fn drain(&mut self, state: &mut State) {
-        let State { encoder, outboxes, merges, remakes, record, loss_checks, .. } = state;
+        let State { encoder, outboxes, merges, rollbacks, record, loss_checks, .. } = state;
         let (board, mailbox) = (&mut self.board, &self.mailbox);
         let mut host = HostAdapter {
             now: self.clock.now(),
@@ -352,7 +352,7 @@ impl EventLoop {
             encoder,
             outboxes,
             merges,
-            remakes,
+            rollbacks,
             leader_requests: self.leader_requests.as_ref(),
             record,
             loss_checks,
@@ -369,7 +369,7 @@ impl EventLoop {
             }
         }
         state.finished |= host.is_finished;
-        self.remake(state);
+        self.rollback(state);
     }
 
     /// Answers requests and advances snapshots that waited for a merge or for the disk.
@@ -381,9 +381,9 @@ impl EventLoop {
                 None => state.hats.push((fragment, reply)),
             }
         }
-        for (_, obeyed, reply) in state.orders.extract_if(.., |(seq, ..)| state.record.gate.is_safe(*seq)) {
+        for (_, outcome, reply) in state.orders.extract_if(.., |(seq, ..)| state.record.gate.is_safe(*seq)) {
             // Fails only if the requester has hung up.
-            let _ = reply.send(obeyed);
+            let _ = reply.send(outcome);
         }
         state.loss_checks.answer(&self.syncer);
         if !state.subjects.is_empty()
@@ -394,8 +394,8 @@ impl EventLoop {
             }
         }
         let (board, now) = (&self.board, self.clock.now());
-        let carried = || board.carried(now, self.meters.read());
-        state.saves.step(syncer, &state.record, &self.store, carried);
+        let statistics = || board.statistics(now, self.meters.read());
+        state.saves.step(syncer, &state.record, &self.store, statistics);
     }
 
     fn saved(&mut self, state: &mut State, written: Written) {
@@ -457,11 +457,11 @@ impl EventLoop {
     }
 
     /// Returns the outcome that an order would have. `learner` is set if the order concerns one.
-    fn may_order(&self, learner: Option<LearnerId>) -> Obeyed {
+    fn may_order(&self, learner: Option<LearnerId>) -> OrderOutcome {
         match learner {
-            _ if self.syncer.is_over() => Obeyed::RunOver,
-            Some(learner) if !self.syncer.knows(learner) => Obeyed::NoSuchLearner,
-            _ => Obeyed::Taken,
+            _ if self.syncer.is_over() => OrderOutcome::RunOver,
+            Some(learner) if !self.syncer.knows(learner) => OrderOutcome::NoSuchLearner,
+            _ => OrderOutcome::Taken,
         }
     }
 
@@ -472,24 +472,24 @@ impl EventLoop {
         state: &mut State,
         learner: Option<LearnerId>,
         input: Input,
-        reply: oneshot::Sender<Obeyed>,
+        reply: oneshot::Sender<OrderOutcome>,
     ) {
-        let obeyed = self.may_order(learner);
-        if obeyed == Obeyed::Taken {
+        let outcome = self.may_order(learner);
+        if outcome == OrderOutcome::Taken {
             self.handle(input);
             // Watchers see the change at once.
             self.drain(state);
             self.mailbox.status.send_replace(json(&self.status(state)));
         }
         // A crash must not undo a confirmed order, so it is on the tape before it is confirmed.
-        state.orders.push((state.record.gate.decided(), obeyed, reply));
+        state.orders.push((state.record.gate.decided(), outcome, reply));
     }
 
     /// Returns the outcome of an order to stop at `tokens` merged tokens (0 is never), without carrying it out.
-    fn may_stop_at(&self, tokens: u64) -> Obeyed {
+    fn may_stop_at(&self, tokens: u64) -> OrderOutcome {
         let counted = self.syncer.ledger().schedule_tokens();
         match self.may_order(None) {
-            Obeyed::Taken if (1..=counted).contains(&tokens) => Obeyed::PastStop(counted),
+            OrderOutcome::Taken if (1..=counted).contains(&tokens) => OrderOutcome::PastStop(counted),
             other => other,
         }
     }
@@ -501,10 +501,10 @@ impl EventLoop {
         state: &mut State,
         config: &SyncerConfig,
         changes: Vec<LogEvent>,
-        reply: oneshot::Sender<Obeyed>,
+        reply: oneshot::Sender<OrderOutcome>,
     ) {
-        let obeyed = if self.syncer.is_over() { Obeyed::RunOver } else { Obeyed::Taken };
-        if obeyed == Obeyed::Taken {
+        let outcome = if self.syncer.is_over() { OrderOutcome::RunOver } else { OrderOutcome::Taken };
+        if outcome == OrderOutcome::Taken {
             self.syncer.retune(config.quorum, config.merge);
             self.syncer.limit(config.learners_max, config.cohort_max, config.stop_tokens);
             for change in changes {
@@ -514,7 +514,7 @@ impl EventLoop {
             self.drain(state);
             self.mailbox.status.send_replace(json(&self.status(state)));
         }
-        state.orders.push((state.record.gate.decided(), obeyed, reply));
+        state.orders.push((state.record.gate.decided(), outcome, reply));
     }
 
     /// Asks the trusted learner for the held-out loss, if a request is due.
@@ -567,12 +567,12 @@ impl EventLoop {
     }
 
     /// Starts the rollback of fragments whose newest version is on disk.
-    fn remake(&self, state: &mut State) {
-        let State { remakes, merges, record, .. } = state;
-        for mut job in remakes.extract_if(.., |job| record.gate.is_version_safe(job.fragment())) {
+    fn rollback(&self, state: &mut State) {
+        let State { rollbacks, merges, record, .. } = state;
+        for mut job in rollbacks.extract_if(.., |job| record.gate.is_version_safe(job.fragment())) {
             let (store, run) = (Arc::clone(&self.store), self.syncer.run());
             merges.spawn_blocking(move || {
-                let followed = tape::remake(&store, run, std::slice::from_mut(&mut job.remake), job.after);
+                let followed = tape::rollback(&store, run, std::slice::from_mut(&mut job.rollback), job.after);
                 if let Err(error) = followed {
                     tracing::error!(%error, "merged updates cannot be read from the tape, so they cannot be rolled \
                          back");
@@ -616,7 +616,8 @@ impl EventLoop {
 
     /// Checks for alerts and reports the changes.
     fn check_alerts(&mut self, state: &State) {
-        for AlertChange { kind, is_raised, text } in self.board.look(self.clock.now(), &self.syncer) {
+        for AlertChange { kind, is_raised, text } in self.board.update_alerts(self.clock.now(), &self.syncer)
+        {
             if is_raised {
                 tracing::warn!(?kind, text, "alert");
             } else {
@@ -635,10 +636,10 @@ impl EventLoop {
 
     /// Returns the data of a report on the run as it is now.
     fn report(&self) -> RunReport {
-        let carried = self.board.carried(self.clock.now(), self.meters.read());
+        let statistics = self.board.statistics(self.clock.now(), self.meters.read());
         let fragments = self.syncer.fragments();
         let params = fragments.ids().map(|fragment| fragments.len(fragment) as u64).sum();
-        RunReport::new(&self.syncer.record_amid(), params, carried, self.board.names_hidden())
+        RunReport::new(&self.syncer.record_amid(), params, statistics, self.board.names_hidden())
     }
 
     /// Sends `bye` to all peers, waits for merges and saves in flight, and returns the last state.
@@ -687,7 +688,7 @@ impl EventLoop {
 
     fn snapshot(&self, seq: u64) -> Snapshot {
         let record = self.syncer.record_amid();
-        let carried = self.board.carried(self.clock.now(), self.meters.read());
-        Snapshot { seq, record, states: self.syncer.states().cloned().collect(), carried }
+        let statistics = self.board.statistics(self.clock.now(), self.meters.read());
+        Snapshot { seq, record, states: self.syncer.states().cloned().collect(), statistics }
     }
 }

@@ -39,13 +39,13 @@ pub enum Command {
     /// A fault of the services that the processes of a cluster share; `None` if they work again.
     Served(Option<Arc<str>>),
     /// An order of the owner, and the learner that it concerns, if any.
-    Order(Option<LearnerId>, Input, oneshot::Sender<Obeyed>),
+    Order(Option<LearnerId>, Input, oneshot::Sender<OrderOutcome>),
     /// Asks whether an order, for this learner if given, would be accepted now.
-    MayOrder(Option<LearnerId>, oneshot::Sender<Obeyed>),
+    MayOrder(Option<LearnerId>, oneshot::Sender<OrderOutcome>),
     /// Asks for the outcome of an order to stop at this many merged tokens (0 is never), without giving the order.
-    MayStopAt(u64, oneshot::Sender<Obeyed>),
+    MayStopAt(u64, oneshot::Sender<OrderOutcome>),
     /// New settings that apply from now on, with the changes for the log.
-    Retune(Box<SyncerConfig>, Vec<LogEvent>, oneshot::Sender<Obeyed>),
+    Retune(Box<SyncerConfig>, Vec<LogEvent>, oneshot::Sender<OrderOutcome>),
     /// Asks for Θ̂ of this fragment.
     Hat(FragmentId, oneshot::Sender<(Version, Arc<Vec<f32>>)>),
     /// Asks for Θ with the progress of the run.
@@ -66,7 +66,7 @@ pub enum Command {
 
 /// The outcome of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Obeyed {
+pub enum OrderOutcome {
     /// The order is carried out.
     Taken,
     /// The run has no such learner.
@@ -135,24 +135,24 @@ impl ActorHandle {
     }
 
     /// Gives an order; `learner` is set if the order concerns one. Returns `None` if the actor has ended.
-    pub async fn order(&self, learner: Option<LearnerId>, order: Input) -> Option<Obeyed> {
+    pub async fn order(&self, learner: Option<LearnerId>, order: Input) -> Option<OrderOutcome> {
         self.ask(|reply| Command::Order(learner, order, reply)).await
     }
 
     /// Returns the outcome that an order would have; `learner` is set if it concerns one. `None` if the actor has
     /// ended.
-    pub async fn may_order(&self, learner: Option<LearnerId>) -> Option<Obeyed> {
+    pub async fn may_order(&self, learner: Option<LearnerId>) -> Option<OrderOutcome> {
         self.ask(|reply| Command::MayOrder(learner, reply)).await
     }
 
     /// Returns the outcome of an order to stop at `tokens` merged tokens (0 is never), without giving it; `None` if the
     /// actor has ended.
-    pub async fn may_stop_at(&self, tokens: u64) -> Option<Obeyed> {
+    pub async fn may_stop_at(&self, tokens: u64) -> Option<OrderOutcome> {
         self.ask(|reply| Command::MayStopAt(tokens, reply)).await
     }
 
     /// Applies the owner's settings from now on and logs `changes`; returns `None` if the actor has ended.
-    pub async fn retune(&self, config: SyncerConfig, changes: Vec<LogEvent>) -> Option<Obeyed> {
+    pub async fn retune(&self, config: SyncerConfig, changes: Vec<LogEvent>) -> Option<OrderOutcome> {
         self.ask(|reply| Command::Retune(Box::new(config), changes, reply)).await
     }
 

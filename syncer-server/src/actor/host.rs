@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use archipelago_core::diloco::syncer::{Event, Host, LeaderRequest, RemakeJob, Syncer};
+use archipelago_core::diloco::syncer::{Event, Host, LeaderRequest, RollbackJob, Syncer};
 use archipelago_core::diloco::{ConnId, Entry, MergeFailure, MergeJob, MergeOutcome, Millis};
 use archipelago_core::wire::{Bye, Message};
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub(super) struct HostAdapter<'a> {
     pub(super) encoder: &'a mut Encoder,
     pub(super) outboxes: &'a mut BTreeMap<ConnId, Outbox>,
     pub(super) merges: &'a mut JoinSet<Done>,
-    pub(super) remakes: &'a mut Vec<RemakeJob>,
+    pub(super) rollbacks: &'a mut Vec<RollbackJob>,
     /// The channel to the leaders of the rounds, if other processes lead them.
     pub(super) leader_requests: Option<&'a mpsc::UnboundedSender<LeaderRequest>>,
     pub(super) record: &'a mut Record,
@@ -74,8 +74,8 @@ impl Host for HostAdapter<'_> {
         self.merges.spawn_blocking(move || Done { result: job.run(), kept: None });
     }
 
-    fn remake(&mut self, job: RemakeJob) -> Option<RemakeJob> {
-        self.remakes.push(job);
+    fn rollback(&mut self, job: RollbackJob) -> Option<RollbackJob> {
+        self.rollbacks.push(job);
         None
     }
 
@@ -98,7 +98,7 @@ impl Host for HostAdapter<'_> {
         }
         match event {
             Event::MergeFailed { .. } => tracing::error!(?event),
-            Event::Blamed { .. } | Event::Doubted { .. } | Event::Remade { .. } => tracing::warn!(?event),
+            Event::Blamed { .. } | Event::Doubted { .. } | Event::RolledBack { .. } => tracing::warn!(?event),
             Event::Joined { .. }
             | Event::Live { .. }
             | Event::Left { .. }

@@ -10,5 +10,5 @@ mod save;
 
 pub use eval_snapshot::{EvalSnapshot, Judgement};
 pub use event_loop::{Actor, Final};
-pub use handle::{ActorHandle, Command, Mailbox, News, Obeyed, View};
+pub use handle::{ActorHandle, Command, Mailbox, News, OrderOutcome, View};
 pub use measuring::Trusted;

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::clock::unix_ms;
 use crate::outbox::Outgoing;
-use crate::status::{Carried, LogEvent, StatusTracker, Taped};
+use crate::status::{LogEvent, RunStatistics, StatusTracker, Taped};
 use crate::tape::{State, Writer};
 
 /// A message or event that leaves once the decisions before it are on disk.
@@ -70,7 +70,7 @@ impl Record {
     }
 
     /// Writes the rolled-back state of a fragment. The row that refers to it follows later.
-    pub(super) fn keep_remade(&self, round: Round, kept: Vec<u8>) {
+    pub(super) fn keep_rolled_back(&self, round: Round, kept: Vec<u8>) {
         self.writer.bodies(round, vec![Arc::new(kept)]);
     }
 
@@ -87,7 +87,7 @@ impl Record {
     }
 
     /// Writes the server's figures.
-    pub(super) fn keep_figures(&self, figures: &Carried) {
+    pub(super) fn keep_figures(&self, figures: &RunStatistics) {
         self.writer.figures(figures);
     }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use archipelago_cli::Bytes;
 use archipelago_core::diloco::syncer::Syncer;
-use archipelago_core::diloco::tape::Taking;
+use archipelago_core::diloco::tape::SnapshotBuilder;
 use tokio::task::{JoinError, JoinSet};
 
 use super::record::Record;
 use crate::errors::ServerError;
 use crate::progress::{Cancellation, Progress};
-use crate::status::Carried;
+use crate::status::RunStatistics;
 use crate::store::{Snapshot, Store, free_bytes};
 
 /// Free bytes, in addition to those for two snapshots, below which a disk counts as nearly full: the size of one
@@ -23,7 +23,7 @@ const FREE_BYTES_MIN: u64 = 64 << 20;
 pub(super) struct Saves {
     /// True if a snapshot is due.
     pub(super) is_due: bool,
-    taking: Option<(Taking, Carried)>,
+    builder: Option<(SnapshotBuilder, RunStatistics)>,
     writing: JoinSet<Result<Saved, ServerError>>,
     cancellation: Cancellation,
     /// Number of the last tape row in the newest written snapshot.
@@ -51,7 +51,7 @@ impl Saves {
         let cancellation = Cancellation::default();
         Self {
             is_due,
-            taking: None,
+            builder: None,
             writing: JoinSet::new(),
             cancellation,
             last: snapshot_seq,
@@ -64,28 +64,28 @@ impl Saves {
         self.cancellation.cancel();
     }
 
-    /// Takes the next step of the current snapshot, or begins a due one. `carried` returns the server's figures.
+    /// Takes the next step of the current snapshot, or begins a due one. `statistics` returns the server's figures.
     pub(super) fn step(
         &mut self,
         syncer: &Syncer,
         record: &Record,
         store: &Arc<Store>,
-        carried: impl FnOnce() -> Carried,
+        statistics: impl FnOnce() -> RunStatistics,
     ) {
         if syncer.is_led() {
             // A cluster stores its run in the shared storage instead.
             return;
         }
         let decided = record.gate.decided();
-        if std::mem::take(&mut self.is_due) && self.taking.is_none() && self.writing.is_empty() {
-            self.taking = Some((Taking::begin(syncer, decided), carried()));
+        if std::mem::take(&mut self.is_due) && self.builder.is_none() && self.writing.is_empty() {
+            self.builder = Some((SnapshotBuilder::begin(syncer, decided), statistics()));
         }
-        let Some((taking, _)) = &mut self.taking else { return };
-        taking.step(syncer, decided);
-        if taking.is_ready(&record.gate) {
-            let Some((taking, carried)) = self.taking.take() else { return };
-            let (seq, record, states) = taking.into_parts();
-            let snapshot = Snapshot { seq, record, states, carried };
+        let Some((builder, _)) = &mut self.builder else { return };
+        builder.step(syncer, decided);
+        if builder.is_ready(&record.gate) {
+            let Some((builder, statistics)) = self.builder.take() else { return };
+            let (seq, record, states) = builder.into_parts();
+            let snapshot = Snapshot { seq, record, states, statistics };
             let (store, cancellation) = (Arc::clone(store), self.cancellation.clone());
             self.writing.spawn_blocking(move || {
                 let file = store.save_with(&snapshot, &Progress::silent(&cancellation))?;

@@ -27,9 +27,9 @@ impl AdminBroadcast {
     /// Stores `command` for all processes. Usually returns once it is applied at this one.
     ///
     /// # Errors
-    /// Those of [`AdminCommandLog::give`].
-    pub(crate) async fn proclaim(&self, command: AdminCommand) -> Result<(), ServiceError> {
-        let seq = self.log.give(command).await?;
+    /// Those of [`AdminCommandLog::append`].
+    pub(crate) async fn broadcast(&self, command: AdminCommand) -> Result<(), ServiceError> {
+        let seq = self.log.append(command).await?;
         let mut applied = self.applied.clone();
         // The command takes effect in any case; the owner may only see it a little later.
         drop(timeout(APPLIED_WITHIN, applied.wait_for(|newest| *newest >= seq)).await);

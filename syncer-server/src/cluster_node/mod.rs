@@ -227,7 +227,7 @@ pub(crate) async fn check_services(
     prefix: String,
     fragments: &[FragmentId],
 ) -> Result<Findings, ServerError> {
-    Ok(archipelago_cluster::look(&servers(bus, blobs, prefix), fragments).await)
+    Ok(archipelago_cluster::inspect(&servers(bus, blobs, prefix), fragments).await)
 }
 
 #[cfg(not(feature = "cluster"))]

@@ -38,7 +38,7 @@ impl OwnerCommand {
     }
 
     /// Returns the command for all processes of a cluster. `now_ms` is the time in milliseconds since 1970.
-    pub(crate) fn decree(self, now_ms: u64) -> AdminCommand {
+    pub(crate) fn command(self, now_ms: u64) -> AdminCommand {
         match self {
             Self::Finish => AdminCommand::Finish,
             Self::Hold(held) => AdminCommand::Hold(held),
@@ -85,9 +85,9 @@ mod tests {
             OwnerCommand::Drop(learner, 0),
             OwnerCommand::Drop(learner, 5_000),
         ] {
-            assert_eq!(OwnerCommand::of(&order.decree(1_000), 1_000), Some(order));
+            assert_eq!(OwnerCommand::of(&order.command(1_000), 1_000), Some(order));
         }
-        let away = OwnerCommand::Drop(learner, 5_000).decree(1_000);
+        let away = OwnerCommand::Drop(learner, 5_000).command(1_000);
         assert_eq!(OwnerCommand::of(&away, 5_500), Some(OwnerCommand::Drop(learner, 500)));
         assert_eq!(OwnerCommand::of(&away, 6_000), None, "it may come back by now");
         assert_eq!(

@@ -260,7 +260,7 @@ impl Reader {
         let challenge = self.challenge.take();
         let challenge =
             challenge.ok_or_else(|| Bye::new(CloseCode::Protocol, "Hello came before: send it once"))?;
-        let pass = self.context.admission.judge(&challenge, hello, self.peer.place()).await?;
+        let pass = self.context.admission.judge(&challenge, hello, self.peer.guard()).await?;
         self.peer.take_share()?;
         Ok(pass)
     }

@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use archipelago_core::wire::{Bye, CloseCode};
 
-use crate::listener::{ConnectionPermit, ConnectionShare, Place, Socket};
+use crate::listener::{ConnectionGuard, ConnectionPermit, ConnectionShare, Socket};
 
 /// Wait after which a learner that found no free connection may come again, in milliseconds.
 const FULL_WAIT_MS: u32 = 10_000;
 
 /// The peer of a socket: its connection as counted by the listener, and the limits that apply to it.
 pub struct Peer {
-    place: Option<Arc<Place>>,
+    guard: Option<Arc<ConnectionGuard>>,
     socket: Option<Socket>,
     /// Limit on the run's connections, on a server of several runs.
     share: Option<ConnectionShare>,
@@ -19,16 +19,16 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Creates a peer without a learner, whose connection is counted as `place`. `share` limits the connections of its
+    /// Creates a peer without a learner, whose connection is counted as `guard`. `share` limits the connections of its
     /// run.
-    pub fn new(place: Option<Arc<Place>>, share: Option<ConnectionShare>) -> Self {
-        let socket = place.as_ref().map(|place| place.open_socket());
-        Self { place, socket, share, permit: Mutex::new(None) }
+    pub fn new(guard: Option<Arc<ConnectionGuard>>, share: Option<ConnectionShare>) -> Self {
+        let socket = guard.as_ref().map(|guard| guard.open_socket());
+        Self { guard, socket, share, permit: Mutex::new(None) }
     }
 
     /// Returns the peer's connection as counted by the listener.
-    pub(super) fn place(&self) -> Option<&Place> {
-        self.place.as_deref()
+    pub(super) fn guard(&self) -> Option<&ConnectionGuard> {
+        self.guard.as_deref()
     }
 
     /// Takes one of the run's connections for the learner, before the core receives it.

@@ -62,7 +62,7 @@ pub struct Corpus {
     /// SHA-256 of the text and of its tokenisation, in hexadecimal.
     pub hash: String,
     /// Number of training tokens that are targets; the others are masked.
-    pub learnt: u64,
+    pub targets: u64,
     /// Number of tokens in each document; empty for plain text.
     lengths: Vec<u32>,
     /// Readable description of how the files were read.
@@ -78,26 +78,35 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Prepares the text of `source`, which `config` names, according to `habits`.
+    /// Prepares the text of `source`, which `config` names, according to `conventions`.
     ///
     /// # Errors
     /// - `DataLine`, `DataTooFew`: its records are not documents, or too few.
     /// - `Tokenizer`: the tokenizer cannot be read, trained or used.
     /// - `Config`: the held-out share is out of range.
     /// - `Memory`: the text is too large for this machine.
-    pub fn load(config: &ServeConfig, source: Source, habits: &Habits<'_>) -> Result<Self, ServerError> {
+    pub fn load(
+        config: &ServeConfig,
+        source: Source,
+        conventions: &TextConventions<'_>,
+    ) -> Result<Self, ServerError> {
         check_share(config.identity.held_out)?;
         Budget::of_machine().check(source.bytes())?;
         match source {
-            Source::Text(text) => Self::of_text(config, habits, text),
-            Source::Lines(files) => Self::of_lines(config, habits, files),
+            Source::Text(text) => Self::of_text(config, conventions, text),
+            Source::Lines(files) => Self::of_lines(config, conventions, files),
         }
     }
 
-    fn of_text(config: &ServeConfig, habits: &Habits<'_>, text: Text) -> Result<Self, ServerError> {
-        let hash = hash(config, &Sha256::digest(text.text.as_bytes()), habits.given)?;
+    fn of_text(
+        config: &ServeConfig,
+        conventions: &TextConventions<'_>,
+        text: Text,
+    ) -> Result<Self, ServerError> {
+        let hash = hash(config, &Sha256::digest(text.text.as_bytes()), conventions.given)?;
         let (train, held_out) = split_text(&text.text, config.identity.held_out);
-        let (vocabulary, tokenizer) = Vocabulary::load(config, || train.into(), habits.given, habits.kept)?;
+        let (vocabulary, tokenizer) =
+            Vocabulary::load(config, || train.into(), conventions.given, conventions.kept)?;
 
         let tokens = vocabulary.encode(train)?;
         let (spec, shards) = cut(&tokens, vocabulary.size())?;
@@ -106,7 +115,7 @@ impl Corpus {
         let token_max = token_max(&tokens, &held_out);
         let bytes_per_token = held_out_bytes / (held_out.len() as f64).max(1.0);
         let read_as = format!("plain text{}", unpacked(text.packed_by));
-        let stops = Stops::new(habits.stops.to_vec(), habits.chat, &vocabulary);
+        let stops = Stops::new(conventions.stops.to_vec(), conventions.chat, &vocabulary);
         Ok(Self {
             vocabulary,
             tokenizer,
@@ -116,7 +125,7 @@ impl Corpus {
             bytes_per_token,
             entropy_floor: text.entropy_floor,
             hash,
-            learnt: tokens.len() as u64,
+            targets: tokens.len() as u64,
             lengths: Vec::new(),
             read_as,
             file_warnings: text.warnings,
@@ -126,9 +135,13 @@ impl Corpus {
         })
     }
 
-    fn of_lines(config: &ServeConfig, habits: &Habits<'_>, files: Vec<Lines>) -> Result<Self, ServerError> {
-        let chat = habits.chat;
-        let hash = hash(config, &documents::hash(&files, chat), habits.given)?;
+    fn of_lines(
+        config: &ServeConfig,
+        conventions: &TextConventions<'_>,
+        files: Vec<Lines>,
+    ) -> Result<Self, ServerError> {
+        let chat = conventions.chat;
+        let hash = hash(config, &documents::hash(&files, chat), conventions.given)?;
         let packed_by = files.iter().find_map(|file| file.packed_by);
         let Read { documents, forms } = documents::read(files, chat)?;
         let read_as = described(&forms) + &unpacked(packed_by);
@@ -139,16 +152,16 @@ impl Corpus {
             )
         });
         let plain = || documents::plain(&documents).into();
-        let (vocabulary, tokenizer) = Vocabulary::load(config, plain, habits.given, habits.kept)?;
-        let end = chat.tokens.get("eos_token").and_then(|text| vocabulary.token(text)).or(habits.end);
+        let (vocabulary, tokenizer) = Vocabulary::load(config, plain, conventions.given, conventions.kept)?;
+        let end = chat.tokens.get("eos_token").and_then(|text| vocabulary.token(text)).or(conventions.end);
         let ends = Ends::new(&vocabulary, end)?;
-        let has_turns = documents.iter().any(|document| document.end == End::Given);
+        let has_turns = documents.iter().any(|document| document.end == End::Masked);
         let documents =
             documents::cut(&documents, &vocabulary, &ends, config.identity.held_out, config.identity.seed)?;
-        let stops = Stops::new(habits.stops.to_vec(), chat, &vocabulary);
+        let stops = Stops::new(conventions.stops.to_vec(), chat, &vocabulary);
         let never_stops = has_turns.then(|| stops.warning(&documents.train, &vocabulary)).flatten();
         let (spec, shards) = cut(&documents.train, vocabulary.size())?;
-        let learnt = documents.train.iter().filter(|&&token| token::is_learnt(token)).count() as u64;
+        let targets = documents.train.iter().filter(|&&token| token::is_target(token)).count() as u64;
         let token_max = token_max(&documents.train, &documents.held_out);
         let (held_out, bytes_per_token) = (documents.held_out, documents.bytes_per_token);
         Ok(Self {
@@ -160,7 +173,7 @@ impl Corpus {
             bytes_per_token,
             entropy_floor: None,
             hash,
-            learnt,
+            targets,
             lengths: documents.lengths,
             read_as,
             file_warnings: file_warnings.into_iter().collect(),
@@ -256,7 +269,7 @@ fn described(forms: &BTreeMap<Form, usize>) -> String {
 
 /// Text conventions of the model that a run begins with.
 #[derive(Clone, Copy, Debug)]
-pub struct Habits<'a> {
+pub struct TextConventions<'a> {
     /// Path of the `tokenizer.json` to use, if any.
     pub given: Option<&'a Path>,
     /// Path of the tokenizer from an earlier start of the same run, used instead of training a new one.
@@ -277,7 +290,7 @@ fn token_max(train: &[u32], held_out: &[u32]) -> u32 {
 /// Cuts `tokens`, of a vocabulary with `vocab` entries, into shards. Some tokens may be masked.
 fn cut(tokens: &[u32], vocab: u32) -> Result<(DataSpec, Vec<Bytes>), ServerError> {
     let (token_bytes, masks) =
-        (data::token_bytes(vocab), !tokens.iter().all(|&token| token::is_learnt(token)));
+        (data::token_bytes(vocab), !tokens.iter().all(|&token| token::is_target(token)));
     let split = data::split(tokens, 0.0, shard_tokens(tokens.len() as u64, token_bytes));
     let too_small =
         |_| ServerError::DataTooSmall { read_as: "nothing to train on".to_owned(), tokens: 0, tokens_min: 1 };

@@ -1,7 +1,7 @@
 //! Tokens at which a model stops writing: those that its folder names, and the one that ends turns in its chat
 //! template.
 
-use archipelago_core::token::is_learnt;
+use archipelago_core::token::is_target;
 use serde_json::json;
 
 use super::cutting::Piece;
@@ -39,7 +39,7 @@ impl Stops {
     /// at one that its folder does not name. Masked tokens in `train` carry the mask bit.
     #[must_use]
     pub fn warning(&self, train: &[u32], vocabulary: &Vocabulary) -> Option<String> {
-        let learns = |stop: &u32| train.iter().any(|token| is_learnt(*token) && token == stop);
+        let learns = |stop: &u32| train.iter().any(|token| is_target(*token) && token == stop);
         let names = |tokens: &[u32]| {
             let names: Vec<String> =
                 tokens.iter().map(|&token| format!("`{}`", vocabulary.name(token))).collect();
@@ -95,7 +95,7 @@ fn turn_end(chat: &Chat, vocabulary: &Vocabulary) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use archipelago_core::token::GIVEN;
+    use archipelago_core::token::MASKED;
 
     use super::*;
 
@@ -147,11 +147,11 @@ mod tests {
         let said = |of_folder: &[u32], train: &[u32]| {
             stops(of_folder, template).warning(train, &vocabulary()).unwrap_or_default()
         };
-        assert!(said(&[TEXT_END], &[1, TURN_END | GIVEN, TEXT_END | GIVEN]).contains("do not teach that"));
-        let second = said(&[TEXT_END], &[1, TURN_END, TEXT_END | GIVEN]);
+        assert!(said(&[TEXT_END], &[1, TURN_END | MASKED, TEXT_END | MASKED]).contains("do not teach that"));
+        let second = said(&[TEXT_END], &[1, TURN_END, TEXT_END | MASKED]);
         assert!(second.contains("turns with `<|end|>`") && second.contains("only at `</s>`"), "{second}");
         assert_eq!(said(&[TEXT_END], &[TURN_END, TEXT_END]), "");
-        assert_eq!(said(&[TEXT_END, TURN_END], &[TURN_END, TEXT_END | GIVEN]), "");
+        assert_eq!(said(&[TEXT_END, TURN_END], &[TURN_END, TEXT_END | MASKED]), "");
         assert_eq!(said(&[], &[TURN_END]), "");
         assert!(
             stops(&[], "").warning(&[1], &vocabulary()).unwrap().contains("no token that ends its answers")

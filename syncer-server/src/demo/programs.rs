@@ -186,7 +186,7 @@ impl Programs {
     /// # Errors
     /// [`DemoError::Failed`]: it is missing.
     pub fn admin_token(&self) -> Result<String, DemoError> {
-        let file = Store::look(&self.store()).admin_token_path();
+        let file = Store::open_read_only(&self.store()).admin_token_path();
         let token = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         Ok(token.trim().to_owned())
     }

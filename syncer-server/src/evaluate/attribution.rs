@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use archipelago_core::diloco::syncer::{LossMonitor, Remake};
+use archipelago_core::diloco::syncer::{LossMonitor, Rollback};
 use archipelago_core::diloco::trust::{Attribution, Culprits};
 use archipelago_core::diloco::{FragmentState, LearnerId, RunId, Version};
 
@@ -57,21 +57,21 @@ impl Judge {
     ) -> Result<Judgement, ServerError> {
         let moment = Moment { seq: subject.seq, states: subject.states.clone() };
         let bad = f64::from(loss);
-        let Some((good, from)) = self.monitor.look(bad, moment.clone()) else {
+        let Some((good, from)) = self.monitor.observe(bad, moment.clone()) else {
             let seq = self.monitor.held().map_or(subject.seq, |held| held.seq);
             return Ok(Judgement::Well { seq });
         };
         let from = from.clone();
         let found = self.search((good, bad), &from, subject, meter);
         let losses = (good as f32, loss);
-        let found = found.inspect_err(|_| self.monitor.begin_anew(bad, moment.clone()))?;
+        let found = found.inspect_err(|_| self.monitor.reset(bad, moment.clone()))?;
         Ok(match found {
             Some(Culprits { learners: culprits, loss }) => {
                 let Moment { seq, states } = from;
                 Judgement::Harm { from: states, after: seq, culprits, losses, without: loss as f32 }
             }
             None => {
-                self.monitor.begin_anew(bad, moment);
+                self.monitor.reset(bad, moment);
                 // The loss of small models varies by some percent without a cause.
                 match bad <= good * (1.0 + LOGGED_RISE_RATIO) {
                     true => Judgement::Well { seq: subject.seq },
@@ -108,11 +108,11 @@ impl Judge {
         subject: &EvalSnapshot,
     ) -> Result<Vec<f32>, ServerError> {
         let until: Vec<Version> = subject.states.iter().map(|state| state.version).collect();
-        let mut remakes = Remake::all(&subject.fragments, subject.codec, &from.states, without, &until);
-        tape::remake(&self.store, self.run, &mut remakes, from.seq)?;
+        let mut rollbacks = Rollback::all(&subject.fragments, subject.codec, &from.states, without, &until);
+        tape::rollback(&self.store, self.run, &mut rollbacks, from.seq)?;
         let mut flat = vec![0.0; subject.params()];
-        for remake in &remakes {
-            let (fragment, theta) = remake.theta();
+        for rollback in &rollbacks {
+            let (fragment, theta) = rollback.theta();
             subject.fragments.scatter(fragment, theta, &mut flat);
         }
         Ok(flat)

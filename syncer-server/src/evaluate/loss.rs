@@ -50,13 +50,13 @@ impl LossMeter {
     /// `Internal`: the parameters do not fit the model.
     pub fn loss(&mut self, theta: &[f32]) -> Result<f32, ServerError> {
         let HeldOut { window, tokens } = &self.held_out;
-        let (mut sum, mut learnt) = (0.0, 0.0);
+        let (mut sum, mut targets) = (0.0, 0.0);
         for batch in tokens.chunks(WINDOWS_AT_ONCE * window) {
-            let count = token::learnt(batch, window - 1) as f64;
+            let count = token::target_count(batch, window - 1) as f64;
             sum += f64::from(self.model.loss(theta, batch).map_err(engine)?) * count;
-            learnt += count;
+            targets += count;
         }
-        Ok((sum / learnt) as f32)
+        Ok((sum / targets) as f32)
     }
 }
 

@@ -14,7 +14,7 @@ const REACH: usize = 512;
 pub(super) fn of(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> Vec<u32> {
     let question: Vec<u32> = held_out
         .iter()
-        .take_while(|&&token| !token::is_learnt(token))
+        .take_while(|&&token| !token::is_target(token))
         .map(|&token| token::id(token))
         .collect();
     // A single masked token that begins every text is not a question.
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_question_is_asked_whole() {
-        let given = |text: &str| text.bytes().map(|byte| u32::from(byte) | token::GIVEN).collect::<Vec<_>>();
+        let given = |text: &str| text.bytes().map(|byte| u32::from(byte) | token::MASKED).collect::<Vec<_>>();
         let held_out = [given("Who is it?\n"), bytes_to_tokens(b"It is I.\n")].concat();
         assert_eq!(tokens_to_text(&of(&held_out, tokens_to_text)), "Who is it?\n");
         let long = [given(&"?".repeat(300)), vec![7]].concat();

@@ -56,7 +56,7 @@ impl Prover {
 
     fn check(&mut self, check: &LossCheck) -> Result<Vec<UpdateScore>, ServerError> {
         let Self { run, corpus, model, .. } = self;
-        check.look(&self.fragments, run.seed ^ check.job.round.0, |theta, windows| {
+        check.measure(&self.fragments, run.seed ^ check.job.round.0, |theta, windows| {
             let of = |window: &Window| window.tokens(run, corpus.shards.get(window.shard as usize)?);
             let tokens: Vec<u32> = windows.iter().filter_map(of).flatten().collect();
             model.loss(theta, &tokens).map(f64::from).map_err(engine)

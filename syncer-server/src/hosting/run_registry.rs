@@ -110,7 +110,7 @@ impl RunRegistry {
         let failed = |source| ServerError::Disk { what: "read", path: folder.clone(), source };
         config::admin_token(start.admin_token.as_deref())?;
         fs::create_dir_all(&folder).map_err(failed)?;
-        let token = Store::look(&folder).admin_token(start.admin_token.as_deref())?;
+        let token = Store::open_read_only(&folder).admin_token(start.admin_token.as_deref())?;
         let mut runs = BTreeMap::new();
         for entry in fs::read_dir(&folder).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -362,7 +362,7 @@ impl RunRegistry {
         )
         .await?;
         if let Some(here) = &self.here {
-            Store::look(&config.server.dir).note_address(&format!("{here}runs/{name}/"));
+            Store::open_read_only(&config.server.dir).note_address(&format!("{here}runs/{name}/"));
         }
         let router = http::router(Arc::clone(&app));
         // A panic ends only this task.
@@ -404,7 +404,7 @@ impl RunRegistry {
             drop((app, router));
             drop(stop.send(bye));
             drop(task.await);
-            Store::look(&self.dir(name)).forget_address();
+            Store::open_read_only(&self.dir(name)).forget_address();
         }
         Ok(())
     }

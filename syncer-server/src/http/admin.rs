@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::App;
-use crate::actor::Obeyed;
+use crate::actor::OrderOutcome;
 use crate::admin_token::is_same;
 use crate::clock::unix_ms;
 use crate::cluster_node::{AdminBroadcast, OwnerCommand};
@@ -119,8 +119,8 @@ async fn apply_to_learner<F: FnOnce(LearnerId) -> OwnerCommand>(
 /// Applies an order in this process, or in all processes of a cluster, and returns the response: `done` on success.
 async fn apply(app: &App, order: OwnerCommand, done: &'static str) -> Response {
     let learner = order.learner();
-    match &app.herald {
-        Some(herald) => publish(app, herald, learner, order.decree(unix_ms()), done).await,
+    match &app.admin_broadcast {
+        Some(admin_broadcast) => publish(app, admin_broadcast, learner, order.command(unix_ms()), done).await,
         None => said(app.context.actor.order(learner, order.input()).await, learner, done),
     }
 }
@@ -129,16 +129,16 @@ async fn apply(app: &App, order: OwnerCommand, done: &'static str) -> Response {
 /// that the order concerns, if any; this process must know it.
 pub(super) async fn publish(
     app: &App,
-    herald: &AdminBroadcast,
+    admin_broadcast: &AdminBroadcast,
     learner: Option<LearnerId>,
-    decree: AdminCommand,
+    command: AdminCommand,
     done: &'static str,
 ) -> Response {
     let may = app.context.actor.may_order(learner).await;
-    if may != Some(Obeyed::Taken) {
+    if may != Some(OrderOutcome::Taken) {
         return said(may, learner, done);
     }
-    match herald.proclaim(decree).await {
+    match admin_broadcast.broadcast(command).await {
         Ok(()) => said(may, learner, done),
         Err(error) => unconfirmed(&error),
     }
@@ -154,19 +154,23 @@ pub(super) fn unconfirmed(error: &ServiceError) -> Response {
 
 /// Returns the response for an order's outcome: `done` if the order was applied. `learner` is the learner that the
 /// order concerns, if any. No outcome means that the server stops.
-pub(super) fn said(obeyed: Option<Obeyed>, learner: Option<LearnerId>, done: &'static str) -> Response {
-    match obeyed {
-        Some(Obeyed::Taken) => (StatusCode::ACCEPTED, done).into_response(),
-        Some(Obeyed::NoSuchLearner) => {
+pub(super) fn said(
+    outcome: Option<OrderOutcome>,
+    learner: Option<LearnerId>,
+    done: &'static str,
+) -> Response {
+    match outcome {
+        Some(OrderOutcome::Taken) => (StatusCode::ACCEPTED, done).into_response(),
+        Some(OrderOutcome::NoSuchLearner) => {
             let id = learner.unwrap_or_default();
             let why = format!("this run has had no learner {id}: /v1/learners lists them\n");
             (StatusCode::NOT_FOUND, why).into_response()
         }
-        Some(Obeyed::RunOver) => {
+        Some(OrderOutcome::RunOver) => {
             let why = "the run is complete: its model and its figures stay, but it takes no more orders\n";
             (StatusCode::CONFLICT, why).into_response()
         }
-        Some(Obeyed::PastStop(counted)) => {
+        Some(OrderOutcome::PastStop(counted)) => {
             let why = format!(
                 "the run has counted {counted} merged tokens, so this stop would end the run now: use finish for \
                  that, or give more tokens, or 0 for no stop\n"
@@ -207,17 +211,17 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// Applies an order of the owner in this process. It may have been given to another process of the run.
-pub async fn obey(app: Arc<App>, decree: AdminCommand) {
+pub async fn apply_admin_command(app: Arc<App>, command: AdminCommand) {
     let actor = &app.context.actor;
     let invite_store = Arc::clone(app.context.admission.invite_store());
-    let done = match decree {
-        AdminCommand::Settings(words) => app.settings.obey(actor, &words).await,
+    let done = match command {
+        AdminCommand::Settings(words) => app.settings.apply(actor, &words).await,
         AdminCommand::Ban(fingerprint, note) => {
             blocking(move || invite_store.ban(fingerprint, &note, unix_ms())).await.map(drop)
         }
         AdminCommand::Lift(fingerprint) => blocking(move || invite_store.lift(fingerprint)).await.map(drop),
-        decree => {
-            if let Some(order) = OwnerCommand::of(&decree, unix_ms()) {
+        command => {
+            if let Some(order) = OwnerCommand::of(&command, unix_ms()) {
                 // The learner concerned may join this process later.
                 actor.order(None, order.input()).await;
             }

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use super::App;
 use super::admin::check_owner;
 use crate::actor::News;
-use crate::listener::{ConnectionPermit, Place, WrongSecret};
+use crate::listener::{ConnectionGuard, ConnectionPermit, WrongSecret};
 
 /// Maximum number of open event streams.
 pub const WATCHERS_MAX: u32 = 256;
@@ -56,7 +56,7 @@ pub struct EventsQuery {
 /// core, as `run`. A slow reader gets `lagged` with the number of missed events, and then a status.
 pub async fn events(
     State(app): State<Arc<App>>,
-    place: Option<Extension<Arc<Place>>>,
+    guard: Option<Extension<Arc<ConnectionGuard>>>,
     headers: HeaderMap,
     query: Result<Query<EventsQuery>, QueryRejection>,
 ) -> Response {
@@ -64,7 +64,7 @@ pub async fn events(
         return (StatusCode::BAD_REQUEST, "use raw=1 or no parameters\n").into_response();
     };
     // A proxy on this machine also forwards requests of strangers, and marks them with a header.
-    let is_near = place.is_some_and(|place| place.is_local())
+    let is_near = guard.is_some_and(|guard| guard.is_local())
         && !FORWARDED.iter().any(|name| headers.contains_key(*name));
     let is_owner = check_owner(&app, &headers).is_ok();
     let kept = match (is_owner, is_near) {

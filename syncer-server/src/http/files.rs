@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use archipelago_core::bytes::hex;
-use archipelago_core::diloco::{FragmentId, Version, halves};
+use archipelago_core::diloco::{FragmentId, Version, binary16};
 use archipelago_core::model::FrozenWeights;
 use archipelago_core::wire::http::{self, INVITE_HEADER, PASS_HEADER};
 use axum::Extension;
@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::transfer_slots::Peer;
 use super::{App, hats};
-use crate::listener::Place;
+use crate::listener::ConnectionGuard;
 
 /// Response header with the version in the body.
 const VERSION_HEADER: HeaderName = HeaderName::from_static(http::VERSION_HEADER);
@@ -36,7 +36,7 @@ const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream")
 /// gets the requested version if the server still has it.
 pub async fn fragment(
     State(app): State<Arc<App>>,
-    place: Option<Extension<Arc<Place>>>,
+    guard: Option<Extension<Arc<ConnectionGuard>>>,
     Path((run, fragment, version)): Path<(String, u16, u64)>,
     headers: HeaderMap,
 ) -> Response {
@@ -47,7 +47,7 @@ pub async fn fragment(
     let Some(&len) = app.context.fragment_lens.get(usize::from(fragment.0)) else {
         return (StatusCode::NOT_FOUND, "there is no such fragment\n").into_response();
     };
-    let Some(slot) = app.slots.slot(&peer(&app, place, &headers)).await else { return busy() };
+    let Some(slot) = app.slots.slot(&peer(&app, guard, &headers)).await else { return busy() };
     let resumed = headers.get(header::RANGE).and_then(|_| app.hats.kept(fragment, version));
     let (current, bytes) = match resumed {
         Some(bytes) => (version, bytes),
@@ -56,7 +56,7 @@ pub async fn fragment(
             None => return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response(),
         },
     };
-    debug_assert_eq!(bytes.len() as u64, halves::BYTES as u64 * len);
+    debug_assert_eq!(bytes.len() as u64, binary16::BYTES as u64 * len);
     let bytes = hats::sent(bytes);
     let send = |bytes| app.slots.send(bytes, slot);
     let version_header = [(VERSION_HEADER, HeaderValue::from(current.0))];
@@ -109,7 +109,7 @@ pub fn frozen_bytes(weights: Arc<FrozenWeights>) -> Bytes {
 /// Answers with a part of the frozen weights.
 pub async fn frozen(
     State(app): State<Arc<App>>,
-    place: Option<Extension<Arc<Place>>>,
+    guard: Option<Extension<Arc<ConnectionGuard>>>,
     Path((run, part)): Path<(String, u32)>,
     headers: HeaderMap,
 ) -> Response {
@@ -123,7 +123,7 @@ pub async fn frozen(
     let Some((tag, bytes)) = found else {
         return (StatusCode::NOT_FOUND, "there is no such part of frozen weights\n").into_response();
     };
-    let Some(slot) = app.slots.slot(&peer(&app, place, &headers)).await else { return busy() };
+    let Some(slot) = app.slots.slot(&peer(&app, guard, &headers)).await else { return busy() };
     let send = |bytes| app.slots.send(bytes, slot);
     let (response, sent) = file(bytes, send, &tag, lasting(&app), &headers);
     app.context.meters.fetched(sent);
@@ -152,11 +152,11 @@ pub async fn held_out(State(app): State<Arc<App>>, Path(run): Path<String>, head
 }
 
 /// Returns the peer of a request: a member if `headers` have a valid pass, otherwise the address of its connection.
-fn peer(app: &App, place: Option<Extension<Arc<Place>>>, headers: &HeaderMap) -> Peer {
+fn peer(app: &App, guard: Option<Extension<Arc<ConnectionGuard>>>, headers: &HeaderMap) -> Peer {
     let pass = headers.get(PASS_HEADER).map(HeaderValue::as_bytes);
     match pass.filter(|pass| app.context.admission.holds_pass(pass)) {
         Some(pass) => Peer::Member(pass.into()),
-        None => place.and_then(|place| place.address()).map_or(Peer::Unknown, Peer::Address),
+        None => guard.and_then(|guard| guard.address()).map_or(Peer::Unknown, Peer::Address),
     }
 }
 

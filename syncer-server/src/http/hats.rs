@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use archipelago_core::diloco::{FragmentId, Version, halves};
+use archipelago_core::diloco::{FragmentId, Version, binary16};
 use axum::body::Bytes;
 
 /// Maximum number of kept versions per fragment: the newest for new requests, the others for running and resumed
@@ -45,7 +45,7 @@ impl Hats {
     /// Returns `version` and its bytes, encoded from `hat`, the values of `fragment`. If answers are still sending
     /// every kept version, it returns the newest kept one instead; the peer then needs the changes since that version.
     pub fn newest(&self, fragment: FragmentId, version: Version, hat: &[f32]) -> (Version, Arc<Vec<u8>>) {
-        let make = || Arc::new(halves::to_bytes(hat));
+        let make = || Arc::new(binary16::to_bytes(hat));
         let Some(slot) = self.slots.get(usize::from(fragment.0)) else { return (version, make()) };
         // Encoded under the lock, so that other requests wait for these bytes instead of encoding them again.
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,7 +79,7 @@ mod tests {
     const P0: FragmentId = FragmentId(0);
 
     fn two(value: f32) -> Vec<u8> {
-        halves::to_bytes(&[value])
+        binary16::to_bytes(&[value])
     }
 
     #[test]

@@ -108,8 +108,8 @@ pub async fn ban(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -
         Err(refused) => return refused,
     };
     let done = "the key is banned\n";
-    match &app.herald {
-        Some(herald) => publish(herald, AdminCommand::Ban(who, note), done).await,
+    match &app.admin_broadcast {
+        Some(admin_broadcast) => publish(admin_broadcast, AdminCommand::Ban(who, note), done).await,
         None => {
             let ban = move |invite_store: &InviteStore| invite_store.ban(who, &note, unix_ms());
             owned(&app, &headers, move |invite_store| {
@@ -122,23 +122,25 @@ pub async fn ban(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -
 
 /// `POST /v1/bans/{fingerprint}/lift`: lifts a ban.
 pub async fn lift(State(app): State<Arc<App>>, headers: HeaderMap, Path(name): Path<String>) -> Response {
-    let lift = if app.herald.is_some() { InviteStore::is_banned } else { InviteStore::lift };
+    let lift = if app.admin_broadcast.is_some() { InviteStore::is_banned } else { InviteStore::lift };
     let lifted = move |invite_store: &InviteStore| {
         let who = named(&name)?;
         Ok(lift(invite_store, who)?.then_some(who))
     };
     let done = "the ban is lifted\n";
-    match (&app.herald, owners(&app, &headers, lifted).await) {
+    match (&app.admin_broadcast, owners(&app, &headers, lifted).await) {
         (_, Err(refused)) => refused,
         (_, Ok(None)) => (StatusCode::NOT_FOUND, "the key was not banned\n").into_response(),
-        (Some(herald), Ok(Some(who))) => publish(herald, AdminCommand::Lift(who), done).await,
+        (Some(admin_broadcast), Ok(Some(who))) => {
+            publish(admin_broadcast, AdminCommand::Lift(who), done).await
+        }
         (None, Ok(Some(_))) => (StatusCode::OK, done).into_response(),
     }
 }
 
 /// Publishes an order about a key to all processes of the run, and returns the response: `done` on success.
-async fn publish(herald: &AdminBroadcast, decree: AdminCommand, done: &'static str) -> Response {
-    match herald.proclaim(decree).await {
+async fn publish(admin_broadcast: &AdminBroadcast, command: AdminCommand, done: &'static str) -> Response {
+    match admin_broadcast.broadcast(command).await {
         Ok(()) => (StatusCode::OK, done).into_response(),
         Err(error) => unconfirmed(&error),
     }

@@ -38,7 +38,7 @@ use crate::connection::Context;
 use crate::corpus::Corpus;
 use crate::listener::{ConnectionPermit, ConnectionShare};
 
-pub use admin::obey;
+pub use admin::apply_admin_command;
 pub use admin::shows_token;
 pub use events::WATCHERS_MAX;
 pub use export::Exports;
@@ -80,7 +80,7 @@ pub struct App {
     /// The current settings of the run.
     pub settings: Settings,
     /// Publisher of orders to all processes that serve the run, if there are several.
-    pub herald: Option<AdminBroadcast>,
+    pub admin_broadcast: Option<AdminBroadcast>,
     /// The run's share of connections, on a server with several runs.
     pub share: Option<ConnectionShare>,
     /// Source of model archives.

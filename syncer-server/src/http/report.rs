@@ -35,7 +35,7 @@ impl Default for Reports {
 pub async fn history(State(app): State<Arc<App>>, Path(run): Path<String>) -> Response {
     let report = &app.reports.history;
     download(&app, &run, report, ("history.jsonl", "application/jsonl"), |report| {
-        history_lines(&report.carried)
+        history_lines(&report.statistics)
     })
     .await
 }

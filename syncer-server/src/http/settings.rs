@@ -18,7 +18,7 @@ use tokio::sync::Mutex;
 use super::App;
 use super::admin::{check_owner, publish, read, said};
 use super::work_limit::WorkError;
-use crate::actor::{ActorHandle, Obeyed};
+use crate::actor::{ActorHandle, OrderOutcome};
 use crate::cluster_node::AdminBroadcast;
 use crate::config::{
     Changed, LiveSettings, SETTINGS_FILE, ServeConfig, changed, given, is_among, is_path, stored_flags,
@@ -84,8 +84,8 @@ pub async fn change(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
         Ok(wanted) => wanted,
         Err(why) => return bad(why),
     };
-    if let Some(herald) = &app.herald {
-        return order(&app, herald, &wanted).await;
+    if let Some(admin_broadcast) = &app.admin_broadcast {
+        return order(&app, admin_broadcast, &wanted).await;
     }
     // The owner may hang up. The change is completed nevertheless, so that file, run and shown settings agree.
     let changed = tokio::spawn(async move { change_all(&app, &wanted).await });
@@ -113,15 +113,15 @@ async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
         Ok(Err(error)) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
         Err(error) => return error.into_response(),
     }
-    let obeyed = app.context.actor.retune(core, changes).await;
-    if obeyed == Some(Obeyed::Taken) {
+    let outcome = app.context.actor.retune(core, changes).await;
+    if outcome == Some(OrderOutcome::Taken) {
         *held = config;
     }
-    said(obeyed, None, "the settings now apply\n")
+    said(outcome, None, "the settings now apply\n")
 }
 
 /// Publishes the changes in `wanted` to all processes that serve the run, and returns the response.
-async fn order(app: &App, herald: &AdminBroadcast, wanted: &BTreeMap<String, Value>) -> Response {
+async fn order(app: &App, admin_broadcast: &AdminBroadcast, wanted: &BTreeMap<String, Value>) -> Response {
     let weighed = weigh(&*app.settings.0.lock().await, wanted);
     match weighed {
         Err(why) => (StatusCode::BAD_REQUEST, why + "\n").into_response(),
@@ -130,7 +130,14 @@ async fn order(app: &App, herald: &AdminBroadcast, wanted: &BTreeMap<String, Val
             if let Some(refused) = check_stop(app, &*app.settings.0.lock().await, &change.config).await {
                 return refused;
             }
-            publish(app, herald, None, AdminCommand::Settings(change.words), "the settings now apply\n").await
+            publish(
+                app,
+                admin_broadcast,
+                None,
+                AdminCommand::Settings(change.words),
+                "the settings now apply\n",
+            )
+            .await
         }
     }
 }
@@ -141,8 +148,8 @@ async fn check_stop(app: &App, held: &ServeConfig, wanted: &ServeConfig) -> Opti
     if held.live.stop_at_tokens == wanted.live.stop_at_tokens {
         return None;
     }
-    let obeyed = app.context.actor.may_stop_at(wanted.live.stop_at_tokens).await;
-    (obeyed != Some(Obeyed::Taken)).then(|| said(obeyed, None, ""))
+    let outcome = app.context.actor.may_stop_at(wanted.live.stop_at_tokens).await;
+    (outcome != Some(OrderOutcome::Taken)).then(|| said(outcome, None, ""))
 }
 
 /// Response to an order that changes nothing.
@@ -182,7 +189,7 @@ impl Settings {
     ///
     /// # Errors
     /// A sentence: the process that received the order accepts settings or values that this program refuses.
-    pub(crate) async fn obey(&self, actor: &ActorHandle, words: &[(String, String)]) -> Result<(), String> {
+    pub(crate) async fn apply(&self, actor: &ActorHandle, words: &[(String, String)]) -> Result<(), String> {
         let mut held = self.0.lock().await;
         let Change { config, core, changes, .. } = weigh(&held, &given(words))?;
         actor.retune(core, changes).await;

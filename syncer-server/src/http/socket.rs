@@ -11,12 +11,12 @@ use axum::response::{IntoResponse, Response};
 
 use super::App;
 use crate::connection::{self, Peer};
-use crate::listener::Place;
+use crate::listener::ConnectionGuard;
 
 /// Opens the WebSocket of a learner.
 pub async fn upgrade(
     State(app): State<Arc<App>>,
-    place: Option<Extension<Arc<Place>>>,
+    place: Option<Extension<Arc<ConnectionGuard>>>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Response {

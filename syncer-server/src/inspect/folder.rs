@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::clock::{unix_ms, unix_s};
 use crate::errors::ServerError;
 use crate::status::{
-    Carried, LearnerView, LearnersQuery, LogEntry, PAGE_MAX, SeriesView, Sort, learners_of, series_of, view,
+    LearnerView, LearnersQuery, LogEntry, PAGE_MAX, RunStatistics, SeriesView, Sort, learners_of, series_of,
+    view,
 };
 use crate::store::{Manifest, Snapshot, Store};
 use crate::tape::{Rows, later_figures, recover, rows_error};
@@ -45,7 +46,7 @@ impl Folder {
     /// - `NoRun`: the folder holds no run.
     /// - `Disk`, `DirCorrupt`: the folder cannot be read.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
-        let store = Store::look(dir);
+        let store = Store::open_read_only(dir);
         let manifest = store.begun()?;
         let snapshot = store.latest(manifest.run)?;
         Ok(Self { store, manifest, snapshot })
@@ -57,15 +58,15 @@ impl Folder {
     /// - `Disk`, `DirCorrupt`: the tape or the snapshot cannot be read.
     /// - `Internal`: tape and snapshot do not match.
     pub fn status(&self) -> Result<FolderStatus, ServerError> {
-        let carried = self.carried()?;
+        let statistics = self.statistics()?;
         let merged_ms = self.rows()?.map(|rows| rows.last_merge_ms()).transpose();
         let merged_ms = merged_ms.map_err(|error| rows_error(&self.store.tape_path(), error))?.flatten();
         Ok(FolderStatus {
             core: self.syncer()?.status().into(),
-            val_loss_first: carried.history.first(),
-            val_loss_last: carried.history.last(),
+            val_loss_first: statistics.history.first(),
+            val_loss_last: statistics.history.last(),
             last_merge_age_s: merged_ms.map(|at_ms| unix_ms().saturating_sub(at_ms) as f64 / 1e3),
-            run_s: carried.run_s,
+            run_s: statistics.run_s,
         })
     }
 
@@ -75,11 +76,11 @@ impl Folder {
     /// - `NoSnapshot`: neither a snapshot nor the tape has any.
     /// - `Disk`, `DirCorrupt`: the tape cannot be read.
     pub fn series(&self) -> Result<SeriesView, ServerError> {
-        let carried = self.carried()?;
-        if carried == Carried::default() {
+        let statistics = self.statistics()?;
+        if statistics == RunStatistics::default() {
             return Err(ServerError::NoSnapshot { dir: self.store.dir().to_owned() });
         }
-        Ok(series_of(&carried.series, &carried.history))
+        Ok(series_of(&statistics.series, &statistics.history))
     }
 
     /// Returns all learners that ever took part, in descending order of merged tokens.
@@ -104,8 +105,8 @@ impl Folder {
     }
 
     /// Returns the statistics in the newest snapshot, or those in the tape's file if they are newer.
-    fn carried(&self) -> Result<Carried, ServerError> {
-        let saved = self.snapshot.as_ref().map(|snapshot| snapshot.carried.clone()).unwrap_or_default();
+    fn statistics(&self) -> Result<RunStatistics, ServerError> {
+        let saved = self.snapshot.as_ref().map(|snapshot| snapshot.statistics.clone()).unwrap_or_default();
         later_figures(&self.store, self.manifest.run, saved)
     }
 

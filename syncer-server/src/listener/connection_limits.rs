@@ -45,7 +45,7 @@ impl ConnectionLimits {
     ///
     /// # Errors
     /// [`Full`]: a limit is reached.
-    pub fn acquire(&self, address: IpAddr, is_trusted_proxy: bool) -> Result<Place, Full> {
+    pub fn acquire(&self, address: IpAddr, is_trusted_proxy: bool) -> Result<ConnectionGuard, Full> {
         let who = match Origin::at(address) {
             Origin::Address(_) if is_trusted_proxy => Origin::Proxy,
             who => who,
@@ -56,7 +56,7 @@ impl ConnectionLimits {
         }
         self.count_in(&mut open, who)?;
         open.all += 1;
-        Ok(Place { limits: self.clone(), who, is_forwarded: false })
+        Ok(ConnectionGuard { limits: self.clone(), who, is_forwarded: false })
     }
 
     /// Counts one request of a client at `address` behind a trusted proxy until the returned value is dropped. It does
@@ -64,14 +64,14 @@ impl ConnectionLimits {
     ///
     /// # Errors
     /// [`Full::Address`]: the limit of the address is reached.
-    pub fn acquire_forwarded(&self, address: IpAddr) -> Result<Place, Full> {
+    pub fn acquire_forwarded(&self, address: IpAddr) -> Result<ConnectionGuard, Full> {
         let who = match Origin::at(address) {
             // A loopback address that a proxy names is on the proxy's machine, not on this one.
             Origin::Here => Origin::Proxy,
             who => who,
         };
         self.count_in(&mut self.open(), who)?;
-        Ok(Place { limits: self.clone(), who, is_forwarded: true })
+        Ok(ConnectionGuard { limits: self.clone(), who, is_forwarded: true })
     }
 
     fn count_in(&self, open: &mut Open, who: Origin) -> Result<(), Full> {
@@ -101,13 +101,13 @@ impl ConnectionLimits {
 }
 
 /// A counted connection, or a counted request through a proxy. Dropping it ends the count.
-pub struct Place {
+pub struct ConnectionGuard {
     limits: ConnectionLimits,
     who: Origin,
     is_forwarded: bool,
 }
 
-impl Place {
+impl ConnectionGuard {
     /// Returns true if the connection comes from this machine.
     pub fn is_local(&self) -> bool {
         self.who == Origin::Here
@@ -132,7 +132,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let mut open = self.limits.open();
         if !self.is_forwarded {

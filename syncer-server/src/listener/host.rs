@@ -20,7 +20,7 @@ use axum::response::{IntoResponse, Response};
 /// 6762, RFC 8375), and names for private use.
 const PRIVATE: [&str; 5] = [".localhost", ".local", ".home.arpa", ".internal", ".lan"];
 
-use super::connection_limits::Place;
+use super::connection_limits::ConnectionGuard;
 
 /// Host names to which this server answers, in addition to those of its machine and its network.
 #[derive(Clone, Debug, Default)]
@@ -76,9 +76,9 @@ fn own_name() -> Option<Arc<str>> {
 
 /// Returns true if a request comes from a browser on this machine. Pages cannot make a browser omit `Accept-Language`,
 /// nor `Origin` in a request that does more than read.
-fn is_near(headers: &HeaderMap, place: Option<&Arc<Place>>) -> bool {
+fn is_near(headers: &HeaderMap, guard: Option<&Arc<ConnectionGuard>>) -> bool {
     let is_browser = headers.contains_key(header::ORIGIN) || headers.contains_key(header::ACCEPT_LANGUAGE);
-    is_browser && place.is_some_and(|place| place.is_local())
+    is_browser && guard.is_some_and(|guard| guard.is_local())
 }
 
 /// Returns the host in `authority`, in lower case and without its port; `None` if it is malformed.

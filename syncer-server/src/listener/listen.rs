@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tower_service::Service;
 
-use super::connection_limits::{ConnectionLimits, Full, Place};
+use super::connection_limits::{ConnectionGuard, ConnectionLimits, Full};
 use super::connection_shares::Shares;
 use super::host::{Names, check};
 use super::proxy::{ConnectionBody, Contradiction, Proxies};
@@ -47,15 +47,15 @@ const ACCEPT_WAIT: [Duration; 2] = [Duration::from_millis(20), Duration::from_se
 
 /// Limits, host names, proxies and certificate of a listener, which are checked for each connection.
 #[derive(Clone)]
-pub struct Door {
-    pub(super) crowd: ConnectionLimits,
+pub struct AcceptPolicy {
+    pub(super) limits: ConnectionLimits,
     pub(super) names: Names,
     pub(super) proxies: Proxies,
     /// TLS acceptor. If present, connections without TLS are refused.
     pub(super) tls: Option<Tls>,
 }
 
-impl Door {
+impl AcceptPolicy {
     /// Reloads changed certificates until `stopping` is true. Calls `on_result` with true if a new one is in use, false
     /// if it is unusable.
     pub async fn renew<F: Future<Output = ()>>(
@@ -70,14 +70,19 @@ impl Door {
 
     /// Returns the shares of long-lived connections for a server with several runs.
     pub fn shares(&self) -> Shares {
-        Shares::new(self.crowd.most())
+        Shares::new(self.limits.most())
     }
 }
 
 /// Serves requests until `stopping` is true.
-pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopping: watch::Receiver<bool>) {
+pub async fn answer(
+    listener: TcpListener,
+    policy: AcceptPolicy,
+    router: Router,
+    mut stopping: watch::Receiver<bool>,
+) {
     let router = router.layer(middleware::from_fn(slow));
-    let router = router.layer(middleware::from_fn_with_state(door.names.clone(), check));
+    let router = router.layer(middleware::from_fn_with_state(policy.names.clone(), check));
     let (mut wait, ended) = (ACCEPT_WAIT[0], stopping.clone());
     let mut stopped = pin!(async move { drop(stopping.wait_for(|stopped| *stopped).await) });
     loop {
@@ -88,13 +93,13 @@ pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopp
         match accepted {
             Ok((stream, address)) => {
                 wait = ACCEPT_WAIT[0];
-                admit(stream, address.ip(), &door, &router, &ended);
+                admit(stream, address.ip(), &policy, &router, &ended);
             }
             // The peer has already left; accept the next connection immediately.
             Err(error) if is_of_the_peer(&error) => {}
             Err(error) => {
                 if wait == ACCEPT_WAIT[0] {
-                    tracing::error!(%error, open = door.crowd.count(), "cannot accept connections for a while");
+                    tracing::error!(%error, open = policy.limits.count(), "cannot accept connections for a while");
                 }
                 sleep(wait).await;
                 wait = (2 * wait).min(ACCEPT_WAIT[1]);
@@ -104,14 +109,20 @@ pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopp
 }
 
 /// Serves `stream` in a separate task if the limits allow another connection.
-fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended: &watch::Receiver<bool>) {
-    let is_trusted_proxy = door.proxies.has(address);
-    let place = match door.crowd.acquire(address, is_trusted_proxy) {
-        Ok(place) => place,
+fn admit(
+    stream: TcpStream,
+    address: IpAddr,
+    policy: &AcceptPolicy,
+    router: &Router,
+    ended: &watch::Receiver<bool>,
+) {
+    let is_trusted_proxy = policy.proxies.has(address);
+    let guard = match policy.limits.acquire(address, is_trusted_proxy) {
+        Ok(guard) => guard,
         Err(full) => {
             tracing::debug!(%address, ?full, "connection refused: too many connections");
             // A TLS client would not understand the refusal.
-            if door.tls.is_none() {
+            if policy.tls.is_none() {
                 refuse(&stream, full);
             }
             return;
@@ -121,10 +132,10 @@ fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
-    let (door, ended) = (door.clone(), ended.clone());
-    let caller = Caller { place: Arc::new(place), is_trusted_proxy, door, router: router.clone() };
+    let (policy, ended) = (policy.clone(), ended.clone());
+    let caller = Caller { guard: Arc::new(guard), is_trusted_proxy, policy, router: router.clone() };
     tokio::spawn(async move {
-        match caller.door.tls.clone() {
+        match caller.policy.tls.clone() {
             None => serve(WriteTimeoutStream::new(stream, STALL_MAX), caller, ended).await,
             Some(tls) => match tls.handshake(stream).await {
                 Ok(stream) => serve(stream, caller, ended).await,
@@ -137,35 +148,35 @@ fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended
 /// A connection, with the state that its requests need.
 struct Caller {
     /// The counted connection. The WebSocket of a learner keeps it when it takes over the connection.
-    place: Arc<Place>,
+    guard: Arc<ConnectionGuard>,
     /// True if the peer is a trusted proxy, which names its clients.
     is_trusted_proxy: bool,
-    door: Door,
+    policy: AcceptPolicy,
     router: Router,
 }
 
 impl Caller {
     async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Response<Body> {
         let forwarded = match self.is_trusted_proxy {
-            true => self.door.proxies.client(request.headers()),
+            true => self.policy.proxies.client(request.headers()),
             false => Ok(None),
         };
         let forwarded = match forwarded
-            .map(|forwarded| forwarded.map(|address| self.door.crowd.acquire_forwarded(address)))
+            .map(|forwarded| forwarded.map(|address| self.policy.limits.acquire_forwarded(address)))
         {
             Ok(None) => None,
-            Ok(Some(Ok(place))) => Some(Arc::new(place)),
+            Ok(Some(Ok(guard))) => Some(Arc::new(guard)),
             Ok(Some(Err(full))) => {
                 let retry = [(header::RETRY_AFTER, RETRY_S)];
                 return (StatusCode::SERVICE_UNAVAILABLE, retry, reason(full)).into_response();
             }
             Err(Contradiction) => return (StatusCode::BAD_REQUEST, CONTRADICTION).into_response(),
         };
-        request.extensions_mut().insert(Arc::clone(forwarded.as_ref().unwrap_or(&self.place)));
+        request.extensions_mut().insert(Arc::clone(forwarded.as_ref().unwrap_or(&self.guard)));
         let request = request.map(|body| Body::new(TimeoutBody::new(body, STALL_MAX)));
         let response = into_ok(self.router.clone().call(request).await);
         match forwarded {
-            Some(place) => response.map(|body| Body::new(ConnectionBody { body, _place: place })),
+            Some(guard) => response.map(|body| Body::new(ConnectionBody { body, _guard: guard })),
             None => response,
         }
     }

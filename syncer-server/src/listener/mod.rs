@@ -27,9 +27,9 @@ mod stall_timeout;
 mod tls;
 
 pub use auth_throttle::TooMany;
-pub use connection_limits::Place;
+pub use connection_limits::ConnectionGuard;
 pub use connection_shares::{ConnectionPermit, ConnectionShare, Shares};
-pub use listen::{Door, answer};
+pub use listen::{AcceptPolicy, answer};
 pub use pending::Socket;
 pub use slow::WrongSecret;
 
@@ -45,12 +45,12 @@ use crate::errors::ServerError;
 ///   is an http address although there is a certificate.
 /// - `Certificate`: certificate or key cannot be used.
 /// - `Internal`: TLS cannot be set up.
-pub fn open(config: &ServeConfig) -> Result<Door, ServerError> {
+pub fn open(config: &ServeConfig) -> Result<AcceptPolicy, ServerError> {
     let (names, proxies, tls) = parts(config)?;
     let connections_max = descriptors::connections(descriptors::raise(), config.server.connections_max);
-    let crowd =
+    let limits =
         connection_limits::ConnectionLimits::new(connections_max, config.server.connections_per_address);
-    Ok(Door { crowd, names, proxies, tls })
+    Ok(AcceptPolicy { limits, names, proxies, tls })
 }
 
 /// Checks the settings of the listener as a start does, without listening and without a change to this process.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use axum::http::{HeaderMap, header};
 use hyper::body::{Body, Frame, SizeHint};
 
-use super::connection_limits::Place;
+use super::connection_limits::ConnectionGuard;
 
 /// Header in which Caddy, nginx and most other proxies name clients.
 const FORWARDED_FOR: &str = "x-forwarded-for";
@@ -110,7 +110,7 @@ fn forwarded(element: &str) -> Option<IpAddr> {
 /// The body of a response, which keeps its client's request counted until it is sent.
 pub(super) struct ConnectionBody<B> {
     pub(super) body: B,
-    pub(super) _place: Arc<Place>,
+    pub(super) _guard: Arc<ConnectionGuard>,
 }
 
 impl<B: Body + Unpin> Body for ConnectionBody<B> {

@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::auth_throttle::TooMany;
-use super::connection_limits::Place;
+use super::connection_limits::ConnectionGuard;
 
 /// Value of `Retry-After` for a response without this header, in seconds.
 const RETRY_S: &str = "10";
@@ -22,10 +22,10 @@ pub struct WrongSecret;
 pub(super) async fn slow(request: Request, next: Next) -> Response {
     let shows = request.headers().contains_key(header::AUTHORIZATION)
         || request.headers().contains_key(INVITE_HEADER);
-    let place = request.extensions().get::<Arc<Place>>().filter(|_| shows).cloned();
-    let check = match place {
+    let guard = request.extensions().get::<Arc<ConnectionGuard>>().filter(|_| shows).cloned();
+    let check = match guard {
         None => None,
-        Some(place) => match place.check().await {
+        Some(guard) => match guard.check().await {
             Ok(check) => Some(check),
             Err(too_many) => return refusal(too_many),
         },
@@ -82,8 +82,8 @@ mod tests {
         let limits = ConnectionLimits::new(2, 2);
         let [anne, bert] =
             [1, 2].map(|last| Arc::new(limits.acquire(IpAddr::from([192, 0, 2, last]), false).unwrap()));
-        let mut ask = |place: &Arc<Place>, shown: Option<&str>| {
-            let request = Request::builder().uri("/").extension(Arc::clone(place));
+        let mut ask = |guard: &Arc<ConnectionGuard>, shown: Option<&str>| {
+            let request = Request::builder().uri("/").extension(Arc::clone(guard));
             let request = shown
                 .into_iter()
                 .fold(request, |request, shown| request.header(header::AUTHORIZATION, shown));

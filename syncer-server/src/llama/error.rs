@@ -1,6 +1,6 @@
 //! Reasons why a run cannot start from a model folder.
 
-use archipelago_core::diloco::halves::ABS_MAX;
+use archipelago_core::diloco::binary16::ABS_MAX;
 use archipelago_core::model::ModelError;
 
 /// Maximum length of an untrusted value in an error, in characters.

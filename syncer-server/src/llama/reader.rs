@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use archipelago_core::bytes::copy_f32s;
-use archipelago_core::diloco::{Layout, halves};
+use archipelago_core::diloco::{Layout, binary16};
 use safetensors::tensor::{Dtype, Metadata};
 
 use super::LlamaError;
@@ -206,7 +206,7 @@ impl Tensors {
             let (bytes, values) = (&mut bytes[..width * now], &mut values[..now]);
             file.read_exact(bytes).map_err(failed)?;
             decode(location.dtype, bytes, values);
-            let bad = |value: &f32| !(value.is_finite() && value.abs() <= halves::ABS_MAX);
+            let bad = |value: &f32| !(value.is_finite() && value.abs() <= binary16::ABS_MAX);
             if let Some(at) = values.iter().position(bad) {
                 let (name, file) = (short(name), short(file_name));
                 return Err(LlamaError::Value {
@@ -242,7 +242,7 @@ fn unwrapped(name: &str) -> String {
 fn decode(dtype: Dtype, bytes: &[u8], values: &mut [f32]) {
     match dtype {
         Dtype::F32 => copy_f32s(bytes, values),
-        Dtype::F16 => values.copy_from_slice(&halves::from_bytes(bytes)),
+        Dtype::F16 => values.copy_from_slice(&binary16::from_bytes(bytes)),
         Dtype::BF16 => {
             for (value, word) in values.iter_mut().zip(bytes.as_chunks().0) {
                 *value = half::bf16::from_le_bytes(*word).to_f32();

@@ -36,7 +36,7 @@ pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
     if config.server.cluster.role.is_none_or(Role::faces) {
         listener::check(config)?;
     }
-    let plan = Plan::of(config, |dir| Ok(Store::look(dir)), &Cancellation::default())?;
+    let plan = Plan::of(config, |dir| Ok(Store::open_read_only(dir)), &Cancellation::default())?;
     Shared::of(&plan).map_or(Ok(None), |shared| shared.first())?;
     Ok(plan.facts())
 }
@@ -47,7 +47,7 @@ pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
 /// Those of [`validate`]. `Config` also if the settings are those of a whole run.
 pub(crate) fn membership(config: &ServeConfig) -> Result<(RunId, Vec<FragmentId>), ServerError> {
     let config = of_a_part(config);
-    let plan = Plan::of(&config, |dir| Ok(Store::look(dir)), &Cancellation::default())?;
+    let plan = Plan::of(&config, |dir| Ok(Store::open_read_only(dir)), &Cancellation::default())?;
     let whole =
         || ServerError::Config { why: "give --role to take part in a run on several machines".to_owned() };
     let shared = Shared::of(&plan).ok_or_else(whole)?;
@@ -81,7 +81,7 @@ pub(crate) fn to_lead(config: &ServeConfig) -> Result<Shared, ServerError> {
 /// - `Setting`, `Config`, `Init`: there are no weights on which such adapters could be trained.
 /// - `DirCorrupt`, `Disk`: the run's folder cannot be read.
 pub fn adapters(config: &ServeConfig) -> Result<Option<String>, ServerError> {
-    let there = Store::look(&config.server.dir).manifest()?;
+    let there = Store::open_read_only(&config.server.dir).manifest()?;
     let Some(decoder) = Origin::of(config, there.as_ref())?.adapters(config)? else { return Ok(None) };
     let form = there.and_then(|there| there.spec.frozen).map_or(config.lora.frozen, |frozen| frozen.form);
     let no_model = |error: ModelError| ServerError::Config { why: error.to_string() };
@@ -122,7 +122,7 @@ pub(super) fn check_stop(config: &ServeConfig, syncer: &Syncer) -> Result<(), Se
 pub fn invite(config: &ServeConfig) -> Result<Option<Invite>, ServerError> {
     config::invite(config)?;
     fit(&config.server.dir)?;
-    Store::look(&config.server.dir).invite(config.invite.as_deref())
+    Store::open_read_only(&config.server.dir).invite(config.invite.as_deref())
 }
 
 /// Returns the owner's token of the run. Creates one if none exists.
@@ -134,5 +134,5 @@ pub fn invite(config: &ServeConfig) -> Result<Option<Invite>, ServerError> {
 pub fn owner_token(config: &ServeConfig) -> Result<String, ServerError> {
     config::admin_token(config.start.admin_token.as_deref())?;
     fit(&config.server.dir)?;
-    Store::look(&config.server.dir).admin_token(config.start.admin_token.as_deref())
+    Store::open_read_only(&config.server.dir).admin_token(config.start.admin_token.as_deref())
 }

@@ -56,7 +56,7 @@ pub struct TextFacts {
     /// Number of training tokens.
     pub tokens: u64,
     /// Number of training tokens that are targets of the loss. Others are masked and serve as context only.
-    pub learnt: u64,
+    pub targets: u64,
     /// Number of held-out tokens.
     pub held_out: u64,
     /// Tokens in a window.
@@ -76,7 +76,7 @@ impl TextFacts {
             documents: corpus.documents(),
             longer: corpus.documents_longer(context),
             tokens: corpus.tokens(),
-            learnt: corpus.learnt,
+            targets: corpus.targets,
             held_out: corpus.held_out.len() as u64,
             context,
             steps: corpus.steps(context, batch),
@@ -87,10 +87,10 @@ impl TextFacts {
     /// Returns the facts as two sentences.
     #[must_use]
     pub fn describe(&self) -> [String; 2] {
-        let Self { read_as, tokens, learnt, longer, context, steps, .. } = self;
+        let Self { read_as, tokens, targets, longer, context, steps, .. } = self;
         let read = match self.documents {
             Some(_) => format!(
-                "{read_as}, {learnt} of {tokens} tokens learnt, {longer} of the documents longer than a window of \
+                "{read_as}, {targets} of {tokens} tokens learnt, {longer} of the documents longer than a window of \
                  {context} tokens"
             ),
             None => format!("{read_as}, windows of {context} tokens"),
@@ -172,7 +172,7 @@ impl Room {
 /// - `Preset`, `Setting`, `Config`, `Init`, `Tokenizer`: the settings describe no valid run.
 /// - `DirCorrupt`, `Disk`: the run's folder cannot be read.
 pub fn room(config: &ServeConfig) -> Result<Room, ServerError> {
-    let there = Store::look(&config.server.dir).manifest()?;
+    let there = Store::open_read_only(&config.server.dir).manifest()?;
     let origin = Origin::of(config, there.as_ref())?;
     let tokens = match &config.tokenizer {
         Some(path) => Vocabulary::read(path)?.size(),
@@ -228,7 +228,7 @@ mod tests {
             documents: Some(9),
             longer: 2,
             tokens: 1_000,
-            learnt: 600,
+            targets: 600,
             held_out: 50,
             context: 64,
             steps: 1,

@@ -8,7 +8,7 @@ use crate::corpus::Corpus;
 use crate::errors::ServerError;
 use crate::llama::Chat;
 use crate::progress::{Cancellation, Progress, Unit};
-use crate::status::Carried;
+use crate::status::RunStatistics;
 use crate::store::{FORMAT, Initial, Manifest, Snapshot, Store, digest};
 
 /// Creates a new run in the folder of `store`. If this fails or is cancelled, its files are removed.
@@ -24,7 +24,7 @@ pub(super) fn begin(
     let syncer = Syncer::new(manifest.run, manifest.spec.clone(), config, layout, theta);
     let syncer = syncer.map_err(|error| ServerError::Config { why: error.to_string() })?;
     let (record, states) = (syncer.record_amid(), syncer.states().cloned().collect());
-    let snapshot = Snapshot { seq: 0, record, states, carried: Carried::default() };
+    let snapshot = Snapshot { seq: 0, record, states, statistics: RunStatistics::default() };
     let total = snapshot.tensor_bytes();
     let progress = Progress::of(cancellation, "writing the first snapshot", total, Unit::Bytes);
     // If an interrupted start left a manifest, the folder may hold the only copy of its initial parameters, and is

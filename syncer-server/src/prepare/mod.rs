@@ -22,14 +22,14 @@ use crate::clock::unix_s;
 use crate::config::{
     BuiltIn, DataSource, SETTINGS_FILE, ServeConfig, StoredSettings, run_spec, syncer_config,
 };
-use crate::corpus::{self, Corpus, Habits, Vocabulary};
+use crate::corpus::{self, Corpus, TextConventions, Vocabulary};
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
-use crate::initial_model::{Basis, Origin, StartingPoint};
+use crate::initial_model::{FrozenBase, Origin, StartingPoint};
 use crate::invites::InviteStore;
 use crate::llama::Chat;
 use crate::progress::Cancellation;
-use crate::status::{AdapterFacts, Carried, RunFacts};
+use crate::status::{AdapterFacts, RunFacts, RunStatistics};
 use crate::store::{HeldOut, Initial, Manifest, Snapshot, Store, decoder, random_u64, write_private};
 use crate::tape::{Writer, has_bodies, recover};
 
@@ -51,7 +51,7 @@ pub(crate) struct Prepared {
     /// Folder of the run.
     pub(crate) store: Arc<Store>,
     /// Statistics of earlier starts of the same run.
-    pub(crate) carried: Carried,
+    pub(crate) statistics: RunStatistics,
     /// Model, if it is the built-in decoder.
     pub(crate) decoder: Option<ModelSpec>,
     /// Frozen weights, if the run trains adapters.
@@ -98,7 +98,7 @@ pub(crate) struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     /// Checks the settings, reads the data and inspects the folder. `open` opens the folder: [`Store::open`] if it will
-    /// be written, [`Store::look`] if it is only read.
+    /// be written, [`Store::open_read_only`] if it is only read.
     ///
     /// # Errors
     /// - Those of `open`, [`corpus::read`], [`Corpus::load`], [`Store::latest`] and [`run_spec`].
@@ -128,18 +128,18 @@ impl<'a> Plan<'a> {
         let given = origin.tokenizer(&store).or_else(|| config.tokenizer.clone());
         let source = corpus::read(config)?;
         let chat = origin.chat(config, source.has_documents())?;
-        let habits = Habits {
+        let conventions = TextConventions {
             given: given.as_deref(),
             kept: kept.exists().then_some(kept.as_path()),
             chat: &chat,
             end: origin.end(),
             stops: &origin.stops(),
         };
-        let corpus = Corpus::load(config, source, &habits)?;
+        let corpus = Corpus::load(config, source, &conventions)?;
         cancellation.check()?;
         origin.check_tokens(&corpus)?;
         let model = origin.model(config, corpus.vocabulary.size())?;
-        let Basis { said, weights: frozen } = origin.basis(config, &model)?;
+        let FrozenBase { said, weights: frozen } = origin.frozen_base(config, &model)?;
         let spec = RunSpec { frozen: said, ..run_spec(config, model, corpus.spec.clone())? };
         corpus.check_size(spec.model.context, spec.inner.batch)?;
         let layout = layout(&spec)?;
@@ -234,7 +234,7 @@ impl<'a> Plan<'a> {
         let resumed = self.found.is_some() || has_tape;
         let manifest = self.store.manifest()?;
         let forked = manifest.as_ref().and_then(|manifest| manifest.forked).filter(|_| !has_tape);
-        let (syncer, carried, tape) = match self.start(manifest)? {
+        let (syncer, statistics, tape) = match self.start(manifest)? {
             Start::Resume(manifest, snapshot) => {
                 self.resume(&manifest, snapshot.map(|snapshot| *snapshot))?
             }
@@ -259,7 +259,7 @@ impl<'a> Plan<'a> {
             shared,
             corpus: Arc::new(corpus),
             store: Arc::new(store),
-            carried,
+            statistics,
             evaluator,
             decoder,
             frozen,
@@ -315,17 +315,17 @@ impl<'a> Plan<'a> {
         let mut tape = self.tape(manifest.run, false)?;
         let (recovered, _) = recover(&self.store, manifest, snapshot.as_ref())?;
         let syncer = Syncer::go_on(recovered, &self.layout, self.syncer_config, unix_s());
-        let saved = snapshot.map(|snapshot| snapshot.carried).unwrap_or_default();
-        let carried = saved.later(tape.take_figures().unwrap_or_default());
-        Ok((syncer.map_err(internal)?, carried, tape))
+        let saved = snapshot.map(|snapshot| snapshot.statistics).unwrap_or_default();
+        let statistics = saved.later(tape.take_figures().unwrap_or_default());
+        Ok((syncer.map_err(internal)?, statistics, tape))
     }
 
     /// Starts a fork, which has a snapshot and no tape.
     fn begin_fork(&self, snapshot: Snapshot) -> Result<Opened, ServerError> {
-        let Snapshot { record, states, carried, .. } = snapshot;
+        let Snapshot { record, states, statistics, .. } = snapshot;
         let tape = self.tape(record.run, false)?;
         let syncer = Syncer::restore(record, &self.layout, self.syncer_config, states, unix_s());
-        Ok((syncer.map_err(internal)?, carried, tape))
+        Ok((syncer.map_err(internal)?, statistics, tape))
     }
 
     /// Starts a process of a cluster. It never resumes from its folder. So the folder gets neither parameters nor their
@@ -334,7 +334,7 @@ impl<'a> Plan<'a> {
         let init = self.origin.named(String::new);
         let manifest = self.manifest(shared.run, init);
         self.store.begin(&manifest, &self.corpus.tokenizer, None)?;
-        Ok((shared.syncer()?, Carried::default(), Writer::none()))
+        Ok((shared.syncer()?, RunStatistics::default(), Writer::none()))
     }
 
     /// Creates a new run in an empty folder.
@@ -352,7 +352,7 @@ impl<'a> Plan<'a> {
         } else {
             self.tape(syncer.run(), true)?
         };
-        Ok((syncer, Carried::default(), tape))
+        Ok((syncer, RunStatistics::default(), tape))
     }
 
     fn tape(&self, run: RunId, is_new: bool) -> Result<Writer, ServerError> {
@@ -375,7 +375,7 @@ enum Start {
 }
 
 /// A syncer that can be served, statistics of earlier starts, and the writer of its tape.
-type Opened = (Syncer, Carried, Writer);
+type Opened = (Syncer, RunStatistics, Writer);
 
 /// Returns the held-out windows, if any text is held out, and stores them in the run's folder.
 fn held_out(store: &Store, corpus: &Corpus, spec: &RunSpec) -> Result<Option<HeldOut>, ServerError> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use archipelago_cluster::InitialStates;
 use archipelago_core::cluster::{LeaderTerms, ProcessId};
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
-use archipelago_core::diloco::{FragmentState, Fragments, Layout, RunId, Segment, checksum, halves};
+use archipelago_core::diloco::{FragmentState, Fragments, Layout, RunId, Segment, binary16, checksum};
 use archipelago_core::wire::{FragmentId, RunSpec};
 
 use super::Plan;
@@ -67,7 +67,7 @@ impl Shared {
     pub(super) fn syncer(&self) -> Result<Syncer, ServerError> {
         let hat = |fragment| {
             let mut hat = self.theta(fragment)?;
-            halves::round(&mut hat);
+            binary16::round(&mut hat);
             Ok(Arc::new(hat))
         };
         let hats = self.fragments.ids().map(hat).collect::<Result<_, ServerError>>()?;
@@ -120,7 +120,7 @@ mod tests {
     fn both(config: &ServeConfig) -> (Vec<f32>, Shared) {
         let dir = tempfile::tempdir().unwrap();
         let config = config.clone().with(|it| it.server.dir = dir.path().join("run"));
-        let plan = Plan::of(&config, |dir| Ok(Store::look(dir)), &Cancellation::default()).unwrap();
+        let plan = Plan::of(&config, |dir| Ok(Store::open_read_only(dir)), &Cancellation::default()).unwrap();
         assert!(Shared::of(&plan).is_none(), "it is a whole run");
         let whole =
             plan.origin.beginning(&plan.store, &plan.spec, &plan.layout, &Cancellation::default()).unwrap();

@@ -17,7 +17,7 @@ use archipelago_core::wire::{LearnerId, RunId, RunSpec};
 use serde::Serialize;
 
 use crate::errors::ServerError;
-use crate::status::{Carried, Evaluation, Point, hidden_name, view};
+use crate::status::{Evaluation, Point, RunStatistics, hidden_name, view};
 use crate::store::{Store, decoder, write_file};
 use crate::tape::later_figures;
 
@@ -44,14 +44,14 @@ pub struct Reports<'a> {
 /// - `DirCorrupt`: no snapshot is intact.
 /// - `Disk`: a file cannot be read or written.
 pub fn report(dir: &Path, reports: Reports<'_>) -> Result<(), ServerError> {
-    let store = Store::look(dir);
+    let store = Store::open_read_only(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
     let manifest = store.begun()?;
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
     let params = manifest.layout()?.len() as u64;
-    let carried = later_figures(&store, manifest.run, snapshot.carried)?;
-    let report = RunReport::new(&snapshot.record, params, carried, reports.hides_names);
-    write_file(&reports.out.join("history.jsonl"), history_lines(&report.carried).as_bytes())?;
+    let statistics = later_figures(&store, manifest.run, snapshot.statistics)?;
+    let report = RunReport::new(&snapshot.record, params, statistics, reports.hides_names);
+    write_file(&reports.out.join("history.jsonl"), history_lines(&report.statistics).as_bytes())?;
     write_file(&reports.out.join("report.html"), page(&report).as_bytes())?;
     let written_s = modified_s(&store.dir().join("snapshots"));
     reports.tensorboard.map_or(Ok(()), |folder| tensorboard(&report, folder, written_s).map(drop))
@@ -86,7 +86,7 @@ pub struct RunReport {
     /// Learners, in descending order of merged tokens.
     pub contributors: Vec<Contributor>,
     /// Series, measurements and generated texts.
-    pub carried: Carried,
+    pub statistics: RunStatistics,
 }
 
 /// A learner and its contribution to the run.
@@ -103,10 +103,10 @@ pub struct Contributor {
 }
 
 impl RunReport {
-    /// Creates the data of a report from `record` and `carried`. `params` is the number of trained parameters. If
+    /// Creates the data of a report from `record` and `statistics`. `params` is the number of trained parameters. If
     /// `hides_names`, numbers replace the learners' names, and devices are left out.
     #[must_use]
-    pub fn new(record: &SyncerRecord, params: u64, carried: Carried, hides_names: bool) -> Self {
+    pub fn new(record: &SyncerRecord, params: u64, statistics: RunStatistics, hides_names: bool) -> Self {
         let ledger = &record.ledger;
         let contributor = |(learner, account): (LearnerId, &Account)| Contributor {
             name: if hides_names { hidden_name(learner) } else { account.name.clone() },
@@ -126,7 +126,7 @@ impl RunReport {
             tokens_merged: ledger.clock_tokens(),
             participation: ledger.participation(),
             contributors,
-            carried,
+            statistics,
         }
     }
 }
@@ -146,7 +146,7 @@ struct Measurement {
 /// Renders `history.jsonl`: one JSON object per line, ordered by time, with the names and units of `/v1/series`. Lines
 /// with `valLoss` are measurements of the held-out loss; all others are points of the series.
 #[must_use]
-pub fn history_lines(carried: &Carried) -> String {
+pub fn history_lines(statistics: &RunStatistics) -> String {
     let point = |point: &Point| {
         let line = serde_json::to_string(&view::Point::from(*point)).expect("plain data");
         (point.time_s, line)
@@ -156,8 +156,8 @@ pub fn history_lines(carried: &Carried) -> String {
         let line = Measurement { time_s, tokens_merged, rounds, val_loss: loss, measured_by };
         (time_s, serde_json::to_string(&line).expect("plain data"))
     };
-    let points = carried.series.points().map(point);
-    let mut lines: Vec<_> = points.chain(carried.history.evaluations.iter().map(measured)).collect();
+    let points = statistics.series.points().map(point);
+    let mut lines: Vec<_> = points.chain(statistics.history.evaluations.iter().map(measured)).collect();
     lines.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     lines.into_iter().map(|(_, line)| line + "\n").collect()
 }
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     /// Creates the data of a run that has merged nothing yet, with these statistics.
-    pub(in crate::report) fn report_of(carried: Carried) -> RunReport {
+    pub(in crate::report) fn report_of(statistics: RunStatistics) -> RunReport {
         let config = crate::ServeConfig::default();
         let shards = vec![ShardSpec { tokens: 100_000, sha256: [7; 32] }];
         let data = DataSpec { token_bytes: 2, masks: false, shards };
@@ -179,7 +179,7 @@ mod tests {
         let layout = crate::prepare::layout(&spec).unwrap();
         let theta = vec![0.0; layout.len()];
         let syncer = Syncer::new(RunId(7), spec, SyncerConfig::default(), &layout, &theta).unwrap();
-        RunReport::new(&syncer.record_amid(), layout.len() as u64, carried, false)
+        RunReport::new(&syncer.record_amid(), layout.len() as u64, statistics, false)
     }
 
     fn contributor(name: &str, tokens_merged: u64) -> Contributor {
@@ -188,13 +188,13 @@ mod tests {
 
     #[test]
     fn foreign_text_is_escaped() {
-        let mut report = report_of(Carried::default());
+        let mut report = report_of(RunStatistics::default());
         report.contributors = vec![contributor("</td><script>alert(1)</script>", 3)];
         report.tokens_merged = 4;
-        report.carried.corpus = "<img src=x>".into();
+        report.statistics.corpus = "<img src=x>".into();
         let evaluation =
             Evaluation { tokens_merged: 1, rounds: 1, loss: 2.0, time_s: 1.0, measured_by: None };
-        report.carried.history.push(evaluation, Some("</pre><script>".into()));
+        report.statistics.history.push(evaluation, Some("</pre><script>".into()));
         let page = page(&report);
         assert!(!page.contains("<script") && !page.contains("<img"), "{page}");
         assert!(
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_page_loads_nothing() {
-        let page = page(&report_of(Carried::default()));
+        let page = page(&report_of(RunStatistics::default()));
         for outside in ["src=", "href=", "url(", "@import", "https://"] {
             assert!(!page.contains(outside), "{outside}");
         }
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_page_has_curves_and_settings() {
-        let mut carried = Carried::default();
+        let mut statistics = RunStatistics::default();
         for rounds in 0..40 {
             let evaluation = Evaluation {
                 tokens_merged: 1_000 * rounds,
@@ -224,11 +224,11 @@ mod tests {
                 time_s: rounds as f64,
                 measured_by: None,
             };
-            carried.history.push(evaluation, Some(format!("text {rounds}.")));
+            statistics.history.push(evaluation, Some(format!("text {rounds}.")));
             let point = Point { time_s: rounds as f64, train_loss: Some(4.0), live: 2.0, ..Point::default() };
-            carried.series.push(point);
+            statistics.series.push(point);
         }
-        let page = page(&report_of(carried));
+        let page = page(&report_of(statistics));
         assert_eq!(page.matches("class=\"line\"").count(), 3, "two of losses and one of learners");
         assert_eq!(page.matches("at a held-out loss of").count(), 8);
         assert!(page.contains("text 0.") && page.contains("text 39."));
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn many_contributors_are_summed_up() {
-        let mut report = report_of(Carried::default());
+        let mut report = report_of(RunStatistics::default());
         report.contributors = (0..250).map(|number| contributor(&format!("learner {number}."), 10)).collect();
         report.tokens_merged = 2_500;
         let page = page(&report);
@@ -247,10 +247,10 @@ mod tests {
 
     #[test]
     fn points_and_measurements_are_in_the_order_of_time() {
-        let mut carried = Carried::default();
+        let mut statistics = RunStatistics::default();
         for second in [1.0, 3.0] {
             let (train_loss, live) = ((second > 2.0).then_some(1.5), 2.0);
-            carried.series.push(Point {
+            statistics.series.push(Point {
                 time_s: second,
                 train_loss,
                 live,
@@ -265,7 +265,7 @@ mod tests {
             time_s: 2.0,
             measured_by: Some(LearnerId(3)),
         };
-        carried.history.push(evaluation, None);
+        statistics.history.push(evaluation, None);
         let rest = r#""tokensPerS":0.0,"participation":0.0,"live":2.0,"bytesUp":0,"bytesDown":0"#;
         let rest = format!(r#"{rest},"tokensMerged":7,"rounds":0}}"#);
         let expected = [
@@ -273,7 +273,7 @@ mod tests {
             r#"{"timeS":2.0,"tokensMerged":7,"rounds":4,"valLoss":2.5,"measuredBy":3}"#.to_owned(),
             format!(r#"{{"timeS":3.0,"trainLoss":1.5,{rest}"#),
         ];
-        assert_eq!(history_lines(&carried).lines().collect::<Vec<_>>(), expected);
-        assert_eq!(history_lines(&Carried::default()), "");
+        assert_eq!(history_lines(&statistics).lines().collect::<Vec<_>>(), expected);
+        assert_eq!(history_lines(&RunStatistics::default()), "");
     }
 }

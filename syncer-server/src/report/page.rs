@@ -46,7 +46,7 @@ fn sentence(report: &RunReport) -> String {
         1 => "one learner".to_owned(),
         many => format!("{} learners, none of which waited for another", count(many as u64)),
     };
-    let text = match &*report.carried.corpus {
+    let text = match &*report.statistics.corpus {
         "" => String::new(),
         name => format!(" Its text: {name}."),
     };
@@ -55,7 +55,7 @@ fn sentence(report: &RunReport) -> String {
 }
 
 fn figures(html: &mut Html, report: &RunReport) {
-    let history = &report.carried.history;
+    let history = &report.statistics.history;
     let loss = |loss: Option<f32>| loss.map_or_else(|| "not measured".to_owned(), |loss| figure(loss.into()));
     let tokens = report.spec.data.shards.iter().map(|shard| shard.tokens).sum();
     let all = [
@@ -65,7 +65,7 @@ fn figures(html: &mut Html, report: &RunReport) {
         ("Tokens in the text", count(tokens)),
         ("Rounds", count(report.rounds)),
         ("Participation", figure(report.participation)),
-        ("Uptime of the syncer", duration(report.carried.run_s)),
+        ("Uptime of the syncer", duration(report.statistics.run_s)),
     ];
     html.raw("<dl>\n");
     for (name, value) in all {
@@ -75,10 +75,10 @@ fn figures(html: &mut Html, report: &RunReport) {
 }
 
 fn curves(html: &mut Html, report: &RunReport) {
-    let carried = &report.carried;
-    let measured = carried.history.evaluations.iter();
+    let statistics = &report.statistics;
+    let measured = statistics.history.evaluations.iter();
     let held_out = measured.map(|found| (found.tokens_merged as f64, found.loss.into())).collect();
-    let points = || carried.series.points();
+    let points = || statistics.series.points();
     let trained =
         points().filter_map(|point| Some((point.tokens_merged as f64, point.train_loss?.into()))).collect();
     let live = points().map(|point| (point.time_s, point.live.into())).collect();
@@ -134,7 +134,7 @@ fn contributors(html: &mut Html, report: &RunReport) {
 }
 
 fn texts(html: &mut Html, report: &RunReport) {
-    let kept = report.carried.history.samples.kept();
+    let kept = report.statistics.history.samples.kept();
     if kept.is_empty() {
         return;
     }

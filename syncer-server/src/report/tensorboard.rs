@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::RunReport;
 use crate::errors::ServerError;
-use crate::status::Carried;
+use crate::status::RunStatistics;
 use crate::store::{disk, write_file};
 
 /// Writes `events.out.tfevents.0.RUN` to `folder`, in place of an older one, and returns its path. Creates the folder
@@ -30,11 +30,11 @@ pub fn tensorboard(report: &RunReport, folder: &Path, written_s: f64) -> Result<
 struct WallClock(Vec<(f64, f64)>);
 
 impl WallClock {
-    fn new(carried: &Carried, written_s: f64) -> Self {
-        let points = carried.series.points();
+    fn new(statistics: &RunStatistics, written_s: f64) -> Self {
+        let points = statistics.series.points();
         let mut known: Vec<_> = points.map(|point| (point.time_s, point.at_ms as f64 / 1e3)).collect();
         if known.is_empty() {
-            known.push((carried.run_s, written_s));
+            known.push((statistics.run_s, written_s));
         }
         Self(known)
     }
@@ -49,13 +49,13 @@ impl WallClock {
 
 /// Encodes the content of the file.
 fn events(report: &RunReport, written_s: f64) -> Vec<u8> {
-    let carried = &report.carried;
-    let clock = WallClock::new(carried, written_s);
+    let statistics = &report.statistics;
+    let clock = WallClock::new(statistics, written_s);
     let mut file = Vec::new();
     let mut version = Fields::default();
     version.double(1, clock.at(0.0)).bytes(3, b"brain.Event:2");
     record(&mut file, &version.0);
-    for point in carried.series.points() {
+    for point in statistics.series.points() {
         let loss = point.train_loss.map(|loss| ("loss/training", loss));
         let curves = [
             ("participation", point.participation),
@@ -67,7 +67,7 @@ fn events(report: &RunReport, written_s: f64) -> Vec<u8> {
         let values = loss.into_iter().chain(curves).map(|(tag, value)| scalar(tag, value)).collect();
         event(&mut file, clock.at(point.time_s), point.tokens_merged, values);
     }
-    for found in &carried.history.evaluations {
+    for found in &statistics.history.evaluations {
         event(
             &mut file,
             clock.at(found.time_s),
@@ -75,7 +75,7 @@ fn events(report: &RunReport, written_s: f64) -> Vec<u8> {
             vec![scalar("loss/held_out", found.loss)],
         );
     }
-    for sample in carried.history.samples.kept() {
+    for sample in statistics.history.samples.kept() {
         event(&mut file, clock.at(sample.time_s), sample.tokens_merged, vec![text("sample", &sample.text)]);
     }
     file
@@ -195,17 +195,17 @@ mod tests {
 
     #[test]
     fn times_are_those_of_the_world() {
-        let mut carried = Carried { run_s: 10.0, ..Carried::default() };
+        let mut statistics = RunStatistics { run_s: 10.0, ..RunStatistics::default() };
         assert_eq!(
-            WallClock::new(&carried, 1_700_000_000.0).at(7.5),
+            WallClock::new(&statistics, 1_700_000_000.0).at(7.5),
             1_699_999_997.5,
             "a run without points"
         );
         // The syncer is up for ten seconds, then down for an hour, then up again.
         for (time_s, at_ms) in [(1.0, 5_001_000), (9.0, 5_009_000), (11.0, 8_611_000)] {
-            carried.series.push(Point { time_s, at_ms, ..Point::default() });
+            statistics.series.push(Point { time_s, at_ms, ..Point::default() });
         }
-        let clock = WallClock::new(&carried, 0.0);
+        let clock = WallClock::new(&statistics, 0.0);
         assert_eq!(
             [0.5, 1.0, 8.0, 10.5, 12.0].map(|time_s| clock.at(time_s)),
             [5_000.5, 5_001.0, 5_008.0, 8_610.5, 8_612.0]
@@ -215,20 +215,20 @@ mod tests {
     /// `tests/golden/tensorboard/read.py` reads the same bytes with TensorBoard itself.
     #[test]
     fn files_are_those_that_tensorboard_reads() {
-        let mut carried = Carried::default();
+        let mut statistics = RunStatistics::default();
         for step in 0..3_u16 {
             let (time_s, live) = (f64::from(step) + 0.5, f32::from(step));
             let (train_loss, tokens_merged) = ((step > 0).then_some(4.25), 300 * u64::from(step));
             let (bytes_up, at_ms) = (1 << 20, 1_700_000_000_500 + 1_000 * u64::from(step));
             let point =
                 Point { time_s, train_loss, live, tokens_merged, bytes_up, at_ms, ..Point::default() };
-            carried.series.push(point);
+            statistics.series.push(point);
         }
         let evaluation =
             Evaluation { tokens_merged: 600, rounds: 2, loss: 3.5, time_s: 2.75, measured_by: None };
-        carried.history.push(evaluation, Some("Once *upon*\na time é".into()));
+        statistics.history.push(evaluation, Some("Once *upon*\na time é".into()));
         let golden = include_str!("../../../tests/golden/tensorboard/events.txt");
-        let lines: Vec<String> = hex(&events(&report_of(carried), 0.0))
+        let lines: Vec<String> = hex(&events(&report_of(statistics), 0.0))
             .as_bytes()
             .chunks(100)
             .map(|line| String::from_utf8_lossy(line).into_owned())

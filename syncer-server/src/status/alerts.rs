@@ -19,7 +19,7 @@ pub struct AlertTerms {
 
 /// State of a run on which alerts depend.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sight {
+pub struct AlertInputs {
     /// Number of learners in rounds.
     pub live: u32,
     /// Newest held-out loss and lowest so far, in nats per token.
@@ -112,13 +112,13 @@ impl Alerts {
         Self { terms, raised: BTreeMap::new(), accompanied: Millis(0) }
     }
 
-    /// Updates the alerts for the state in `sight` at `now`. Returns the alerts that were raised or cleared.
-    pub fn update(&mut self, now: Millis, sight: &Sight) -> Vec<AlertChange> {
-        if sight.live > 0 || sight.is_held || sight.is_over {
+    /// Updates the alerts for the state in `inputs` at `now`. Returns the alerts that were raised or cleared.
+    pub fn update(&mut self, now: Millis, inputs: &AlertInputs) -> Vec<AlertChange> {
+        if inputs.live > 0 || inputs.is_held || inputs.is_over {
             self.accompanied = now;
         }
         let is_on = |kind| self.raised.contains_key(&kind);
-        let wrong = judge(&self.terms, now.since(self.accompanied), is_on(AlertKind::LossRose), sight);
+        let wrong = judge(&self.terms, now.since(self.accompanied), is_on(AlertKind::LossRose), inputs);
         let mut changes = Vec::new();
         self.raised.retain(|kind, _| {
             let stays = wrong.contains_key(kind);
@@ -154,18 +154,23 @@ impl Alerts {
 
 /// Returns the problems of a run that has had no learner for `alone_ms`, with their texts. If the loss `was_high`, it
 /// must fall halfway back to end the alert, so that the alert does not switch with each measurement.
-fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BTreeMap<AlertKind, String> {
+fn judge(
+    terms: &AlertTerms,
+    alone_ms: u64,
+    was_high: bool,
+    inputs: &AlertInputs,
+) -> BTreeMap<AlertKind, String> {
     let mut wrong = BTreeMap::new();
-    if let Some(why) = &sight.disk_fault {
+    if let Some(why) = &inputs.disk_fault {
         wrong.insert(AlertKind::DiskFault, why.clone());
     }
-    if sight.is_over {
+    if inputs.is_over {
         return wrong;
     }
-    if let Some(why) = &sight.disk_shortage {
+    if let Some(why) = &inputs.disk_shortage {
         wrong.insert(AlertKind::DiskNearlyFull, why.clone());
     }
-    if let [first, more @ ..] = &sight.suspects[..] {
+    if let [first, more @ ..] = &inputs.suspects[..] {
         let others = if more.is_empty() { String::new() } else { format!(" and of {} others", more.len()) };
         let text = format!(
             "Updates of learner {first}{others} do not lower the loss on their own text as other learners' updates \
@@ -178,11 +183,11 @@ fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BT
         let text = format!("No learner has taken part for {}.", words(whole(alone_ms)));
         wrong.insert(AlertKind::NoLearner, text);
     }
-    if snapshot_age_ms > 0 && sight.snapshot_age_ms >= snapshot_age_ms {
-        let text = format!("The run has not been saved for {}.", words(whole(sight.snapshot_age_ms)));
+    if snapshot_age_ms > 0 && inputs.snapshot_age_ms >= snapshot_age_ms {
+        let text = format!("The run has not been saved for {}.", words(whole(inputs.snapshot_age_ms)));
         wrong.insert(AlertKind::SnapshotOld, text);
     }
-    if let Some((last, best)) = sight.losses.filter(|_| loss_ratio > 0.0) {
+    if let Some((last, best)) = inputs.losses.filter(|_| loss_ratio > 0.0) {
         let bearable = f64::from(best) * if was_high { f64::midpoint(1.0, loss_ratio) } else { loss_ratio };
         // NaN is too high.
         if last.is_nan() || f64::from(last) > bearable {
@@ -217,16 +222,16 @@ mod tests {
     const TERMS: AlertTerms =
         AlertTerms { no_learner_ms: 600_000, loss_ratio: 1.2, snapshot_age_ms: 900_000 };
 
-    fn fine() -> Sight {
-        Sight { live: 1, losses: Some((2.0, 2.0)), ..Sight::default() }
+    fn fine() -> AlertInputs {
+        AlertInputs { live: 1, losses: Some((2.0, 2.0)), ..AlertInputs::default() }
     }
 
     /// Checks which alerts these states, one minute apart, raise (true) and clear (false).
-    fn check(terms: AlertTerms, sights: &[Sight], expected: &[(u64, AlertKind, bool)]) {
+    fn check(terms: AlertTerms, series: &[AlertInputs], expected: &[(u64, AlertKind, bool)]) {
         let mut alerts = Alerts::new(terms);
         let mut found = Vec::new();
-        for (minute, sight) in (0..).zip(sights) {
-            for change in alerts.update(Millis(minute * 60_000), sight) {
+        for (minute, inputs) in (0..).zip(series) {
+            for change in alerts.update(Millis(minute * 60_000), inputs) {
                 assert!(change.text.ends_with('.'), "{change:?}");
                 found.push((minute, change.kind, change.is_raised));
             }
@@ -234,19 +239,19 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    fn times(sight: &Sight, count: usize) -> Vec<Sight> {
-        vec![sight.clone(); count]
+    fn times(inputs: &AlertInputs, count: usize) -> Vec<AlertInputs> {
+        vec![inputs.clone(); count]
     }
 
     #[test]
     fn missing_learners_raise_an_alert_unless_the_run_is_paused_or_complete() {
-        let nobody = Sight { live: 0, ..fine() };
-        let sights = [times(&nobody, 12), times(&fine(), 1), times(&nobody, 11)].concat();
+        let nobody = AlertInputs { live: 0, ..fine() };
+        let series = [times(&nobody, 12), times(&fine(), 1), times(&nobody, 11)].concat();
         let kind = AlertKind::NoLearner;
-        check(TERMS, &sights, &[(10, kind, true), (12, kind, false), (22, kind, true)]);
-        let held = Sight { is_held: true, ..nobody.clone() };
+        check(TERMS, &series, &[(10, kind, true), (12, kind, false), (22, kind, true)]);
+        let held = AlertInputs { is_held: true, ..nobody.clone() };
         check(TERMS, &[times(&nobody, 9), times(&held, 5), times(&nobody, 9)].concat(), &[]);
-        let over = Sight { is_over: true, ..nobody.clone() };
+        let over = AlertInputs { is_over: true, ..nobody.clone() };
         check(
             TERMS,
             &[times(&nobody, 11), times(&over, 20)].concat(),
@@ -258,30 +263,30 @@ mod tests {
     #[test]
     fn a_loss_that_rose_has_to_come_halfway_back() {
         let losses = [2.0, 2.39, 2.41, 2.3, 2.21, 2.19, 2.39, f32::NAN];
-        let sights = losses.map(|last| Sight { losses: Some((last, 2.0)), ..fine() });
+        let series = losses.map(|last| AlertInputs { losses: Some((last, 2.0)), ..fine() });
         let kind = AlertKind::LossRose;
-        check(TERMS, &sights, &[(2, kind, true), (5, kind, false), (7, kind, true)]);
-        check(AlertTerms { loss_ratio: 0.0, ..TERMS }, &sights, &[]);
-        check(TERMS, &[Sight { losses: None, ..fine() }], &[]);
+        check(TERMS, &series, &[(2, kind, true), (5, kind, false), (7, kind, true)]);
+        check(AlertTerms { loss_ratio: 0.0, ..TERMS }, &series, &[]);
+        check(TERMS, &[AlertInputs { losses: None, ..fine() }], &[]);
     }
 
     #[test]
     fn old_snapshots_and_disk_faults_raise_alerts() {
-        let old = |minutes: u64| Sight { snapshot_age_ms: minutes * 60_000, ..fine() };
+        let old = |minutes: u64| AlertInputs { snapshot_age_ms: minutes * 60_000, ..fine() };
         let kind = AlertKind::SnapshotOld;
         check(TERMS, &[old(14), old(15), old(16), old(0)], &[(1, kind, true), (3, kind, false)]);
         check(AlertTerms { snapshot_age_ms: 0, ..TERMS }, &[old(99)], &[]);
-        let faulty = Sight { disk_fault: Some("No space left.".into()), is_over: true, ..fine() };
+        let faulty = AlertInputs { disk_fault: Some("No space left.".into()), is_over: true, ..fine() };
         let kind = AlertKind::DiskFault;
         check(AlertTerms::default(), &[fine(), faulty, fine()], &[(1, kind, true), (2, kind, false)]);
-        let short = Sight { disk_shortage: Some("Little is left.".into()), ..fine() };
+        let short = AlertInputs { disk_shortage: Some("Little is left.".into()), ..fine() };
         let kind = AlertKind::DiskNearlyFull;
         check(AlertTerms::default(), &[short.clone(), short, fine()], &[(0, kind, true), (2, kind, false)]);
     }
 
     #[test]
     fn suspects_raise_one_alert_until_none_is_left() {
-        let of = |learners: &[u32]| Sight {
+        let of = |learners: &[u32]| AlertInputs {
             suspects: learners.iter().copied().map(LearnerId).collect(),
             ..fine()
         };
@@ -292,8 +297,8 @@ mod tests {
     #[test]
     fn says_since_when_in_words() {
         let mut alerts = Alerts::new(TERMS);
-        assert_eq!(alerts.update(Millis(600_000), &Sight::default()).len(), 1);
-        assert_eq!(alerts.update(Millis(660_000), &Sight::default()), [], "it is reported once");
+        assert_eq!(alerts.update(Millis(600_000), &AlertInputs::default()).len(), 1);
+        assert_eq!(alerts.update(Millis(660_000), &AlertInputs::default()), [], "it is reported once");
         let view = alerts.view(Millis(660_000));
         let text = "No learner has taken part for 11 min.".into();
         assert_eq!(view, [AlertView { kind: AlertKind::NoLearner, text, for_s: 60.0 }]);

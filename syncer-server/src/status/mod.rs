@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::meters::Traffic;
 
-pub use alerts::{AlertChange, AlertKind, AlertTerms, AlertView, Alerts, Sight};
+pub use alerts::{AlertChange, AlertInputs, AlertKind, AlertTerms, AlertView, Alerts};
 pub use disk::{Disk, DiskView, Taped};
 pub use history::{Evaluation, History, SAMPLES_MAX, Samples, TextSample};
 pub use learners::{
@@ -35,7 +35,7 @@ pub use view::AdapterFacts;
 /// in the tape's file are updated more often.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Carried {
+pub struct RunStatistics {
     /// Traffic on the WebSockets.
     pub traffic: Traffic,
     /// Measurements of the held-out loss.
@@ -48,7 +48,7 @@ pub struct Carried {
     pub corpus: String,
 }
 
-impl Carried {
+impl RunStatistics {
     /// Returns the one of the two with the longer total uptime.
     #[must_use]
     pub fn later(self, other: Self) -> Self {
@@ -147,12 +147,12 @@ mod tests {
     /// Goal: a run whose held-out loss is NaN can be resumed.
     #[test]
     fn snapshots_of_a_run_that_diverged_load() {
-        let mut carried = Carried::default();
+        let mut statistics = RunStatistics::default();
         for loss in [3.5, f32::NAN] {
-            carried.history.push(Evaluation { loss, ..Evaluation::default() }, Some("text".into()));
+            statistics.history.push(Evaluation { loss, ..Evaluation::default() }, Some("text".into()));
         }
-        let json = serde_json::to_string(&carried).unwrap();
-        let history = serde_json::from_str::<Carried>(&json).unwrap().history;
+        let json = serde_json::to_string(&statistics).unwrap();
+        let history = serde_json::from_str::<RunStatistics>(&json).unwrap().history;
         assert_eq!((history.first(), history.best()), (Some(3.5), Some(3.5)));
         assert!(history.last().unwrap().is_nan());
     }

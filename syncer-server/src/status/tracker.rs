@@ -8,9 +8,9 @@ use archipelago_core::diloco::syncer::{Event, Syncer};
 use super::learners::{foremost, hidden_name, page_of};
 use super::series::Speeds;
 use super::{
-    AlertChange, AlertTerms, Alerts, Carried, Disk, Evaluation, EventLog, History, LearnerView, LearnersPage,
-    LearnersQuery, LogEntry, LogQuery, LogView, Point, PointEvent, Rate, Rounds, RoundsView, RunFacts,
-    Series, ServerStatus, Sight, Sort, series_of, view,
+    AlertChange, AlertInputs, AlertTerms, Alerts, Disk, Evaluation, EventLog, History, LearnerView,
+    LearnersPage, LearnersQuery, LogEntry, LogQuery, LogView, Point, PointEvent, Rate, Rounds, RoundsView,
+    RunFacts, RunStatistics, Series, ServerStatus, Sort, series_of, view,
 };
 use crate::clock::unix_ms;
 use crate::meters::Traffic;
@@ -43,15 +43,15 @@ pub struct StatusTracker {
 }
 
 impl StatusTracker {
-    /// Creates a tracker that continues from `carried` and from the stored lines of the log, oldest first.
+    /// Creates a tracker that continues from `statistics` and from the stored lines of the log, oldest first.
     #[must_use]
-    pub fn new(facts: RunFacts, carried: Carried, log: Vec<LogEntry>, terms: AlertTerms) -> Self {
+    pub fn new(facts: RunFacts, statistics: RunStatistics, log: Vec<LogEntry>, terms: AlertTerms) -> Self {
         Self {
             facts,
-            run_s_before: carried.run_s,
+            run_s_before: statistics.run_s,
             ended_s: None,
-            history: carried.history,
-            series: carried.series,
+            history: statistics.history,
+            series: statistics.series,
             series_json: None,
             rounds: Rounds::default(),
             rate: Rate::default(),
@@ -70,9 +70,9 @@ impl StatusTracker {
     }
 
     /// Updates the alerts. Returns those that were raised or cleared.
-    pub fn look(&mut self, now: Millis, syncer: &Syncer) -> Vec<AlertChange> {
+    pub fn update_alerts(&mut self, now: Millis, syncer: &Syncer) -> Vec<AlertChange> {
         let core = syncer.status();
-        let sight = Sight {
+        let inputs = AlertInputs {
             live: core.live,
             losses: self.history.last().zip(self.history.best()),
             snapshot_age_ms: self.disk.snapshot_age_ms(now),
@@ -82,7 +82,7 @@ impl StatusTracker {
             is_held: core.paused,
             is_over: core.finished,
         };
-        self.alerts.update(now, &sight)
+        self.alerts.update(now, &inputs)
     }
 
     /// Returns the run's log.
@@ -99,14 +99,14 @@ impl StatusTracker {
 
     /// Returns the statistics that snapshots store.
     #[must_use]
-    pub fn carried(&self, now: Millis, traffic: Traffic) -> Carried {
+    pub fn statistics(&self, now: Millis, traffic: Traffic) -> RunStatistics {
         let (history, series) = (self.history.clone(), self.series.clone());
-        Carried { traffic, history, series, run_s: self.run_s(now), corpus: self.facts.corpus.clone() }
+        RunStatistics { traffic, history, series, run_s: self.run_s(now), corpus: self.facts.corpus.clone() }
     }
 
     /// Returns the statistics if a write is due and the run has made progress since the last one. The first measurement
     /// is written immediately, because all later ones are compared with it.
-    pub fn due_figures(&mut self, now: Millis, syncer: &Syncer, traffic: Traffic) -> Option<Carried> {
+    pub fn due_figures(&mut self, now: Millis, syncer: &Syncer, traffic: Traffic) -> Option<RunStatistics> {
         let merged = syncer.status().tokens_merged;
         let measured = self.history.evaluations.last().map(|evaluation| evaluation.time_s);
         let is_due = match self.figures_kept {
@@ -118,7 +118,7 @@ impl StatusTracker {
         };
         is_due.then(|| {
             self.figures_kept = Some((now, merged, measured));
-            self.carried(now, traffic)
+            self.statistics(now, traffic)
         })
     }
 
@@ -354,7 +354,7 @@ mod tests {
             names_hidden: false,
             links: vec![],
         };
-        StatusTracker::new(facts, Carried::default(), Vec::new(), AlertTerms::default())
+        StatusTracker::new(facts, RunStatistics::default(), Vec::new(), AlertTerms::default())
     }
 
     #[test]

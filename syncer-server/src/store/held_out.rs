@@ -24,7 +24,7 @@ impl HeldOut {
     #[must_use]
     pub fn of(held_out: &[u32], context: u32) -> Option<Self> {
         let window = context as usize + 1;
-        let teaches = |tokens: &&[u32]| token::learnt(tokens, window - 1) > 0;
+        let teaches = |tokens: &&[u32]| token::target_count(tokens, window - 1) > 0;
         let windows: Vec<&[u32]> = held_out.chunks_exact(window).filter(teaches).collect();
         let count = EVAL_TOKENS.div_ceil(window).min(windows.len());
         let stride = windows.len().checked_div(count)?;
@@ -59,12 +59,12 @@ mod tests {
 
     #[test]
     fn windows_of_which_nothing_is_learnt_are_left_out() {
-        let given = |at: u32| if at / 65 % 3 == 1 { at | token::GIVEN } else { at };
+        let given = |at: u32| if at / 65 % 3 == 1 { at | token::MASKED } else { at };
         let text: Vec<u32> = (0..65 * 9).map(given).collect();
         let held_out = HeldOut::of(&text, 64).unwrap();
         assert_eq!(held_out.tokens.len(), 6 * 65);
-        assert!(held_out.tokens.iter().all(|&token| token::is_learnt(token)));
-        let nothing: Vec<u32> = text.iter().map(|token| token | token::GIVEN).collect();
+        assert!(held_out.tokens.iter().all(|&token| token::is_target(token)));
+        let nothing: Vec<u32> = text.iter().map(|token| token | token::MASKED).collect();
         assert_eq!(HeldOut::of(&nothing, 64), None);
     }
 
@@ -72,7 +72,7 @@ mod tests {
     fn fits_only_the_model_that_it_was_cut_for() {
         let model = Model::from(archipelago_core::model::Preset::Tiny.model(256));
         let mut text = [255; 1_000];
-        text[1] |= token::GIVEN;
+        text[1] |= token::MASKED;
         let held_out = HeldOut::of(&text, model.context).unwrap();
         assert!(held_out.fits(&model));
         assert!(!held_out.fits(&Model { vocab: 255, ..model.clone() }), "a token that it does not know");

@@ -78,7 +78,7 @@ impl Store {
 
     /// Opens the folder for reading only. A server may run there at the same time.
     #[must_use]
-    pub fn look(dir: &Path) -> Self {
+    pub fn open_read_only(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), _lock: None }
     }
 
@@ -475,7 +475,7 @@ mod tests {
     #[test]
     fn a_file_is_no_folder_of_a_run() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(matches!(Store::look(file.path()).begun(), Err(ServerError::NoRun { .. })));
+        assert!(matches!(Store::open_read_only(file.path()).begun(), Err(ServerError::NoRun { .. })));
         let why = fit(file.path()).unwrap_err().to_string();
         assert!(why.ends_with("is a file: give --dir a folder"), "{why}");
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::progress::Progress;
-use crate::status::Carried;
+use crate::status::RunStatistics;
 
 /// Complete state of a syncer, from which it can restart.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,7 +27,7 @@ pub struct Snapshot {
     /// States of the fragments, in order. If the run has a tape, each may be newer than decision `seq`.
     pub states: Vec<FragmentState>,
     /// Statistics of the server over all its starts.
-    pub carried: Carried,
+    pub statistics: RunStatistics,
 }
 
 /// Name of the byte tensor with everything except the fragments, as JSON. It is not in the safetensors header, which is
@@ -49,7 +49,8 @@ struct Meta {
     seq: u64,
     record: SyncerRecord,
     versions: Vec<Version>,
-    carried: Carried,
+    #[serde(rename = "carried")]
+    statistics: RunStatistics,
     /// SHA-256 of the tensors' bytes, by fragment and then in the order of [`PARTS`], in hexadecimal. safetensors
     /// itself detects truncated files, but not changed bytes.
     sha256: String,
@@ -164,7 +165,7 @@ impl Snapshot {
             seq: self.seq,
             record: self.record.clone(),
             versions: self.states.iter().map(|state| state.version).collect(),
-            carried: self.carried.clone(),
+            statistics: self.statistics.clone(),
             sha256: hex(&sha.finalize()),
         };
         let meta = serde_json::to_vec(&meta).expect("plain data");
@@ -207,7 +208,7 @@ impl Snapshot {
         let tensors = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
         let meta = tensors.tensor(META).map_err(|error| format!("{META}: {error}"))?;
         let meta = Meta::of(header.metadata().iter().flatten(), meta.data())?;
-        let Meta { seq, record, versions, carried, sha256 } = meta;
+        let Meta { seq, record, versions, statistics, sha256 } = meta;
         let mut sha = Sha256::new();
         let mut states = Vec::new();
         for (p, version) in versions.into_iter().enumerate() {
@@ -226,7 +227,7 @@ impl Snapshot {
         if hex(&sha.finalize()) != sha256 {
             return Err(CHANGED.into());
         }
-        Ok(Self { seq, record, states, carried })
+        Ok(Self { seq, record, states, statistics })
     }
 }
 

@@ -48,7 +48,7 @@ pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, Ser
     let path = store.tape_path();
     if store.has_tape() {
         let rows = Rows::open_read_only(&path, manifest.run).map_err(|error| broken(&path, error))?;
-        let copy = Store::look(to).tape_path();
+        let copy = Store::open_read_only(to).tape_path();
         rows.copy_to(&copy).map_err(|error| match &error {
             RowsError::Sqlite(cause) => broken(at_fault(cause, &path, &copy), error),
             _ => broken(&path, error),
@@ -74,7 +74,7 @@ pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, Ser
         let folder = to.join(sub);
         sync_folder(&folder).map_err(disk("sync", &folder))?;
     }
-    let last = check(&Store::look(to), manifest)?;
+    let last = check(&Store::open_read_only(to), manifest)?;
     Ok(Copied { last, bytes: bytes(to).map_err(disk("read", to))? })
 }
 
@@ -196,15 +196,15 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
                 let of = |part: &Part| (part.checksum, format!("the update of learner {}", part.learner));
                 (merge.fragment, merge.parts.iter().map(of).collect())
             }
-            Entry::Remade(remade) => {
-                (remade.fragment, vec![(remade.kept, "the state after a rollback".to_owned())])
+            Entry::RolledBack(rolled_back) => {
+                (rolled_back.fragment, vec![(rolled_back.kept, "the state after a rollback".to_owned())])
             }
             _ => return Ok(()),
         };
         let broken = |why: String| Broken::Row(row.seq, row.entry.kind(), why);
         let mut place = row.place.ok_or_else(|| broken("it does not name the place of its bodies".into()))?;
         let (update, state) = lens.get(usize::from(fragment.0)).copied().unwrap_or_default();
-        let len = if matches!(row.entry, Entry::Remade(_)) { state } else { update };
+        let len = if matches!(row.entry, Entry::RolledBack(_)) { state } else { update };
         for (sum, what) in kept {
             let at = place;
             let body = bodies.next(&mut place, len).map_err(broken)?;

@@ -28,7 +28,7 @@ mod writer;
 pub use archipelago_core::diloco::tape::{Place, Row};
 pub use bodies::Bodies;
 pub use copy::{Copied, copy};
-pub use recompute::{remake, senders_between};
+pub use recompute::{rollback, senders_between};
 pub use recover::{broken as rows_error, has_bodies, later_figures, recover};
 pub use replay::{MergedSender, Recording, Replayed, ReplayedMerge, Undone};
 pub use rows::{Rows, RowsError};

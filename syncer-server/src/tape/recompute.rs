@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
 
-use archipelago_core::diloco::syncer::{Remake, senders};
+use archipelago_core::diloco::syncer::{Rollback, senders};
 use archipelago_core::diloco::{LearnerId, RunId};
 
 use super::bodies::Reader;
@@ -17,17 +17,22 @@ use crate::store::Store;
 const POLLS_MAX: u32 = 200;
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
-/// Replays the rows of `run` after row `after` into each of `remakes`.
+/// Replays the rows of `run` after row `after` into each of `rollbacks`.
 ///
 /// # Errors
 /// - `Disk`: the tape cannot be read.
 /// - `DirCorrupt`: the tape is damaged, or required rows or bodies were deleted.
-pub fn remake(store: &Store, run: RunId, remakes: &mut [Remake], after: u64) -> Result<(), ServerError> {
+pub fn rollback(
+    store: &Store,
+    run: RunId,
+    rollbacks: &mut [Rollback],
+    after: u64,
+) -> Result<(), ServerError> {
     let mut bodies = Reader::new(&store.dir().join(BODIES));
     read(store, run, after, |row| {
-        let mut remakes = remakes.iter_mut();
-        let followed =
-            remakes.try_for_each(|remake| remake.follow(&row.entry, kept(&mut bodies, row.place, &mut None)));
+        let mut rollbacks = rollbacks.iter_mut();
+        let followed = rollbacks
+            .try_for_each(|rollback| rollback.follow(&row.entry, kept(&mut bodies, row.place, &mut None)));
         followed.map_err(|error| Broken::Row(row.seq, row.entry.kind(), error.to_string()))
     })
 }
@@ -36,7 +41,7 @@ pub fn remake(store: &Store, run: RunId, remakes: &mut [Remake], after: u64) -> 
 /// seconds until row `until` is on disk.
 ///
 /// # Errors
-/// Those of [`remake`].
+/// Those of [`rollback`].
 pub fn senders_between(
     store: &Store,
     run: RunId,

@@ -9,7 +9,7 @@ use rusqlite::ErrorCode;
 use super::bodies::{LENGTH_BYTES, Reader, segments};
 use super::{Place, Row, Rows, RowsError};
 use crate::errors::ServerError;
-use crate::status::Carried;
+use crate::status::RunStatistics;
 use crate::store::{Manifest, Snapshot, Store, disk, is_of_the_disk};
 
 /// Name of the folder of bodies inside the run's folder.
@@ -157,7 +157,7 @@ pub(super) fn corrupt(path: &Path, why: &str) -> ServerError {
 ///
 /// # Errors
 /// `Disk`, `DirCorrupt`: the tape cannot be read.
-pub fn later_figures(store: &Store, run: RunId, saved: Carried) -> Result<Carried, ServerError> {
+pub fn later_figures(store: &Store, run: RunId, saved: RunStatistics) -> Result<RunStatistics, ServerError> {
     if !store.has_tape() {
         return Ok(saved);
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use archipelago_core::diloco::syncer::Recovery;
-use archipelago_core::diloco::{Entry, FragmentId, LearnerId, Part, RemadeEntry, Round, Serial, Version};
+use archipelago_core::diloco::{Entry, FragmentId, LearnerId, Part, RollbackEntry, Round, Serial, Version};
 use serde::Serialize;
 
 use super::bodies::Reader;
@@ -100,7 +100,7 @@ impl Recording {
     /// - `Disk`: a file cannot be read.
     /// - `DirCorrupt`: the tape is missing or belongs to another run, or a file that defines the run is damaged.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
-        let store = Store::look(dir);
+        let store = Store::open_read_only(dir);
         let manifest = store.begun()?;
         store.check_tokenizer(&manifest)?;
         store.held_out(&manifest.spec.model)?;
@@ -188,7 +188,7 @@ impl Recording {
 }
 
 fn undone_by(row: &Row) -> Option<Undone> {
-    let Entry::Remade(RemadeEntry { fragment, version, without, .. }) = &row.entry else { return None };
+    let Entry::RolledBack(RollbackEntry { fragment, version, without, .. }) = &row.entry else { return None };
     Some(Undone { seq: row.seq, fragment: *fragment, version: *version, without: without.clone() })
 }
 

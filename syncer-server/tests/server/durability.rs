@@ -51,7 +51,7 @@ async fn a_restart_keeps_momentum_versions_and_ledger() {
     let last = server.stop().await;
     assert!(last.core.tokens_merged > 0);
 
-    let before = Store::look(dir.path()).latest(run).unwrap().unwrap();
+    let before = Store::open_read_only(dir.path()).latest(run).unwrap().unwrap();
     assert!(before.states.iter().all(|state| state.momentum.iter().any(|value| *value != 0.0)));
     assert!(before.states.iter().all(|state| state.version > Version(0)));
 
@@ -67,7 +67,7 @@ async fn a_restart_keeps_momentum_versions_and_ledger() {
     let versions: Vec<Version> = before.states.iter().map(|state| state.version).collect();
     assert_eq!(welcome.versions, versions);
     server.stop().await;
-    let after = Store::look(dir.path()).latest(run).unwrap().unwrap();
+    let after = Store::open_read_only(dir.path()).latest(run).unwrap().unwrap();
     assert!(after.states == before.states);
     assert!(after.record.next_round >> 32 > before.record.next_round >> 32, "rounds never name two things");
 }
@@ -81,7 +81,7 @@ async fn a_damaged_snapshot_is_passed_over() {
     let paths = snapshots(dir.path());
     let [old, new] = &paths[..] else { panic!("two are kept: {paths:?}") };
     let (old_bytes, new_bytes) = (fs::read(old).unwrap(), fs::read(new).unwrap());
-    let latest = || Store::look(dir.path()).latest(run);
+    let latest = || Store::open_read_only(dir.path()).latest(run);
     fs::remove_file(new).unwrap();
     let older = latest().unwrap().unwrap();
 
@@ -142,7 +142,7 @@ async fn a_folder_of_another_run_is_refused() {
     let server = Server::start(config(dir.path())).await;
     server.status().await;
     server.stop().await;
-    assert_eq!(Store::look(dir.path()).latest(RunId(1)).unwrap_err().exit_code(), 14);
+    assert_eq!(Store::open_read_only(dir.path()).latest(RunId(1)).unwrap_err().exit_code(), 14);
 }
 
 /// Waits until the status shows unsaved decisions (`some`), or none.
@@ -256,7 +256,7 @@ async fn a_full_ledger_is_saved_and_read() {
     let server = Server::start(config(dir.path())).await;
     let run = train(&server).await.run;
     server.stop().await;
-    let store = Store::look(dir.path());
+    let store = Store::open_read_only(dir.path());
     let mut snapshot = store.latest(run).unwrap().unwrap();
     let mut ledger = serde_json::to_value(&snapshot.record.ledger).unwrap();
     let accounts = ledger["accounts"].as_object_mut().unwrap();
@@ -285,7 +285,7 @@ async fn a_damaged_snapshot_costs_no_whole_one() {
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
     fs::write(damaged, bytes).unwrap();
-    let store = Store::look(dir.path());
+    let store = Store::open_read_only(dir.path());
     let good = store.latest(run).unwrap().unwrap();
     fs::remove_file(store.save(&good).unwrap()).unwrap();
     assert_eq!(store.latest(run).unwrap(), Some(good));
@@ -576,7 +576,7 @@ async fn a_fork_begins_where_the_run_was() {
     );
     assert!(!place.path().join("beyond").exists());
 
-    let was = Store::look(dir.path()).manifest().unwrap().unwrap().run;
+    let was = Store::open_read_only(dir.path()).manifest().unwrap().unwrap().run;
     assert_eq!(forked.of, RunId::to_string(&was));
     let server = Server::start(config(&to)).await;
     let status = server.status().await;

@@ -128,7 +128,7 @@ async fn the_first_loss_is_that_of_transformers_and_the_model_comes_home_unchang
     let server = Server::start(from_folder(again.path()).with(|it| it.initial.init = Some(half))).await;
     server.status().await;
     server.stop().await;
-    let initial = |dir: &Path| Store::look(dir).manifest().unwrap().unwrap().init.unwrap().sha256;
+    let initial = |dir: &Path| Store::open_read_only(dir).manifest().unwrap().unwrap().init.unwrap().sha256;
     assert_eq!(initial(again.path()), initial(dir.path()));
 }
 
@@ -206,14 +206,14 @@ async fn a_run_from_a_folder_resumes_without_the_folder() {
     assert!(found.first == 1 && found.merges >= 4, "{found:?}");
 
     // Without a snapshot, a start replays the tape from the initial parameters in the run's folder.
-    let states = Store::look(dir.path()).latest(run).unwrap().unwrap().states;
+    let states = Store::open_read_only(dir.path()).latest(run).unwrap().unwrap().states;
     let versions: Vec<Version> = states.iter().map(|state| state.version).collect();
     fs::remove_dir_all(dir.path().join("snapshots")).unwrap();
     let server = Server::start(goes_on(dir.path())).await;
     let (_client, welcome) = Client::greet(&server, 2).await;
     assert_eq!((welcome.run, &welcome.versions), (run, &versions));
     server.stop().await;
-    assert!(Store::look(dir.path()).latest(run).unwrap().unwrap().states == states);
+    assert!(Store::open_read_only(dir.path()).latest(run).unwrap().unwrap().states == states);
     // The folder may be given again if it is the same.
     let server = Server::start(from_folder(dir.path())).await;
     assert_eq!(server.status().await["run"], run.to_string());
@@ -248,7 +248,7 @@ async fn a_crash_amid_the_start_loses_nothing() {
     let server = Server::start(from_folder(whole.path())).await;
     server.status().await;
     server.stop().await;
-    let initial = |dir: &Path| Store::look(dir).manifest().unwrap().unwrap().init.unwrap();
+    let initial = |dir: &Path| Store::open_read_only(dir).manifest().unwrap().unwrap().init.unwrap();
     let parameters = |dir: &Path| {
         let out = tempfile::tempdir().unwrap();
         export(dir, out.path(), Form::default(), false).unwrap();

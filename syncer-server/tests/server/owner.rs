@@ -98,7 +98,7 @@ async fn an_invite_that_was_made_is_kept() {
     let auto = || ServeConfig { invite: Some("auto".into()), ..config(dir.path()) };
     let server = Server::start(auto()).await;
     server.status().await;
-    let made = Store::look(dir.path()).invite(Some("auto")).unwrap().unwrap();
+    let made = Store::open_read_only(dir.path()).invite(Some("auto")).unwrap().unwrap();
     assert_eq!(made.expose().len(), 32);
     server.stop().await;
     let server = Server::start(auto()).await;
@@ -108,7 +108,7 @@ async fn an_invite_that_was_made_is_kept() {
     server.stop().await;
     // A short invite has no characters that people confuse, such as 0 and O, or 1 and l.
     let other = tempfile::tempdir().unwrap();
-    let short = || Store::look(other.path()).invite(Some("short")).unwrap().unwrap();
+    let short = || Store::open_read_only(other.path()).invite(Some("short")).unwrap().unwrap();
     let typed = short();
     assert_eq!((typed.expose().len(), short()), (8, typed.clone()));
     assert!(
@@ -315,8 +315,8 @@ async fn a_complete_run_is_shown_and_trained_no_more() {
     is_complete(&server).await;
 
     // The end is on disk before the server stops, so that a crash would not reopen the run.
-    let run = Store::look(dir.path()).manifest().unwrap().unwrap().run;
-    let saved = || Store::look(dir.path()).latest(run).unwrap().unwrap().record.finished;
+    let run = Store::open_read_only(dir.path()).manifest().unwrap().unwrap().run;
+    let saved = || Store::open_read_only(dir.path()).latest(run).unwrap().unwrap().record.finished;
     let on_disk = async {
         while !saved() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -369,8 +369,8 @@ async fn a_complete_run_is_measured_once() {
     assert!(!last.sample.is_empty() && begun["sample"] != last.sample, "{last:?}");
 
     let evaluations = |dir: &Path| {
-        let run = Store::look(dir).manifest().unwrap().unwrap().run;
-        Store::look(dir).latest(run).unwrap().unwrap().carried.history.evaluations
+        let run = Store::open_read_only(dir).manifest().unwrap().unwrap().run;
+        Store::open_read_only(dir).latest(run).unwrap().unwrap().statistics.history.evaluations
     };
     let before = evaluations(dir.path());
     let server = Server::start(measured).await;

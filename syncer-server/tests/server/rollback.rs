@@ -249,7 +249,9 @@ async fn count_detected(whole: &Path, name: &Path, config: impl Fn(&Path) -> Ser
     let reference = copy(whole);
     let expected = replay(reference.path()).unwrap();
     let goes_on = start(config(reference.path())).await.unwrap();
-    let states = |dir: &Path| Store::look(dir).begun().and_then(|run| Store::look(dir).latest(run.run));
+    let states = |dir: &Path| {
+        Store::open_read_only(dir).begun().and_then(|run| Store::open_read_only(dir).latest(run.run))
+    };
     let stands = states(reference.path()).unwrap().unwrap().states;
     let (mut chance, mut count) = (Chance(0xf11b), 0);
     for at in offsets(&whole.join(name), &mut chance) {

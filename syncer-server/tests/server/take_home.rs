@@ -36,8 +36,8 @@ async fn an_exported_folder_has_the_whole_model() {
     assert_eq!(exported.run, run);
     server.stop().await;
 
-    let manifest = Store::look(dir.path()).manifest().unwrap().unwrap();
-    let snapshot = Store::look(dir.path()).latest(manifest.run).unwrap().unwrap();
+    let manifest = Store::open_read_only(dir.path()).manifest().unwrap().unwrap();
+    let snapshot = Store::open_read_only(dir.path()).latest(manifest.run).unwrap().unwrap();
     let spec = &manifest.spec;
     let layout = Layout::of(&spec.model).unwrap();
     let fragments = Fragments::plan(&layout, spec.exchange.fragments.try_into().unwrap());
@@ -272,7 +272,7 @@ async fn fragments_are_the_parameters() {
         let (code, head, body) = server.http(&format!("GET /v1/runs/{run}/fragments/{p}/0")).await;
         assert_eq!((code, header(&head, "x-archipelago-version")), (200, "0"));
         assert!(header(&head, "cache-control").contains("immutable"));
-        let expected = archipelago_core::diloco::halves::to_bytes(&fragments.gather(p, &theta));
+        let expected = archipelago_core::diloco::binary16::to_bytes(&fragments.gather(p, &theta));
         assert_eq!(body, expected, "fragment {p}");
 
         let etag = header(&head, "etag");
@@ -578,7 +578,7 @@ async fn an_adapter_run_resumes_without_the_folder_and_names_damage() {
         assert_eq!(begun(goes_on(other)).await.spec.frozen, before.spec.frozen);
     }
 
-    let path = Store::look(dir.path()).frozen_path();
+    let path = Store::open_read_only(dir.path()).frozen_path();
     let whole = fs::read(&path).unwrap();
     let mut damaged = whole.clone();
     damaged[20] ^= 1;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use archipelago_core::diloco::{FragmentId, Version, halves};
+use archipelago_core::diloco::{FragmentId, Version, binary16};
 use archipelago_core::wire::{CloseCode, Hello, Invite, Message};
 use futures::StreamExt;
 use futures::future::join_all;
@@ -285,7 +285,7 @@ async fn a_crowd_shares_one_copy_here() {
     let path = format!("/v1/runs/{}/fragments/0/0", welcome.run);
     let first = fetch(&server, &path).await;
     let params = archipelago_core::diloco::Layout::of(&welcome.spec.model).unwrap().len();
-    assert_eq!(first.1, (halves::BYTES * params) as u64);
+    assert_eq!(first.1, (binary16::BYTES * params) as u64);
 
     let before = resident_bytes();
     let done = Arc::new(AtomicBool::new(false));

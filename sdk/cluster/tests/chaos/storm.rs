@@ -82,11 +82,11 @@ pub async fn run(bin: &Path, seed: u64, faults: u64) -> Result<String, String> {
     }
     let at = storm.doors.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect();
     let (doors, known) = watch::channel(at);
-    let mut books: BTreeMap<LearnerId, Arc<Mutex<Book>>> = BTreeMap::new();
+    let mut accounting: BTreeMap<LearnerId, Arc<Mutex<Book>>> = BTreeMap::new();
     let mut learners = Vec::new();
     for id in (1..=LEARNERS).map(LearnerId) {
         let learner = SimulatedLearner::new(id, Arc::clone(&run), seed);
-        books.insert(id, learner.book());
+        accounting.insert(id, learner.book());
         learners.push(tokio::spawn(learner.train(known.clone())));
     }
     storm.await_rounds(&meter, 3).await.map_err(|why| format!("before the storm: {why}"))?;
@@ -110,7 +110,7 @@ pub async fn run(bin: &Path, seed: u64, faults: u64) -> Result<String, String> {
     for learner in learners {
         learner.await.map_err(|error| format!("a learner: {error}"))?;
     }
-    storm.judge(&services, &books, &meter, &struck, begun).await
+    storm.judge(&services, &accounting, &meter, &struck, begun).await
 }
 
 impl ChaosRun {
@@ -262,15 +262,15 @@ impl ChaosRun {
     async fn judge(
         &self,
         services: &Services,
-        books: &BTreeMap<LearnerId, Arc<Mutex<Book>>>,
+        accounting: &BTreeMap<LearnerId, Arc<Mutex<Book>>>,
         meter: &MergeTimes,
         struck: &[Instant],
         begun: Instant,
     ) -> Result<String, String> {
-        let books = books.iter().map(|(id, book)| (*id, book.lock().unwrap().clone())).collect();
+        let accounting = accounting.iter().map(|(id, book)| (*id, book.lock().unwrap().clone())).collect();
         let told: Vec<_> = self.notes.iter().flat_map(|notes| role::read(notes)).collect();
         let run = role::run(self.orders.seed);
-        let counts = check(&run, services, &books, &told).await?;
+        let counts = check(&run, services, &accounting, &told).await?;
         let again = struck.iter().flat_map(|fault| meter.again(*fault)).collect();
         let (again_p50, again_worst) = middle_and_worst(again);
         let gaps = meter.gaps(GAP);

@@ -18,7 +18,7 @@ use archipelago_core::cluster::{
     AdminCommands, GatewayId, GatewayInput, GatewayOutput, GatewayTerms, LeaderTerms, ProcessId, Record,
     UnresolvedUpdate, state_of,
 };
-use archipelago_core::diloco::syncer::Remake;
+use archipelago_core::diloco::syncer::Rollback;
 use archipelago_core::diloco::{
     Codec, Entry, FragmentState, Fragments, Influence, Layout, MergeEntry, MergeRule, OuterSpec,
     QuorumPolicy, RoundTerms, Segment, SenderInfo, SenderTrust, Tensor, Timing, TrustLevel, Verified,
@@ -304,7 +304,7 @@ pub struct Counts {
 pub async fn check(
     run: &RunConstants,
     services: &Services,
-    books: &BTreeMap<LearnerId, Book>,
+    accounting: &BTreeMap<LearnerId, Book>,
     told: &[LeaderNote],
 ) -> Result<Counts, String> {
     let mut counts = Counts::default();
@@ -326,19 +326,19 @@ pub async fn check(
             LeaderNote::Appended(..) | LeaderNote::Ended(..) => {}
         }
     }
-    check_receipts(&tapes, books, &mut counts)?;
+    check_receipts(&tapes, accounting, &mut counts)?;
     for (fragment, tape) in &tapes {
-        check_merges(run, services, (*fragment, tape), books, &mut counts).await?;
+        check_merges(run, services, (*fragment, tape), accounting, &mut counts).await?;
     }
     Ok(counts)
 }
 
 fn check_receipts(
     tapes: &BTreeMap<FragmentId, Vec<Record>>,
-    books: &BTreeMap<LearnerId, Book>,
+    accounting: &BTreeMap<LearnerId, Book>,
     counts: &mut Counts,
 ) -> Result<(), String> {
-    for (learner, book) in books {
+    for (learner, book) in accounting {
         if book.is_confused {
             return Err(format!(
                 "learner {learner} was told two things of one update, or of one that is not its"
@@ -364,16 +364,16 @@ async fn check_merges(
     run: &RunConstants,
     services: &Services,
     (fragment, tape): (FragmentId, &[Record]),
-    books: &BTreeMap<LearnerId, Book>,
+    accounting: &BTreeMap<LearnerId, Book>,
     counts: &mut Counts,
 ) -> Result<(), String> {
     let mut before = Version(0);
     let mut merged = BTreeSet::new();
     let initial: Vec<_> = run.ids().into_iter().map(|p| run.initial(p)).collect();
     let last = vec![Version(tape.len() as u64); initial.len()];
-    let remakes = Remake::all(&run.fragments, run.codec, &initial, &BTreeSet::new(), &last);
+    let rollbacks = Rollback::all(&run.fragments, run.codec, &initial, &BTreeSet::new(), &last);
     let mut alone =
-        remakes.into_iter().find(|remake| remake.theta().0 == fragment).expect("it is one of them");
+        rollbacks.into_iter().find(|rollback| rollback.theta().0 == fragment).expect("it is one of them");
     for (record, seq) in tape.iter().zip(1..) {
         let Record::Merged { merge, state } = record else { continue };
         let MergeEntry { round, base, version, parts, .. } = &**merge;
@@ -385,7 +385,7 @@ async fn check_merges(
         let mut bodies = Vec::new();
         for part in parts {
             let what = format!("update {} of learner {}, merged in round {round}", part.serial, part.learner);
-            let sent = books.get(&part.learner).and_then(|book| book.sent.get(&part.serial));
+            let sent = accounting.get(&part.learner).and_then(|book| book.sent.get(&part.serial));
             let Some((p, sent_for, body)) = sent else { return Err(format!("{what}, was never sent")) };
             if (*p, sent_for) != (fragment, round) || !merged.insert((part.learner, part.serial)) {
                 return Err(format!("{what}, was for another round, or was merged twice"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::diloco::{
-    Codec, Correction, FragmentState, KEPT_BYTES, MergeEntry, Segment, checksum, halves, kept, unkept,
+    Codec, Correction, FragmentState, KEPT_BYTES, MergeEntry, Segment, binary16, checksum, kept, unkept,
 };
 use crate::wire::Version;
 
@@ -81,7 +81,7 @@ pub fn follow(
 #[must_use]
 pub fn state_bytes(state: &FragmentState) -> Vec<u8> {
     let mut bytes = kept(state);
-    bytes.extend(halves::to_bytes(&state.hat));
+    bytes.extend(binary16::to_bytes(&state.hat));
     bytes
 }
 
@@ -90,11 +90,11 @@ pub fn state_bytes(state: &FragmentState) -> Vec<u8> {
 #[must_use]
 pub fn state_of(version: Version, len: usize, bytes: &[u8]) -> Option<FragmentState> {
     let (masters, hat) = bytes.split_at_checked(KEPT_BYTES.checked_mul(len)?)?;
-    if hat.len() != halves::BYTES * len {
+    if hat.len() != binary16::BYTES * len {
         return None;
     }
     let [theta, momentum] = unkept(masters);
-    Some(FragmentState { version, theta, hat: Arc::new(halves::from_bytes(hat)), momentum })
+    Some(FragmentState { version, theta, hat: Arc::new(binary16::from_bytes(hat)), momentum })
 }
 
 #[cfg(test)]

@@ -143,7 +143,7 @@ impl Gateway {
     /// Handles one input. Call [`Self::poll`] afterwards until it returns `None`.
     pub fn handle(&mut self, input: GatewayInput) {
         match input {
-            GatewayInput::Came(learner, conn, unsettled) => self.on_came(learner, conn, unsettled),
+            GatewayInput::Came(learner, conn, unresolved) => self.on_came(learner, conn, unresolved),
             // A connection may be reported as closed after the learner's next connection was opened.
             GatewayInput::Left(learner, conn) if self.learners.get(&learner) == Some(&conn) => {
                 self.learners.remove(&learner);
@@ -193,9 +193,9 @@ impl Gateway {
             GatewayInput::Notice(Notice::Ended(_)) => self.read(),
             GatewayInput::Notice(Notice::Refused { round, refused }) => {
                 for (learner, serial, why) in refused {
-                    let unsettled = UnresolvedUpdate { round, serial };
-                    if self.open.get(&learner) == Some(&unsettled) {
-                        self.refused.insert(learner, (unsettled, why));
+                    let unresolved = UnresolvedUpdate { round, serial };
+                    if self.open.get(&learner) == Some(&unresolved) {
+                        self.refused.insert(learner, (unresolved, why));
                     }
                 }
             }
@@ -219,16 +219,16 @@ impl Gateway {
         self.held.len()
     }
 
-    fn on_came(&mut self, learner: LearnerId, conn: ConnId, unsettled: Option<UnresolvedUpdate>) {
+    fn on_came(&mut self, learner: LearnerId, conn: ConnId, unresolved: Option<UnresolvedUpdate>) {
         if self.learners.get(&learner).is_some_and(|newest| *newest >= conn) {
             return;
         }
         self.learners.insert(learner, conn);
         self.waiting.remove(&learner);
-        if let Some(unsettled) = unsettled {
-            self.open.insert(learner, unsettled);
+        if let Some(unresolved) = unresolved {
+            self.open.insert(learner, unresolved);
             // The record of the update may be an old one.
-            let before = unsettled.round.0.saturating_sub(1).min(self.last);
+            let before = unresolved.round.0.saturating_sub(1).min(self.last);
             self.orders.push_back(GatewayOutput::Read(before));
         } else {
             // Any update that was open here was resolved at another gateway.
@@ -241,8 +241,8 @@ impl Gateway {
     }
 
     fn on_update(&mut self, learner: LearnerId, round: Round, update: Verified, sender: SenderInfo) {
-        let unsettled = UnresolvedUpdate { round, serial: update.serial };
-        self.open.insert(learner, unsettled);
+        let unresolved = UnresolvedUpdate { round, serial: update.serial };
+        self.open.insert(learner, unresolved);
         if self.round != Some(round) {
             // The update is too late for its round. The tape will show that it was not merged.
             self.orders.push_back(GatewayOutput::Read(round.0.saturating_sub(1).min(self.last)));
@@ -250,7 +250,7 @@ impl Gateway {
         }
         // Only the first update of a round is used, because it may have been weighed already.
         if self.held.get(&learner).is_none_or(|(held, ..)| held.round != round) {
-            self.held.insert(learner, (unsettled, update, sender));
+            self.held.insert(learner, (unresolved, update, sender));
         }
         self.offer(learner);
     }
@@ -306,21 +306,21 @@ impl Gateway {
 
     fn on_records(&mut self, after: u64, records: &[Record]) {
         for (record, seq) in records.iter().zip(after + 1..) {
-            let ends = |unsettled: &UnresolvedUpdate| unsettled.round.0 == seq;
-            for (learner, unsettled) in self.open.extract_if(.., |_, unsettled| ends(unsettled)) {
+            let ends = |unresolved: &UnresolvedUpdate| unresolved.round.0 == seq;
+            for (learner, unresolved) in self.open.extract_if(.., |_, unresolved| ends(unresolved)) {
                 // Learners with an open update are connected.
                 let Some(&conn) = self.learners.get(&learner) else { continue };
-                let serial = unsettled.serial;
+                let serial = unresolved.serial;
                 let merged = record.has_merged(learner, serial).then_some(Version(seq));
-                let refused = self.refused.get(&learner).filter(|(refused, _)| *refused == unsettled);
+                let refused = self.refused.get(&learner).filter(|(refused, _)| *refused == unresolved);
                 self.orders.push_back(match refused {
                     // A new leader may have accepted the update after all.
                     Some((_, why)) if merged.is_none() => GatewayOutput::Refused(learner, conn, serial, *why),
                     _ => GatewayOutput::Receipt(learner, conn, serial, merged),
                 });
             }
-            self.held.retain(|_, (unsettled, ..)| !ends(unsettled));
-            self.refused.retain(|_, (unsettled, _)| unsettled.round.0 > seq);
+            self.held.retain(|_, (unresolved, ..)| !ends(unresolved));
+            self.refused.retain(|_, (unresolved, _)| unresolved.round.0 > seq);
             if seq > self.last {
                 self.orders.push_back(GatewayOutput::Seen(seq, Box::new(record.clone())));
                 self.last = seq;
@@ -339,9 +339,9 @@ impl Gateway {
         let GatewayTerms { segments, codec, .. } = &self.terms;
         let mut sum = PartialSum::new(Arc::clone(plan), *codec, Arc::clone(segments))?;
         for UpdateWeight { learner, serial, weight, experts, steps } in weights {
-            let Some((unsettled, update, _)) = self.held.get(learner) else { return Ok(None) };
+            let Some((unresolved, update, _)) = self.held.get(learner) else { return Ok(None) };
             let Some(body) = update.body() else { return Ok(None) };
-            if *unsettled != (UnresolvedUpdate { round, serial: *serial }) {
+            if *unresolved != (UnresolvedUpdate { round, serial: *serial }) {
                 return Ok(None);
             }
             let (experts, body) = (experts.clone(), body.clone());
@@ -371,9 +371,9 @@ impl Gateway {
             return Some(Reply::Pass { round, learners: passes });
         }
         let of_round = |learner: LearnerId| {
-            let (unsettled, update, sender) = self.held.get(&learner)?;
+            let (unresolved, update, sender) = self.held.get(&learner)?;
             let (update, sender) = (update.without_bytes(), *sender);
-            (unsettled.round == round).then_some(Offer { learner, update, sender })
+            (unresolved.round == round).then_some(Offer { learner, update, sender })
         };
         let offers: Vec<Offer> = offers.into_iter().filter_map(of_round).collect();
         self.offered.extend(offers.iter().map(|offer| offer.learner));
@@ -382,7 +382,7 @@ impl Gateway {
 
     /// Requests the records from the oldest round with an open update on.
     fn read(&mut self) {
-        let oldest = self.open.values().map(|unsettled| unsettled.round.0.saturating_sub(1)).min();
+        let oldest = self.open.values().map(|unresolved| unresolved.round.0.saturating_sub(1)).min();
         let after = oldest.map_or(self.last, |oldest| oldest.min(self.last));
         self.orders.push_back(GatewayOutput::Read(after));
     }

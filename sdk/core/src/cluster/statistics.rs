@@ -292,7 +292,7 @@ mod tests {
     use super::*;
     use crate::cluster::ProcessId;
     use crate::diloco::syncer::SyncerConfig;
-    use crate::diloco::{BookTerms, Books, Fragments, LeasePool, Ledger, Part};
+    use crate::diloco::{Accounting, AccountingTerms, Fragments, LeasePool, Ledger, Part};
     use crate::rng::Rng;
     use crate::testing;
     use crate::testing::{layout, spec};
@@ -374,15 +374,17 @@ mod tests {
         Part { after_ms: Some(500), is_proven, ..testing::part(learner, tokens) }
     }
 
-    /// Goal: a leader and the books of a gateway credit the same tokens to the schedule, regardless of claims. The
-    /// books also use the merged time of other fragments; this test has only one fragment.
+    /// Goal: a leader and the accounting of a gateway credit the same tokens to the schedule, regardless of claims. The
+    /// accounting also uses the merged time of other fragments; this test has only one fragment.
     #[test]
     fn fragment_clock_credits_as_many_tokens_as_the_ledger() {
         let (context, lease_ms, lease_idle_ms_max) = (4, 1_000, 500);
-        let terms = BookTerms { context, lease_ms, lease_idle_ms_max, identities_max: 9, strangers_max: 9 };
-        let mut books = Books::new(terms, LeasePool::new(vec![10_000]).unwrap(), Ledger::new(vec![7]));
+        let terms =
+            AccountingTerms { context, lease_ms, lease_idle_ms_max, identities_max: 9, strangers_max: 9 };
+        let mut accounting =
+            Accounting::new(terms, LeasePool::new(vec![10_000]).unwrap(), Ledger::new(vec![7]));
         let (mut rng, mut clock) = (Rng::new(5), FragmentClock::default());
-        let learners = [1, 2, 3, 4, 5].map(|i| books.enrol(&Identity([i; 32]), "a", "cpu", None).0);
+        let learners = [1, 2, 3, 4, 5].map(|i| accounting.enrol(&Identity([i; 32]), "a", "cpu", None).0);
         let (mut most, mut paid) = (0, 0);
         for turn in 0..300 {
             let parts = learners.map(|learner| part(&mut rng, learner, learner.0 == 4 && turn > 200));
@@ -390,9 +392,9 @@ mod tests {
             let Some(&first) = parts.first() else { continue };
             let merge = MergeEntry { parts, ..testing::merge(FragmentId(0), first) };
             clock.count(&merge);
-            books.note_merge(merge.clone());
-            merge.settled().for_each(|settled| books.settle(&settled));
-            let ledger = books.ledger();
+            accounting.note_merge(merge.clone());
+            merge.outcomes().for_each(|outcome| accounting.record_outcome(&outcome));
+            let ledger = accounting.ledger();
             let early = ledger.clock_tokens() - ledger.schedule_tokens();
             (most, paid) = (early.max(most), paid.max(most.saturating_sub(early)));
             assert_eq!(clock.schedule_tokens(), ledger.schedule_tokens(), "{turn}");

@@ -481,7 +481,7 @@ mod tests {
     fn windows_mark_masked_tokens() {
         let form = ShardForm { token_bytes: 2, masks: true };
         let is_given = |place: u32| place % 5 < 2;
-        let tokens: Vec<u32> = (0..84).map(|at| if is_given(at) { at | token::GIVEN } else { at }).collect();
+        let tokens: Vec<u32> = (0..84).map(|at| if is_given(at) { at | token::MASKED } else { at }).collect();
         let bytes = encode_shard(&tokens, form).unwrap();
         let mut run = run(vec![shard_spec(&bytes, form).unwrap()]);
         run.data.masks = true;
@@ -489,7 +489,7 @@ mod tests {
         feed.grant(LeaseGrant { lease: LeaseId(1), epoch: 0, shard: 0, start: 0, windows: 9 }).unwrap();
         feed.add_shard(0, bytes).unwrap();
         let batch = feed.next_batch(9).unwrap();
-        assert!(batch.iter().all(|&found| is_given(token::id(found)) != token::is_learnt(found)));
+        assert!(batch.iter().all(|&found| is_given(token::id(found)) != token::is_target(found)));
         assert!(
             batch.chunks(9).all(|window| window.windows(2).all(|w| token::id(w[0]) + 1 == token::id(w[1])))
         );

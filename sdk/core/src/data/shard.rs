@@ -9,7 +9,7 @@
 use std::num::NonZeroU32;
 
 use crate::token;
-use crate::token::GIVEN;
+use crate::token::MASKED;
 use crate::wire::{DataSpec, ShardSpec};
 use sha2::{Digest, Sha256};
 
@@ -169,8 +169,8 @@ pub(super) fn marked(
 ) -> impl Iterator<Item = u32> + '_ {
     let mask = bytes.get(tokens.saturating_mul(usize::from(form.token_bytes))..).unwrap_or_default();
     ids(bytes, tokens, form, start).zip(start..).map(move |(id, at)| {
-        let is_given = mask.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 == 1);
-        if is_given { id | GIVEN } else { id }
+        let is_masked = mask.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 == 1);
+        if is_masked { id | MASKED } else { id }
     })
 }
 
@@ -203,8 +203,8 @@ pub fn encode_shard(tokens: &[u32], form: impl Into<ShardForm>) -> Result<Vec<u8
         bytes.extend(small.to_le_bytes());
     }
     if form.masks {
-        let is_given = |(bit, &token): (usize, &u32)| u8::from(!token::is_learnt(token)) << bit;
-        bytes.extend(tokens.chunks(8).map(|eight| eight.iter().enumerate().map(is_given).sum::<u8>()));
+        let is_masked = |(bit, &token): (usize, &u32)| u8::from(!token::is_target(token)) << bit;
+        bytes.extend(tokens.chunks(8).map(|eight| eight.iter().enumerate().map(is_masked).sum::<u8>()));
     }
     Ok(bytes)
 }
@@ -369,24 +369,24 @@ mod tests {
         assert_eq!(shard_spec(&[1, 2, 3], 2), Err(ShardError::Length { found: 3, expected: 4 }));
     }
 
-    const MASKED: ShardForm = ShardForm { token_bytes: 2, masks: true };
+    const WITH_MASKS: ShardForm = ShardForm { token_bytes: 2, masks: true };
 
     #[test]
     fn a_mask_is_a_bit_for_each_token() {
         let tokens: Vec<u32> =
-            (1..=9).map(|id| if [2, 8, 9].contains(&id) { id | GIVEN } else { id }).collect();
-        let bytes = encode_shard(&tokens, MASKED).unwrap();
+            (1..=9).map(|id| if [2, 8, 9].contains(&id) { id | MASKED } else { id }).collect();
+        let bytes = encode_shard(&tokens, WITH_MASKS).unwrap();
         assert_eq!(bytes[..4], [1, 0, 2, 0]);
         assert_eq!(bytes[18..], [0b1000_0010, 0b1]);
-        let spec = shard_spec(&bytes, MASKED).unwrap();
+        let spec = shard_spec(&bytes, WITH_MASKS).unwrap();
         assert_eq!(spec.tokens, 9);
         let parse = |bytes: &[u8]| {
             let spec = ShardSpec { tokens: 9, sha256: sha256(bytes) };
-            ShardTokens::parse(bytes.to_vec(), &spec, MASKED, 10)
+            ShardTokens::parse(bytes.to_vec(), &spec, WITH_MASKS, 10)
         };
         let shard = parse(&bytes).unwrap();
         assert_eq!(shard.len(), 9);
-        assert_eq!(shard.iter(7).collect::<Vec<_>>(), [8 | GIVEN, 9 | GIVEN]);
+        assert_eq!(shard.iter(7).collect::<Vec<_>>(), [8 | MASKED, 9 | MASKED]);
         assert_eq!(shard.iter(9).count(), 0);
 
         // A reader without masks finds surplus bytes, and a reader with masks finds too few.
@@ -399,8 +399,8 @@ mod tests {
         let mut alien = bytes;
         alien[1] = 0x80;
         assert_eq!(parse(&alien), Err(ShardError::Token { index: 0, token: 0x8001, vocab: 10 }));
-        assert_eq!(shard_spec(&[0; 4], MASKED), Err(ShardError::Length { found: 4, expected: 5 }));
-        assert_eq!(shard_spec(&[], MASKED).unwrap().tokens, 0);
+        assert_eq!(shard_spec(&[0; 4], WITH_MASKS), Err(ShardError::Length { found: 4, expected: 5 }));
+        assert_eq!(shard_spec(&[], WITH_MASKS).unwrap().tokens, 0);
     }
 
     #[test]
@@ -433,7 +433,7 @@ mod tests {
             masks: bool,
         ) {
             let form = ShardForm { token_bytes: if wide { 4 } else { 2 }, masks };
-            let marked = |(id, given): (u32, bool)| if given && masks { id | GIVEN } else { id };
+            let marked = |(id, is_masked): (u32, bool)| if is_masked && masks { id | MASKED } else { id };
             let tokens: Vec<u32> = tokens.into_iter().map(marked).collect();
             let bytes = encode_shard(&tokens, form).unwrap();
             let spec = shard_spec(&bytes, form).unwrap();
@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn windows_come_back_with_their_marks() {
-        let windows = [1, 2 | GIVEN, 3, 4, 5, 6];
+        let windows = [1, 2 | MASKED, 3, 4, 5, 6];
         let bytes = encode_held_out(&windows);
         assert_eq!(parse_held_out(&bytes, 2, 7), Ok(windows.to_vec()));
         assert_eq!(parse_held_out(&bytes, 2, 6), Err(HeldOutError::Token { token: 6, vocab: 6 }));

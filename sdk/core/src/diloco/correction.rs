@@ -7,7 +7,7 @@ use super::quant::fragment_len;
 use super::{
     Codec, FragmentId, FragmentState, MergeError, MergeFailure, MergeOutcome, Round, Segment, Version,
 };
-use super::{checksum, halves};
+use super::{binary16, checksum};
 use crate::bytes;
 
 /// Job that sets the Θ and momentum of a fragment, and codes the change for learners.
@@ -65,7 +65,7 @@ impl Correction {
             }
         }
         (state.theta, state.momentum, state.version) = (theta, momentum, next);
-        let (checksum, digest) = (checksum(&body), halves::digest(&state.hat));
+        let (checksum, digest) = (checksum(&body), binary16::digest(&state.hat));
         Ok(MergeOutcome { round, fragment, state, body, checksum, digest, norm: square.sqrt() })
     }
 }

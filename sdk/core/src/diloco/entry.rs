@@ -38,7 +38,8 @@ pub enum Entry {
     /// A round merged its updates into a new version.
     Merged(MergeEntry),
     /// A fragment was rolled back: its merges were repeated without the updates of some learners.
-    Remade(RemadeEntry),
+    #[serde(rename = "remade")]
+    RolledBack(RollbackEntry),
     /// A learner was convicted: the held-out loss showed that its updates did harm.
     Blamed { learner: LearnerId },
     /// A learner became suspected of not training what it claims. Without a `doubt` it is no longer suspected.
@@ -107,7 +108,7 @@ pub struct MergeEntry {
 
 /// A rollback of one fragment. Its new Θ and momentum are stored as a body, as updates are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RemadeEntry {
+pub struct RollbackEntry {
     /// The round.
     pub round: Round,
     /// The fragment.
@@ -167,7 +168,7 @@ fn is_zero(weight: &f64) -> bool {
 
 impl MergeEntry {
     /// Returns the outcome of each update, ordered by learner id.
-    pub(crate) fn settled(&self) -> impl Iterator<Item = UpdateOutcome> {
+    pub(crate) fn outcomes(&self) -> impl Iterator<Item = UpdateOutcome> {
         let &Self { round, fragment, version, .. } = self;
         let total = self.absent + self.parts.iter().map(|part| part.weight).sum::<f64>();
         self.parts.iter().map(move |&Part { learner, serial, tokens, weight, .. }| {
@@ -198,7 +199,7 @@ impl Entry {
             Self::Returned { .. } => "returned",
             Self::Settled { .. } => "settled",
             Self::Merged(_) => "merged",
-            Self::Remade(_) => "remade",
+            Self::RolledBack(_) => "remade",
             Self::Blamed { .. } => "blamed",
             Self::Doubted { .. } => "doubted",
             Self::Pardoned { .. } => "pardoned",

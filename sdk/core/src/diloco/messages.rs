@@ -45,7 +45,7 @@ pub struct SenderInfo {
     pub clock_tokens: u64,
 }
 
-/// Outcome of one update, from [`super::Rounds`] to [`super::Books`].
+/// Outcome of one update, from [`super::Rounds`] to [`super::Accounting`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateOutcome {
     /// The round that held the update, if one did.

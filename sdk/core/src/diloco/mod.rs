@@ -5,13 +5,13 @@ pub use crate::wire::{
 };
 
 mod accounting;
+pub mod binary16;
 mod block;
 mod claim_reference;
 mod correction;
 mod downlink;
 mod entry;
 mod fragment;
-pub mod halves;
 pub mod learner;
 mod merge;
 mod messages;
@@ -35,7 +35,7 @@ mod window;
 pub use accounting::{Account, FateCounts, LeaseError, LeasePool, Ledger};
 pub use correction::{KEPT_BYTES, kept};
 pub use downlink::DownlinkPolicy;
-pub use entry::{Entry, MergeEntry, Part, RemadeEntry, Suspicion};
+pub use entry::{Entry, MergeEntry, Part, RollbackEntry, Suspicion};
 pub(crate) use fragment::is_table;
 pub use fragment::{ExpertWeights, FragmentExpert, Fragments, Layout, LayoutError, Segment};
 pub use merge::{
@@ -50,17 +50,17 @@ pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, Timing};
 pub use rate::learning_rate;
 pub use replica::{Replica, ReplicaError};
 pub use rounds::{RoundTerms, Verified, Verifier};
-pub use sessions::Reins;
+pub use sessions::Restrictions;
 pub use trust::{Influence, SenderTrust, TrustLevel, TrustRecord};
 
 // State machines that only `Syncer` drives, and the values that they pass to each other.
-pub(crate) use accounting::{BookTerms, Books, Returned, Speed};
+pub(crate) use accounting::{Accounting, AccountingTerms, Returned, Speed};
 pub(crate) use claim_reference::{ClaimReference, USUAL_RATIO};
 pub(crate) use correction::{Correction, unkept};
 pub(crate) use downlink::{CatchUp, Downlink, DownlinkTerms};
 pub(crate) use messages::{Launch, UpdateOutcome};
 pub(crate) use quorum::RoundView;
-pub(crate) use rounds::{Answered, Merge, Paced, Remade, Rounds};
+pub(crate) use rounds::{Answered, Merge, Paced, RollbackResult, Rounds};
 pub(crate) use schedule::{Schedule, ScheduleTerms, Traffic, Turn, cohort};
 pub(crate) use sessions::{Patience, Roster};
 pub(crate) use speed::average;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Codec, FragmentId, Fragments, QuantError, Segment, halves};
+use super::{Codec, FragmentId, Fragments, QuantError, Segment, binary16};
 use crate::wire::ApplyPolicy;
 
 /// Θ̂ of one learner, with the last coded update of each fragment.
@@ -81,11 +81,11 @@ impl Replica {
         &self.hat
     }
 
-    /// Returns the digest of Θ̂ of `fragment`, see [`halves::digest`]; the digest of no values if there is no such
+    /// Returns the digest of Θ̂ of `fragment`, see [`binary16::digest`]; the digest of no values if there is no such
     /// fragment.
     #[must_use]
     pub fn digest(&self, fragment: FragmentId) -> u64 {
-        halves::digest(&self.fragments.gather(fragment, &self.hat))
+        binary16::digest(&self.fragments.gather(fragment, &self.hat))
     }
 
     /// Codes `Θ̂ − θ` of `fragment`, and remembers the update for [`Self::include`] in place of an earlier one. With
@@ -150,7 +150,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Applies a change: sets `Θ̂ = nearest(Θ̂ + decode(body))` on `fragment`, see [`halves::nearest`], then θ by the
+    /// Applies a change: sets `Θ̂ = nearest(Θ̂ + decode(body))` on `fragment`, see [`binary16::nearest`], then θ by the
     /// policy:
     /// - [`ApplyPolicy::Keep`]: `θ = Θ̂_new + (θ − Θ̂_old)`;
     /// - [`ApplyPolicy::Overwrite`]: `θ = Θ̂_new`;
@@ -172,15 +172,15 @@ impl Replica {
         let mut rest = values.as_mut_slice();
         for segment in segments {
             let (head, tail) = rest.split_at_mut(segment.len as usize);
-            halves::add(head, &self.hat[segment.range()]);
+            binary16::add(head, &self.hat[segment.range()]);
             rest = tail;
         }
         self.take(fragment, &values, kept_share(self.policy), theta);
         Ok(())
     }
 
-    /// Replaces Θ̂ of `fragment` by `values`, `[fragment_len]`, rounded with [`halves::nearest`]. A learner needs this
-    /// when it joins and when it has missed a version. With `keep`, θ follows the policy as in [`Self::apply`].
+    /// Replaces Θ̂ of `fragment` by `values`, `[fragment_len]`, rounded with [`binary16::nearest`]. A learner needs
+    /// this when it joins and when it has missed a version. With `keep`, θ follows the policy as in [`Self::apply`].
     /// Otherwise `θ = Θ̂`, and the last coded update is dropped.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ impl Replica {
         all_finite(fragment, values)?;
         let share = if keep { kept_share(self.policy) } else { None };
         let mut values = values.to_vec();
-        halves::round(&mut values);
+        binary16::round(&mut values);
         self.take(fragment, &values, share, theta);
         Ok(())
     }
@@ -446,7 +446,7 @@ mod tests {
         assert_eq!((replica.hat()[0], theta[0]), (10.0, 10.0));
         apply(&mut replica, P0, &0.01_f32.to_le_bytes(), false, &mut theta).unwrap();
         assert_eq!((replica.hat()[0], theta[0]), (10.0078125, 10.0078125));
-        assert_eq!(replica.digest(P0), halves::digest(&[10.0078125]));
+        assert_eq!(replica.digest(P0), binary16::digest(&[10.0078125]));
     }
 
     #[test]

@@ -6,14 +6,14 @@
 //! | [`Held`] | writer of batches, which stores bodies before the rows that refer to them |
 //! | [`Tape`], [`Blobs`] | interfaces of the medium: one for rows, one for bodies |
 //! | [`Links`] | check of the chained checksums of rows |
-//! | [`Taking`] | snapshot in progress while merges continue |
+//! | [`SnapshotBuilder`] | snapshot in progress while merges continue |
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::Entry;
 use crate::diloco::syncer::{Syncer, SyncerRecord};
-use crate::diloco::{FragmentState, MergeEntry, RemadeEntry};
+use crate::diloco::{FragmentState, MergeEntry, RollbackEntry};
 use crate::wire::{ConnId, FragmentId, Message, Round};
 use sha2::{Digest, Sha256};
 
@@ -166,7 +166,8 @@ impl<T> Gate<T> {
     pub fn decide(&mut self, entry: &Entry) -> u64 {
         self.decided += 1;
         match entry {
-            Entry::Merged(MergeEntry { fragment, .. }) | Entry::Remade(RemadeEntry { fragment, .. }) => {
+            Entry::Merged(MergeEntry { fragment, .. })
+            | Entry::RolledBack(RollbackEntry { fragment, .. }) => {
                 if let Some(version) = self.versions.get_mut(usize::from(fragment.0)) {
                     *version = self.decided;
                 }
@@ -297,7 +298,7 @@ impl Held {
             *place = Some(store.append_bodies(bodies)?);
         }
         for row in &mut rows {
-            if let Entry::Merged(MergeEntry { round, .. }) | Entry::Remade(RemadeEntry { round, .. }) =
+            if let Entry::Merged(MergeEntry { round, .. }) | Entry::RolledBack(RollbackEntry { round, .. }) =
                 &row.entry
             {
                 row.place = self.0.get(round).and_then(|(_, place)| *place);
@@ -315,7 +316,7 @@ impl Held {
         }
         for row in &rows {
             if let Entry::Merged(MergeEntry { round, .. })
-            | Entry::Remade(RemadeEntry { round, .. })
+            | Entry::RolledBack(RollbackEntry { round, .. })
             | Entry::Abandoned { round, .. } = &row.entry
             {
                 self.0.remove(round);
@@ -364,7 +365,7 @@ pub trait Blobs {
 /// Snapshot in progress: the syncer's record at one decision, and the state of each fragment at the first moment after
 /// it at which the fragment was not being merged.
 #[derive(Debug)]
-pub struct Taking {
+pub struct SnapshotBuilder {
     seq: u64,
     record: SyncerRecord,
     /// State of each fragment, `[P]`; `None` until it is known.
@@ -373,14 +374,14 @@ pub struct Taking {
     newest: u64,
 }
 
-impl Taking {
+impl SnapshotBuilder {
     /// Begins a snapshot after row `decided`, the newest row.
     #[must_use]
     pub fn begin(syncer: &Syncer, decided: u64) -> Self {
         let states = vec![None; syncer.fragments().count().into()];
-        let mut taking = Self { seq: decided, record: syncer.record_amid(), states, newest: decided };
-        taking.step(syncer, decided);
-        taking
+        let mut builder = Self { seq: decided, record: syncer.record_amid(), states, newest: decided };
+        builder.step(syncer, decided);
+        builder
     }
 
     /// Adds the state of each missing fragment that is not being merged now; `decided` is the newest row.

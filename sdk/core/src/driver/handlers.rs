@@ -8,7 +8,7 @@ use super::{
 };
 use crate::data::{HELD_OUT_BYTES_MAX, parse_held_out};
 use crate::diloco::learner;
-use crate::diloco::learner::HandsIn;
+use crate::diloco::learner::DrainState;
 use crate::wire::{
     Bye, Challenge, CloseCode, DecodeError, Fate, Message, REASON_BYTES_MAX, RunId, Version, clip,
 };
@@ -173,18 +173,18 @@ impl LearnerDriver {
             self.end(End::Left);
         } else if !self.is_leaving() {
             self.phase = Phase::Flushing { until_us: self.now_us.saturating_add(DELIVERY_US_MAX) };
-            self.learner.hand_in(millis(self.now_us));
+            self.learner.drain(millis(self.now_us));
         }
     }
 
     fn on_flushed(&mut self) {
         let Phase::Flushing { until_us } = &mut self.phase else { return };
-        match self.learner.hands_in() {
-            HandsIn::UnderWay => {}
-            HandsIn::Unsettled => {
+        match self.learner.drain_state() {
+            DrainState::InFlight => {}
+            DrainState::AwaitingFate => {
                 *until_us = (*until_us).min(self.now_us.saturating_add(RECEIPTS_US_MAX));
             }
-            HandsIn::Nothing => self.part(),
+            DrainState::Drained => self.part(),
         }
     }
 

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::{ModelError, ModelSpec, layout};
-use crate::diloco::{Layout, Tensor, halves};
+use crate::diloco::{Layout, Tensor, binary16};
 use crate::wire::FrozenForm;
 
 /// Number of codes in a row that share a scale.
@@ -79,8 +79,8 @@ fn places(layout: &Layout, form: FrozenForm) -> (Vec<Place>, usize) {
         let scales = (form == FrozenForm::Int8 && tensor.rows > 1).then_some(at + len);
         let place = Place { flat, cols, at, scales };
         next += match scales {
-            Some(_) => len + halves::BYTES * tensor.rows as usize * place.blocks(),
-            None => halves::BYTES * len,
+            Some(_) => len + binary16::BYTES * tensor.rows as usize * place.blocks(),
+            None => binary16::BYTES * len,
         };
         place
     };
@@ -89,7 +89,7 @@ fn places(layout: &Layout, form: FrozenForm) -> (Vec<Place>, usize) {
 
 impl FrozenWeights {
     /// Rounds `params`, `[len]` in the layout of [`ModelSpec::base`]. Values round to the nearest binary16, limited to
-    /// [`halves::ABS_MAX`], or to the nearest code, where the largest absolute value of a block has the code 127.
+    /// [`binary16::ABS_MAX`], or to the nearest code, where the largest absolute value of a block has the code 127.
     ///
     /// # Errors
     /// - [`FrozenError::Model`]: `spec` is invalid, or the length of `params` does not match its weights.
@@ -107,20 +107,20 @@ impl FrozenWeights {
                 return Err(FrozenError::NotFinite { tensor: tensor.name.clone() });
             }
             if place.scales.is_none() {
-                bytes.extend(halves::to_bytes(values));
+                bytes.extend(binary16::to_bytes(values));
                 continue;
             }
             let mut scales = Vec::with_capacity(tensor.rows as usize * place.blocks());
             for block in values.chunks(place.cols).flat_map(|row| row.chunks(FROZEN_BLOCK)) {
                 let largest = block.iter().fold(0.0_f32, |max, value| max.max(value.abs()));
-                let scale = halves::nearest(largest / CODE_MAX);
+                let scale = binary16::nearest(largest / CODE_MAX);
                 // In a block of zeros, or of values below any scale, all codes are 0.
                 let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
                 let code = |value: &f32| (value * inverse).round_ties_even().clamp(-CODE_MAX, CODE_MAX) as i8;
                 bytes.extend(block.iter().map(|value| code(value).to_le_bytes()[0]));
                 scales.push(scale);
             }
-            bytes.extend(halves::to_bytes(&scales));
+            bytes.extend(binary16::to_bytes(&scales));
         }
         Ok(Self { layout, form, places, bytes })
     }
@@ -198,7 +198,7 @@ impl FrozenWeights {
     pub fn codes(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
         self.places_of(range.start, range.end).map(move |place| {
             let part = range.start.max(place.flat.start)..range.end.min(place.flat.end);
-            let each = if place.scales.is_some() { 1 } else { halves::BYTES };
+            let each = if place.scales.is_some() { 1 } else { binary16::BYTES };
             &self.bytes[place.at + each * (part.start - place.flat.start)..][..each * part.len()]
         })
     }
@@ -213,8 +213,8 @@ impl FrozenWeights {
             let part = range.start.max(place.flat.start)..range.end.min(place.flat.end);
             let first = (part.start - place.flat.start) / place.cols * place.blocks();
             let count = part.len() / place.cols * place.blocks();
-            let bytes = &self.bytes[scales + halves::BYTES * first..][..halves::BYTES * count];
-            found.extend(halves::from_bytes(bytes));
+            let bytes = &self.bytes[scales + binary16::BYTES * first..][..binary16::BYTES * count];
+            found.extend(binary16::from_bytes(bytes));
         }
         found
     }
@@ -228,8 +228,8 @@ impl FrozenWeights {
     /// Widens the values of a tensor from `first` on.
     fn widen(&self, place: &Place, mut first: usize, mut out: &mut [f32]) {
         let Some(scales) = place.scales else {
-            let start = place.at + halves::BYTES * first;
-            return halves::widen(&self.bytes[start..start + halves::BYTES * out.len()], out);
+            let start = place.at + binary16::BYTES * first;
+            return binary16::widen(&self.bytes[start..start + binary16::BYTES * out.len()], out);
         };
         while !out.is_empty() {
             let (row, col) = (first / place.cols, first % place.cols);
@@ -237,7 +237,7 @@ impl FrozenWeights {
             let codes = &self.bytes[place.at + first..][..part.len()];
             let block = row * place.blocks() + col / FROZEN_BLOCK;
             let count = (col % FROZEN_BLOCK + part.len()).div_ceil(FROZEN_BLOCK);
-            let scales = &self.bytes[scales + halves::BYTES * block..][..halves::BYTES * count];
+            let scales = &self.bytes[scales + binary16::BYTES * block..][..binary16::BYTES * count];
             multiply(codes, scales, FROZEN_BLOCK - col % FROZEN_BLOCK, part);
             first += part.len();
             out = rest;
@@ -254,7 +254,7 @@ fn multiply(codes: &[u8], scales: &[u8], head: usize, out: &mut [f32]) {
     let blocks = std::iter::once((&codes[..head], first))
         .chain(codes[head..].chunks(FROZEN_BLOCK).zip(rest.chunks_mut(FROZEN_BLOCK)));
     for ((codes, out), half) in blocks.zip(halves) {
-        let scale = halves::decode(u16::from_le_bytes(*half));
+        let scale = binary16::decode(u16::from_le_bytes(*half));
         for (out, code) in out.iter_mut().zip(codes) {
             *out = f32::from(i8::from_le_bytes([*code])) * scale;
         }
@@ -285,8 +285,8 @@ mod tests {
     #[test]
     fn halves_are_those_of_the_wire() {
         let frozen = FrozenWeights::quantised(&spec(), &params(), FrozenForm::F16).unwrap();
-        assert_eq!(frozen.bytes(), halves::to_bytes(&params()));
-        assert_eq!(all(&frozen), halves::from_bytes(frozen.bytes()));
+        assert_eq!(frozen.bytes(), binary16::to_bytes(&params()));
+        assert_eq!(all(&frozen), binary16::from_bytes(frozen.bytes()));
     }
 
     /// Each value is within half a code of the original, and the largest of its block within the scale's rounding.

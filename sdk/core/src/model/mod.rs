@@ -1,5 +1,5 @@
-//! The model in plain scalar Rust: presets, parameter layout, initial values, AdamW and Muon, and a reference forward and
-//! backward pass against which the engines are tested.
+//! The model in plain scalar Rust: presets, parameter layout, initial values, AdamW and Muon, and a reference forward
+//! and backward pass against which the engines are tested.
 //!
 //! A Llama-shaped decoder. Letters, here and in the engines:
 //!

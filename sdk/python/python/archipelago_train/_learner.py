@@ -396,7 +396,7 @@ def _told_apart(tokens: bytes, windows: int) -> tuple[npt.NDArray[np.int64], npt
     """Splits marked tokens into ids `[windows, context + 1]` and labels `[windows, context]`."""
     marked = np.frombuffer(tokens, "<u4").astype(np.int64).reshape(windows, -1)
     targets = marked[:, 1:]
-    return marked & (_native.GIVEN - 1), np.where(targets < _native.GIVEN, targets, _IGNORED)
+    return marked & (_native.MASKED - 1), np.where(targets < _native.MASKED, targets, _IGNORED)
 
 
 def _number(loss: SupportsFloat) -> float:

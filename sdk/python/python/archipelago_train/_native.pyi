@@ -1,6 +1,6 @@
 from typing import Any, final
 
-GIVEN: int
+MASKED: int
 
 @final
 class Link:

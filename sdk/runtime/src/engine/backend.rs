@@ -179,9 +179,9 @@ impl Backend for GpuBackend {
         let matmul = if setup.options.half_weights { matmul.with_half_weights() } else { matmul };
         let now_us = Rc::clone(&setup.now_us);
         let frozen = setup.frozen.clone();
-        let (thrifts, bytes_max) = (MemoryPlan::LADDER.to_vec(), setup.options.gpu_bytes_max());
+        let (memory_plans, bytes_max) = (MemoryPlan::LADDER.to_vec(), setup.options.gpu_bytes_max());
         let now_us = Box::new(move || now_us());
-        let setup = GpuSetup { matmul, frozen, thrifts, bytes_max, moments, now_us };
+        let setup = GpuSetup { matmul, frozen, memory_plans, bytes_max, moments, now_us };
         GpuEngine::new(&self.gpu, spec, setup).await
     }
 }

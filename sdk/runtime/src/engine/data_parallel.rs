@@ -147,9 +147,9 @@ impl Engine for DataParallel {
         }
         let trainer = self.host.trainer_mut();
         trainer.check(tokens, lr)?;
-        let learnt = trainer.learnt(tokens);
-        let sums = self.differentiate(tokens, learnt).await?;
-        let stats = self.host.trainer_mut().finish(sums, learnt, lr);
+        let target_count = trainer.target_count(tokens);
+        let sums = self.differentiate(tokens, target_count).await?;
+        let stats = self.host.trainer_mut().finish(sums, target_count, lr);
         self.shares.balance();
         stats
     }
@@ -160,18 +160,18 @@ impl Engine for DataParallel {
         }
         let trainer = self.host.trainer_mut();
         trainer.check(tokens, 0.0)?;
-        let learnt = trainer.learnt(tokens);
-        let sums = self.differentiate(tokens, learnt).await?;
+        let target_count = trainer.target_count(tokens);
+        let sums = self.differentiate(tokens, target_count).await?;
         self.host.trainer_mut().finish_nothing(sums);
         Ok(true)
     }
 
-    fn take_seen(&mut self) -> Vec<u64> {
-        self.host.take_seen()
+    fn take_expert_counts(&mut self) -> Vec<u64> {
+        self.host.take_expert_counts()
     }
 
-    fn salvage(&mut self) -> Option<OptimiserState> {
-        self.host.salvage()
+    fn saved_moments(&mut self) -> Option<OptimiserState> {
+        self.host.saved_moments()
     }
 }
 
@@ -473,7 +473,7 @@ mod tests {
     /// Returns the tokens of a batch. Odd steps have masked tokens, mostly in the windows of the first workers.
     fn tokens(step: u32) -> Vec<u32> {
         let is_given = |i: u32| step % 2 == 1 && (i / 65 < 3 && i % 65 != 9 || i.is_multiple_of(4));
-        let marked = |i, id| if is_given(i) { id | token::GIVEN } else { id };
+        let marked = |i, id| if is_given(i) { id | token::MASKED } else { id };
         (0..8 * 65).map(|i| marked(i, (i * i / 7 + i % 5 + step) % 50)).collect()
     }
 
@@ -575,7 +575,7 @@ mod tests {
         assert!(matches!(error(&mut team, &tokens(0), 1e-3), EngineError::NotFinite { .. }));
         team.host.trainer_mut().params_mut()[100] = before[100];
         assert!(team.host.params() == before, "no step was taken");
-        assert_eq!(team.salvage().unwrap().steps, 0);
+        assert_eq!(team.saved_moments().unwrap().steps, 0);
     }
 
     /// Simulates `steps` steps in which each worker takes its given time per window.

@@ -33,10 +33,10 @@ impl<T: Trainer> HostEngine<T> {
     /// Checks that the trainer supports masked tokens if `tokens` has any.
     ///
     /// # Errors
-    /// [`EngineError::Given`].
+    /// [`EngineError::Masked`].
     fn check_mask(&self, tokens: &[u32]) -> Result<(), EngineError> {
-        let is_known = self.trainer.takes_given() || tokens.iter().all(|&token| token::is_learnt(token));
-        if is_known { Ok(()) } else { Err(EngineError::Given) }
+        let is_known = self.trainer.supports_masks() || tokens.iter().all(|&token| token::is_target(token));
+        if is_known { Ok(()) } else { Err(EngineError::Masked) }
     }
 
     /// Returns the parameters, `[len]`.
@@ -113,12 +113,12 @@ impl<T: Trainer> Engine for HostEngine<T> {
         self.trainer.held_out_loss(self.replica.hat(), windows)
     }
 
-    fn salvage(&mut self) -> Option<OptimiserState> {
+    fn saved_moments(&mut self) -> Option<OptimiserState> {
         self.trainer.moments()
     }
 
-    fn take_seen(&mut self) -> Vec<u64> {
-        self.trainer.take_seen()
+    fn take_expert_counts(&mut self) -> Vec<u64> {
+        self.trainer.take_expert_counts()
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
     struct Counter {
         layout: Layout,
         params: Vec<f32>,
-        takes_given: bool,
+        supports_masks: bool,
     }
 
     impl Trainer for Counter {
@@ -151,8 +151,8 @@ mod tests {
         fn step(&mut self, tokens: &[u32], _: f32) -> Result<StepStats, EngineError> {
             Ok(StepStats { loss: 0.0, grad_norm: 0.0, tokens: tokens.len() as u64 })
         }
-        fn takes_given(&self) -> bool {
-            self.takes_given
+        fn supports_masks(&self) -> bool {
+            self.supports_masks
         }
         fn describe(&self) -> String {
             "a counter".into()
@@ -161,16 +161,16 @@ mod tests {
 
     #[test]
     fn masked_tokens_are_refused_without_support() {
-        let step = |takes_given: bool, tokens: &[u32]| {
+        let step = |supports_masks: bool, tokens: &[u32]| {
             let tensor = Tensor { name: "all".into(), rows: 8, cols: 8, merge: MergeClass::Mean };
             let layout = Layout::new(vec![tensor]).unwrap();
-            let trainer = Counter { params: vec![0.0; 64], layout, takes_given };
+            let trainer = Counter { params: vec![0.0; 64], layout, supports_masks };
             let mut engine = HostEngine::new(&Rehearsal::new(Preset::Tiny).spec, trainer).unwrap();
             block_on(engine.rehearse(tokens))
                 .and(block_on(engine.step(tokens, 0.1)).map(|stats| stats.tokens))
         };
         assert!(matches!(step(false, &[1, 2, 3]), Ok(3)));
-        assert!(matches!(step(true, &[1, 2 | token::GIVEN, 3]), Ok(3)));
-        assert!(matches!(step(false, &[1, 2 | token::GIVEN, 3]), Err(EngineError::Given)));
+        assert!(matches!(step(true, &[1, 2 | token::MASKED, 3]), Ok(3)));
+        assert!(matches!(step(false, &[1, 2 | token::MASKED, 3]), Err(EngineError::Masked)));
     }
 }

@@ -37,7 +37,7 @@ pub use host::HostEngine;
 pub use registry::AnyEngine;
 #[cfg(feature = "platform")]
 pub use rehearsal::batch_like_any;
-pub use rehearsal::{Outlook, Rehearsal};
+pub use rehearsal::{PresetEstimate, Rehearsal};
 
 /// Model with its inner optimiser, in host memory. To train a model of your own, implement this trait; a [`HostEngine`]
 /// adds the exchange.
@@ -65,7 +65,7 @@ pub trait Trainer {
     }
 
     /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at learning rate `lr`. If
-    /// [`Self::takes_given`] returns true, tokens may be masked: the model reads them, but they have no loss.
+    /// [`Self::supports_masks`] returns true, tokens may be masked: the model reads them, but they have no loss.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `tokens` has another shape or a token outside the vocabulary.
@@ -97,7 +97,7 @@ pub trait Trainer {
     /// Returns true if the trainer supports masked tokens, which the model reads and does not predict. [`crate::token`]
     /// marks them with a bit that is not part of the token id. A trainer without support never receives masked tokens
     /// and cannot train on text that contains them.
-    fn takes_given(&self) -> bool {
+    fn supports_masks(&self) -> bool {
         false
     }
 
@@ -106,8 +106,8 @@ pub trait Trainer {
         None
     }
 
-    /// Returns the expert token counts; see [`Engine::take_seen`].
-    fn take_seen(&mut self) -> Vec<u64> {
+    /// Returns the expert token counts; see [`Engine::take_expert_counts`].
+    fn take_expert_counts(&mut self) -> Vec<u64> {
         Vec::new()
     }
 
@@ -120,8 +120,8 @@ pub trait Trainer {
 /// An implementation provides the computation and its [`Exchange`]; the methods that forward to the exchange are for
 /// callers. An engine that wraps another one returns the inner engine's exchange and overrides only what differs.
 ///
-/// After [`EngineError::NotFinite`], [`EngineError::Exchange`] or [`EngineError::Lost`], only [`Self::salvage`] may be
-/// called. The parameters of a new engine are meaningless until each fragment is loaded.
+/// After [`EngineError::NotFinite`], [`EngineError::Exchange`] or [`EngineError::Lost`], only [`Self::saved_moments`]
+/// may be called. The parameters of a new engine are meaningless until each fragment is loaded.
 #[expect(async_fn_in_trait, reason = "the loop is one future on one thread: no bound on Send is wanted")]
 pub trait Engine {
     /// Returns the exchange that holds the parameters.
@@ -141,7 +141,7 @@ pub trait Engine {
     /// call waits for its step. The result's `tokens` is always the number of this step's tokens.
     ///
     /// # Errors
-    /// Those of [`Trainer::step`], [`EngineError::Given`] and [`EngineError::Lost`].
+    /// Those of [`Trainer::step`], [`EngineError::Masked`] and [`EngineError::Lost`].
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
 
     /// Does the work of a step on `tokens`, `[batch, context + 1]`, row-major, and waits until it is done. Parameters,
@@ -160,7 +160,7 @@ pub trait Engine {
     /// this engine cannot measure it.
     ///
     /// # Errors
-    /// Those of [`Trainer::held_out_loss`], [`EngineError::Given`] and [`EngineError::Lost`].
+    /// Those of [`Trainer::held_out_loss`], [`EngineError::Masked`] and [`EngineError::Lost`].
     async fn held_out_loss(&mut self, windows: &[u32]) -> Result<Option<f32>, EngineError> {
         let _ = windows;
         Ok(None)
@@ -170,7 +170,7 @@ pub trait Engine {
     ///
     /// # Errors
     /// [`EngineError::NotFinite`], [`EngineError::Exchange`] and [`EngineError::Lost`].
-    async fn settle(&mut self) -> Result<(), EngineError> {
+    async fn synchronise(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
 
@@ -181,13 +181,13 @@ pub trait Engine {
 
     /// Returns the optimiser's state as last copied to host memory, for use after a device loss or in another process.
     /// It is the initial state if the engine has not copied a newer one, and `None` if there is no copy.
-    fn salvage(&mut self) -> Option<OptimiserState> {
+    fn saved_moments(&mut self) -> Option<OptimiserState> {
         None
     }
 
     /// Returns the number of tokens routed to each expert since the last call, in the layout's order of experts.
     /// Pending steps are not included. The list is empty if there is nothing to report, as in a dense model.
-    fn take_seen(&mut self) -> Vec<u64> {
+    fn take_expert_counts(&mut self) -> Vec<u64> {
         Vec::new()
     }
 
@@ -265,9 +265,9 @@ pub enum EngineError {
     /// The text has masked tokens, and the model does not support them.
     #[error(
         "only a part of the run's text is to be learnt, but this model learns all of it: implement \
-         `Trainer::takes_given`, or train on plain text"
+         `Trainer::supports_masks`, or train on plain text"
     )]
-    Given,
+    Masked,
     /// The learning rate is negative or not finite.
     #[error("the learning rate is {lr}; it must be 0 or positive, and finite")]
     Rate {
@@ -414,7 +414,7 @@ pub struct Encoded {
     pub fragment: FragmentId,
     /// Encoded progress; see [`crate::diloco::Codec`].
     pub body: Vec<u8>,
-    /// Digest of Θ̂ on which the progress is based; see [`crate::diloco::halves::digest`].
+    /// Digest of Θ̂ on which the progress is based; see [`crate::diloco::binary16::digest`].
     pub digest: u64,
 }
 

@@ -60,9 +60,9 @@ macro_rules! engines {
                 }
             }
 
-            async fn settle(&mut self) -> Result<(), EngineError> {
+            async fn synchronise(&mut self) -> Result<(), EngineError> {
                 match &mut self.0 {
-                    $(EngineVariant::$kind(engine) => engine.settle().await,)*
+                    $(EngineVariant::$kind(engine) => engine.synchronise().await,)*
                 }
             }
 
@@ -72,15 +72,15 @@ macro_rules! engines {
                 }
             }
 
-            fn salvage(&mut self) -> Option<OptimiserState> {
+            fn saved_moments(&mut self) -> Option<OptimiserState> {
                 match &mut self.0 {
-                    $(EngineVariant::$kind(engine) => engine.salvage(),)*
+                    $(EngineVariant::$kind(engine) => engine.saved_moments(),)*
                 }
             }
 
-            fn take_seen(&mut self) -> Vec<u64> {
+            fn take_expert_counts(&mut self) -> Vec<u64> {
                 match &mut self.0 {
-                    $(EngineVariant::$kind(engine) => engine.take_seen(),)*
+                    $(EngineVariant::$kind(engine) => engine.take_expert_counts(),)*
                 }
             }
         }

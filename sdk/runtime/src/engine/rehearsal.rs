@@ -55,7 +55,7 @@ impl Rehearsal {
 
 /// Estimated memory and speed of training one preset on a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outlook {
+pub struct PresetEstimate {
     /// The preset.
     pub preset: Preset,
     /// Parameters of the model.
@@ -67,7 +67,7 @@ pub struct Outlook {
     pub tokens_per_s: f64,
 }
 
-impl Outlook {
+impl PresetEstimate {
     /// Copies of the parameters during training: θ, gradient, two moments, Θ̂ and reported progress.
     const COPIES: u64 = 6;
 
@@ -78,12 +78,12 @@ impl Outlook {
     pub fn of_all(measured: Preset, tokens_per_s: f64) -> Result<Vec<Self>, EngineError> {
         let flops = |preset: Preset| flops_per_token(&model(preset));
         let flops_per_s = tokens_per_s * flops(measured)? as f64;
-        let outlook = |preset: Preset| {
+        let estimate = |preset: Preset| {
             let params = layout(&model(preset))?.len() as u64;
             let tokens_per_s = flops_per_s / flops(preset)? as f64;
             Ok(Self { preset, params, state_bytes: Self::COPIES * 4 * params, tokens_per_s })
         };
-        Preset::ALL.into_iter().map(outlook).collect()
+        Preset::ALL.into_iter().map(estimate).collect()
     }
 }
 
@@ -100,10 +100,10 @@ mod tests {
 
     #[test]
     fn a_preset_with_ten_times_the_operations_is_ten_times_as_slow() {
-        let all = Outlook::of_all(Preset::Small, 1_000.0).unwrap();
+        let all = PresetEstimate::of_all(Preset::Small, 1_000.0).unwrap();
         assert_eq!(all.len(), Preset::ALL.len());
         let [small, large] = [Preset::Small, Preset::Llama135m]
-            .map(|preset| *all.iter().find(|outlook| outlook.preset == preset).unwrap());
+            .map(|preset| *all.iter().find(|estimate| estimate.preset == preset).unwrap());
         assert_eq!((small.params, small.tokens_per_s), (824_448, 1_000.0));
         assert_eq!((large.params, large.state_bytes), (134_515_008, 24 * 134_515_008));
         // The larger model has 106 M weights in its layers and 28 M in its head; the smaller one has 0.8 M in total.

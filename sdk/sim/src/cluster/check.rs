@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use archipelago_core::cluster::{Record, state_of};
-use archipelago_core::diloco::syncer::Remake;
+use archipelago_core::diloco::syncer::Rollback;
 use archipelago_core::diloco::{Entry, MergeEntry, checksum};
 use archipelago_core::wire::{LearnerId, Round, Serial, Version};
 
@@ -90,8 +90,8 @@ impl Cluster {
         let mut merged = BTreeSet::new();
         let (fragments, initial) = (&self.run.fragments, std::slice::from_ref(&self.run.initial));
         let last = Version(tape.len() as u64);
-        let remakes = Remake::all(fragments, self.run.codec, initial, &BTreeSet::new(), &[last]);
-        let mut alone = remakes.into_iter().next();
+        let rollbacks = Rollback::all(fragments, self.run.codec, initial, &BTreeSet::new(), &[last]);
+        let mut alone = rollbacks.into_iter().next();
         for (record, seq) in tape.iter().zip(1..) {
             let Record::Merged { merge, state } = record else { continue };
             let MergeEntry { round, base, version, parts, .. } = &**merge;

@@ -187,7 +187,7 @@ impl Audit {
 
     /// Checks an event that the syncer reports.
     pub(super) fn on_event(&mut self, now: Millis, syncer: &Syncer, event: &Event) {
-        if let Event::Settled { .. } | Event::Merged { .. } | Event::Remade { .. } = event {
+        if let Event::Settled { .. } | Event::Merged { .. } | Event::RolledBack { .. } = event {
             self.trace.update(now.0.to_le_bytes());
             self.trace.update(rmp_serde::to_vec(event).expect("memory takes every byte"));
         }
@@ -205,7 +205,7 @@ impl Audit {
                 self.changes.entry((fragment, version)).or_insert(base);
                 self.on_over(round, fragment);
             }
-            Event::Remade { fragment, version, .. } => {
+            Event::RolledBack { fragment, version, .. } => {
                 let base = self.versions.insert(fragment, version).unwrap_or_default();
                 self.changes.entry((fragment, version)).or_insert(base);
             }
@@ -256,7 +256,7 @@ impl Audit {
         trained: impl Fn(&str) -> Option<u64>,
     ) -> Result<(), Violation> {
         for &(learner, fragment, serial) in self.pending.keys() {
-            if syncer.unsettled(learner, fragment) != Some(serial) {
+            if syncer.unresolved(learner, fragment) != Some(serial) {
                 return Err(Violation::NoFate { learner, fragment, serial });
             }
         }

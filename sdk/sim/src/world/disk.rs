@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use archipelago_core::diloco::FragmentState;
 use archipelago_core::diloco::syncer::SyncerRecord;
-use archipelago_core::diloco::tape::{self, Blobs, Place, Row, Taking};
+use archipelago_core::diloco::tape::{self, Blobs, Place, Row, SnapshotBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::audit::AuditState;
@@ -98,8 +98,8 @@ impl World {
     pub(super) fn take_snapshot(&mut self, generation: u32) {
         let (now, weight) = (self.now, self.weight());
         let Some(host) = self.host.as_mut().filter(|_| generation == self.generation) else { return };
-        if self.record.taking.is_none() && !self.record.saving {
-            self.record.taking = Some(Taking::begin(&host.core, self.record.gate.decided()));
+        if self.record.builder.is_none() && !self.record.saving {
+            self.record.builder = Some(SnapshotBuilder::begin(&host.core, self.record.gate.decided()));
             let copy_ps = bytes(host.core.states()) * weight * self.spec.shell.pace.copy_ps_per_byte;
             host.work(now, copy_ps / 1_000_000);
         }
@@ -109,10 +109,11 @@ impl World {
 
     /// Continues a snapshot. Once it is complete and the tape is written up to it, schedules its saving.
     pub(super) fn step_snapshot(&mut self) {
-        let (Some(host), Some(taking)) = (&self.host, &mut self.record.taking) else { return };
-        taking.step(&host.core, self.record.gate.decided());
-        if taking.is_ready(&self.record.gate) {
-            let Some((seq, record, states)) = self.record.taking.take().map(Taking::into_parts) else {
+        let (Some(host), Some(builder)) = (&self.host, &mut self.record.builder) else { return };
+        builder.step(&host.core, self.record.gate.decided());
+        if builder.is_ready(&self.record.gate) {
+            let Some((seq, record, states)) = self.record.builder.take().map(SnapshotBuilder::into_parts)
+            else {
                 return;
             };
             self.record.saving = true;

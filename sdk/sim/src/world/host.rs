@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use archipelago_core::diloco::syncer::{Event, Host, Input, Recovery, RemakeJob, Syncer};
-use archipelago_core::diloco::tape::{Gate, Held, Row, Taking, TapeJob};
-use archipelago_core::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, halves, kept};
+use archipelago_core::diloco::syncer::{Event, Host, Input, Recovery, RollbackJob, Syncer};
+use archipelago_core::diloco::tape::{Gate, Held, Row, SnapshotBuilder, TapeJob};
+use archipelago_core::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, binary16, kept};
 use archipelago_core::wire::{Bye, CloseCode, ConnId, Fate, FragmentId, Message, Millis};
 
 use super::clock::DriftingClock;
@@ -59,8 +59,8 @@ impl Host for World {
         self.queue.plan(at, event);
     }
 
-    fn remake(&mut self, job: RemakeJob) -> Option<RemakeJob> {
-        self.record.remakes.push(job);
+    fn rollback(&mut self, job: RollbackJob) -> Option<RollbackJob> {
+        self.record.rollbacks.push(job);
         None
     }
 
@@ -201,7 +201,7 @@ impl World {
         let Some((version, hat)) = host.core.hat(fragment).filter(|_| gate.is_version_safe(fragment)) else {
             return host.waiting.push((machine, life, downloads, fragment));
         };
-        let bytes = (halves::BYTES * hat.len()) as u64 * self.weight();
+        let bytes = (binary16::BYTES * hat.len()) as u64 * self.weight();
         let hat = Arc::clone(&hat);
         self.audit.on_version_delivered(machine, fragment, version);
         let came =
@@ -446,11 +446,11 @@ pub(super) enum DeferredOutput {
 #[derive(Debug)]
 pub(super) struct TapeState {
     pub(super) gate: Gate<DeferredOutput>,
-    pub(super) taking: Option<Taking>,
+    pub(super) builder: Option<SnapshotBuilder>,
     /// Whether a snapshot is being written.
     pub(super) saving: bool,
     /// Rollbacks of fragments that wait until the fragment's newest version is on the disk.
-    pub(super) remakes: Vec<RemakeJob>,
+    pub(super) rollbacks: Vec<RollbackJob>,
     jobs: Vec<TapeJob>,
     held: Held,
     /// Whether rows are being written.
@@ -466,9 +466,9 @@ impl TapeState {
     pub(super) fn new(seq: u64, fragments: u16) -> Self {
         Self {
             gate: Gate::new(seq, fragments),
-            taking: None,
+            builder: None,
             saving: false,
-            remakes: Vec::new(),
+            rollbacks: Vec::new(),
             jobs: Vec::new(),
             held: Held::default(),
             writing: false,

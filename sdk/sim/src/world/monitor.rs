@@ -10,7 +10,7 @@ use super::event::WorldEvent;
 use serde::Serialize;
 
 use archipelago_core::diloco::FragmentState;
-use archipelago_core::diloco::syncer::{Input, LossMonitor, Remake, RemakeJob, Syncer, Undo};
+use archipelago_core::diloco::syncer::{Input, LossMonitor, Rollback, RollbackJob, Syncer, Undo};
 use archipelago_core::diloco::trust::{Attribution, Culprits};
 use archipelago_core::wire::{LearnerId, Millis, Version};
 
@@ -116,7 +116,7 @@ impl World {
 
     fn attribute(&mut self, monitor: &mut WorldMonitor, bad: f64, moment: Moment) {
         let WorldMonitor { loss_monitor, spec, loss, .. } = monitor;
-        let Some((good, from)) = loss_monitor.look(bad, moment.clone()) else { return };
+        let Some((good, from)) = loss_monitor.observe(bad, moment.clone()) else { return };
         let from = from.clone();
         let mut trials = 0;
         let mut attribution = Attribution::new(good, bad, self.disk.tape.senders(from.seq, moment.seq));
@@ -132,7 +132,7 @@ impl World {
         };
         monitor.found.push(Harm { at: self.now, losses: (good, bad, better), culprits: culprits.clone() });
         if culprits.is_empty() {
-            return monitor.loss_monitor.begin_anew(bad, moment);
+            return monitor.loss_monitor.reset(bad, moment);
         }
         let input = Input::Undo(Box::new(Undo { from: from.states, after: from.seq, culprits }));
         let (generation, input) = (self.generation, Box::new(input));
@@ -145,14 +145,14 @@ impl World {
         let syncer = &self.host.as_ref()?.core;
         let versions: Vec<Version> = until.states.iter().map(|state| state.version).collect();
         let codec = syncer.verifier().codec();
-        let mut remakes = Remake::all(syncer.fragments(), codec, &from.states, without, &versions);
-        self.disk.tape.remake(&mut remakes, from.seq).ok()?;
-        if !remakes.iter().all(Remake::is_done) {
+        let mut rollbacks = Rollback::all(syncer.fragments(), codec, &from.states, without, &versions);
+        self.disk.tape.rollback(&mut rollbacks, from.seq).ok()?;
+        if !rollbacks.iter().all(Rollback::is_done) {
             return None;
         }
         let mut flat = vec![0.0; self.layout.len()];
-        for remake in &remakes {
-            let (fragment, theta) = remake.theta();
+        for rollback in &rollbacks {
+            let (fragment, theta) = rollback.theta();
             syncer.fragments().scatter(fragment, theta, &mut flat);
         }
         Some(flat)
@@ -161,11 +161,11 @@ impl World {
     /// Recomputes the fragments that are to be rolled back and whose newest version is on the disk.
     pub(super) fn run_due_rollbacks(&mut self) {
         let gate = &self.record.gate;
-        let is_due = |job: &mut RemakeJob| gate.is_version_safe(job.fragment());
-        let due: Vec<RemakeJob> = self.record.remakes.extract_if(.., is_due).collect();
+        let is_due = |job: &mut RollbackJob| gate.is_version_safe(job.fragment());
+        let due: Vec<RollbackJob> = self.record.rollbacks.extract_if(.., is_due).collect();
         for mut job in due {
             // If the tape is unreadable, the job is incomplete, and `run` reports that.
-            let _ = self.disk.tape.remake(std::slice::from_mut(&mut job.remake), job.after);
+            let _ = self.disk.tape.rollback(std::slice::from_mut(&mut job.rollback), job.after);
             let result = job.run();
             if let Ok(outcome) = &result {
                 self.keep_rollback(outcome);

@@ -195,7 +195,7 @@ impl Process {
             Ok(stats) => stats,
             Err(error) => return self.fail(now, &error),
         };
-        let seen = trainer_state.trainer.take_seen();
+        let seen = trainer_state.trainer.take_expert_counts();
         self.steps += 1;
         self.tokens += stats.tokens;
         self.lineage.iter_mut().for_each(|lineage| lineage.step(stats.tokens));

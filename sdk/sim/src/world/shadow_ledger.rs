@@ -274,13 +274,15 @@ impl OwnerCommands {
     pub(super) fn check(&self, record: &SyncerRecord) -> Result<(), Violation> {
         let undone = |what: String| Err(Violation::OwnerUndone { what });
         let mut is_held = false;
-        let mut reins: BTreeMap<LearnerId, (Share, u32)> = BTreeMap::new();
+        let mut restrictions: BTreeMap<LearnerId, (Share, u32)> = BTreeMap::new();
         for (_, entry) in &self.0 {
             match *entry {
                 Entry::Held { held } => is_held = held,
-                Entry::Paced { learner, share } => reins.entry(learner).or_insert((Share::FULL, 0)).0 = share,
+                Entry::Paced { learner, share } => {
+                    restrictions.entry(learner).or_insert((Share::FULL, 0)).0 = share
+                }
                 Entry::Dropped { learner, wait_ms } => {
-                    reins.entry(learner).or_insert((Share::FULL, 0)).1 = wait_ms;
+                    restrictions.entry(learner).or_insert((Share::FULL, 0)).1 = wait_ms;
                 }
                 _ => {}
             }
@@ -291,8 +293,8 @@ impl OwnerCommands {
         if record.finishing != self.is_finishing() {
             return undone("the end of the run".to_owned());
         }
-        for (learner, (share, wait_ms)) in reins {
-            let found = (record.reins.share(learner), record.reins.wait_ms(learner));
+        for (learner, (share, wait_ms)) in restrictions {
+            let found = (record.restrictions.share(learner), record.restrictions.wait_ms(learner));
             if found != (share, wait_ms) {
                 return undone(format!(
                     "learner {learner}, which trains for {} of its time and was sent away for {wait_ms} ms",

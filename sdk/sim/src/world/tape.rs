@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use archipelago_core::diloco::syncer::{Recovery, Remake, senders};
+use archipelago_core::diloco::syncer::{Recovery, Rollback, senders};
 use archipelago_core::diloco::tape::{Chain, Links, Place, Row, link};
 use archipelago_core::diloco::{Entry, checksum};
 use archipelago_core::wire::LearnerId;
@@ -219,14 +219,14 @@ impl TapeFiles {
         })
     }
 
-    /// Replays the rows after `seq` in `remakes`.
+    /// Replays the rows after `seq` in `rollbacks`.
     ///
     /// # Errors
     /// Those of [`Self::follow`].
-    pub(super) fn remake(&self, remakes: &mut [Remake], seq: u64) -> Result<(), String> {
+    pub(super) fn rollback(&self, rollbacks: &mut [Rollback], seq: u64) -> Result<(), String> {
         let followed = self.read(seq, |entry, place| {
-            let mut remakes = remakes.iter_mut();
-            let followed = remakes.try_for_each(|remake| remake.follow(entry, self.bodies_at(place)));
+            let mut rollbacks = rollbacks.iter_mut();
+            let followed = rollbacks.try_for_each(|rollback| rollback.follow(entry, self.bodies_at(place)));
             followed.map_err(|error| error.to_string())
         });
         followed.map(drop)

@@ -45,7 +45,7 @@ fn steer(
             control.stop();
         }
     };
-    let build = async |spec: &_, basis: Basis| DeviceEngine::open(device, spec, basis.moments).await;
+    let build = async |spec: &_, inputs: EngineInputs| DeviceEngine::open(device, spec, inputs.moments).await;
     let waits = Waits { losses: Doubling { first_ms: 1, longest_ms: 2 }, ..Waits::default() };
     let session = LearnerSession::with(config(&fake.address), waits, control, build, observe).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -78,9 +78,9 @@ fn device_is_waited_for_during_rest() {
     assert!(report.updates_merged >= 6, "{report:?}");
     // The device's time is part of the training time, although the calls of the steps returned earlier. The time
     // after the last step belongs to no step.
-    let settled = outcome.device.settled;
-    let worked_ms = STEP_MS * report.steps + DEVICE_MS * (settled - 1);
-    assert!(settled > 1 && report.train_ms >= worked_ms, "{worked_ms} ms: {report:?}");
+    let steps_done = outcome.device.steps_done;
+    let worked_ms = STEP_MS * report.steps + DEVICE_MS * (steps_done - 1);
+    assert!(steps_done > 1 && report.train_ms >= worked_ms, "{worked_ms} ms: {report:?}");
 }
 
 #[test]

@@ -36,8 +36,8 @@ fn train(config: RunConfig) -> (Report, Vec<Event>) {
             control.stop();
         }
     };
-    let build = async |spec: &RunSpec, basis: Basis| {
-        assert_eq!(basis.frozen.as_deref(), expected.as_ref());
+    let build = async |spec: &RunSpec, inputs: EngineInputs| {
+        assert_eq!(inputs.frozen.as_deref(), expected.as_ref());
         HostEngine::new(spec, QuadraticTrainer::of(Layout::of(&spec.model).unwrap()))
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -130,7 +130,7 @@ fn download_of_frozen_weights_is_reported_and_can_be_stopped() {
 #[test]
 fn invalid_frozen_weights_end_the_run_without_a_download() {
     let fake = FakeSyncer::start(FaultScript { frozen: Some(vec![0; 10]), ..FaultScript::default() });
-    let build = async |_: &RunSpec, _: Basis| -> Result<HostEngine<QuadraticTrainer>, _> {
+    let build = async |_: &RunSpec, _: EngineInputs| -> Result<HostEngine<QuadraticTrainer>, _> {
         unreachable!("there is no basis")
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

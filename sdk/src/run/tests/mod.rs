@@ -19,7 +19,7 @@ use super::fake::{Device, DeviceEngine, EngineBehaviour, FakeSyncer, FaultScript
 use super::link::SyncerLink;
 use super::session::LearnerSession;
 use super::{
-    Address, Basis, BatchChoice, Control, Event, Folder, FrozenSource, Key, Remedy, Report, RunConfig,
+    Address, BatchChoice, Control, EngineInputs, Event, Folder, FrozenSource, Key, Remedy, Report, RunConfig,
     RunError, SignError, Signer, WeightCache, run,
 };
 
@@ -359,7 +359,8 @@ fn learn_in_batches(
             control.stop();
         }
     };
-    let build = async |spec: &_, basis: Basis| DeviceEngine::open(&device, spec, basis.moments).await;
+    let build =
+        async |spec: &_, inputs: EngineInputs| DeviceEngine::open(&device, spec, inputs.moments).await;
     let waits = Waits { losses: Doubling { first_ms: 1, longest_ms: 2 }, ..Waits::default() };
     let config = RunConfig { batch, ..config(&fake.address) };
     let mut session = LearnerSession::with(config, waits, &control, build, observe).unwrap();

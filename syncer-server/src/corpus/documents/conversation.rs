@@ -26,7 +26,7 @@ pub struct Conversation {
     /// Messages in order: objects with a "role", and mostly with a "content", which is a string or a list of parts.
     pub messages: Vec<Value>,
     /// One flag per message. A message is trained on if it is the assistant's and its flag is true.
-    pub is_learnt: Vec<bool>,
+    pub is_target: Vec<bool>,
     /// Other keys of the record, which a chat template may read.
     pub others: Map,
 }
@@ -93,12 +93,12 @@ fn decoded(value: &Value) -> Cow<'_, Value> {
 
 /// Returns `messages` as a checked conversation. The first `given` messages are not trained on.
 fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<Conversation, String> {
-    let mut is_learnt = Vec::with_capacity(messages.len());
+    let mut is_target = Vec::with_capacity(messages.len());
     for (message, index) in messages.iter_mut().zip(0_usize..) {
         let weight = check(message).map_err(|why| format!("message {}: {why}", index + 1))?;
-        is_learnt.push(weight && index >= given);
+        is_target.push(weight && index >= given);
     }
-    let said = || messages.iter().zip(&is_learnt).filter(|(message, _)| message["role"] == "assistant");
+    let said = || messages.iter().zip(&is_target).filter(|(message, _)| message["role"] == "assistant");
     if said().next().is_none() {
         let mut roles: Vec<&str> = messages.iter().filter_map(|message| message["role"].as_str()).collect();
         roles.sort_unstable();
@@ -114,7 +114,7 @@ fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<
             roles.join(", ")
         ));
     }
-    if !said().any(|(_, &is_learnt)| is_learnt) {
+    if !said().any(|(_, &is_target)| is_target) {
         return Err("no message of the assistant's is marked for learning: leave the line out".into());
     }
     let forms = ["messages", "conversations", "conversation", "prompt", "completion"];
@@ -127,7 +127,7 @@ fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<
         let tools = functions.iter().cloned().map(tool).collect();
         others.insert("tools".into(), Value::Array(tools));
     }
-    Ok(Conversation { messages, is_learnt, others })
+    Ok(Conversation { messages, is_target, others })
 }
 
 /// Refuses messages with a placeholder for an image, a video or a sound that the record has.
@@ -219,11 +219,11 @@ fn check_part(part: &mut Value) -> Result<(), String> {
 fn weight(object: &mut Map) -> Result<bool, String> {
     let is_assistant = object.get("role").is_some_and(|role| role == "assistant");
     for key in ["weight", "train", "loss"] {
-        let is_learnt = match object.shift_remove(key) {
+        let is_target = match object.shift_remove(key) {
             None => continue,
             // A number may be a measured loss.
             Some(Value::Number(_)) if key == "loss" => continue,
-            Some(Value::Bool(is_learnt)) => is_learnt,
+            Some(Value::Bool(is_target)) => is_target,
             Some(Value::Number(number)) if number.as_f64() == Some(0.0) => false,
             Some(Value::Number(number)) if number.as_f64() == Some(1.0) => true,
             Some(other) => {
@@ -231,12 +231,12 @@ fn weight(object: &mut Map) -> Result<bool, String> {
                 return Err(format!("its \"{key}\" is {other}: give 1 to learn it, or 0 not to"));
             }
         };
-        if is_learnt && !is_assistant && key != "weight" {
+        if is_target && !is_assistant && key != "weight" {
             return Err(format!(
                 "its \"{key}\" is true, but only the assistant's messages are learnt: leave it out"
             ));
         }
-        return Ok(is_learnt);
+        return Ok(is_target);
     }
     Ok(true)
 }
@@ -314,8 +314,8 @@ pub fn alpaca(object: &Map) -> Result<Alpaca<'_>, String> {
     messages.push(message("user", &asked));
     messages.push(message("assistant", output));
     let messages = with_system(object.get("system"), messages)?;
-    let is_learnt = vec![true; messages.len()];
-    let conversation = Conversation { messages, is_learnt, ..Conversation::default() };
+    let is_target = vec![true; messages.len()];
+    let conversation = Conversation { messages, is_target, ..Conversation::default() };
     Ok(Alpaca { conversation, instruction, input, output })
 }
 

@@ -16,7 +16,7 @@ pub type Writer<'a> = dyn FnMut(&Conversation) -> Result<Document, String> + 'a;
 pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Document), String> {
     let mut object = match value(&mended(json))? {
         Value::Object(object) => object,
-        Value::String(text) if !text.is_empty() => return Ok((Form::Text, learnt("", &text))),
+        Value::String(text) if !text.is_empty() => return Ok((Form::Text, targets("", &text))),
         Value::Array(list) if list.first().is_some_and(|message| message.get("role").is_some()) => {
             return Err("it is a list of messages: write it as {\"messages\": […]}".into());
         }
@@ -42,13 +42,13 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
     }
     if (has("prompt") && has("completion")) || ((has("prompt") || has("completion")) && !has("text")) {
         let (prompt, completion) = (text(&object, "prompt")?, text(&object, "completion")?);
-        return Ok((Form::Completion, learnt(prompt, completion)));
+        return Ok((Form::Completion, targets(prompt, completion)));
     }
     if has("instruction") && has("output") {
         let alpaca = conversation::alpaca(&object)?;
         return match write {
             Some(write) => write(&alpaca.conversation).map(|document| (Form::AlpacaConversation, document)),
-            None => alpaca.plain().map(|(prompt, output)| (Form::AlpacaCompletion, learnt(&prompt, output))),
+            None => alpaca.plain().map(|(prompt, output)| (Form::AlpacaCompletion, targets(&prompt, output))),
         };
     }
     if has("text") {
@@ -56,7 +56,7 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
         if text.is_empty() {
             return Err("\"text\" is empty: leave the line out".into());
         }
-        return Ok((Form::Text, learnt("", text)));
+        return Ok((Form::Text, targets("", text)));
     }
     Err(format!(
         "it has no \"text\", no \"prompt\" with a \"completion\", no \"instruction\" with an \"output\", and no \
@@ -116,9 +116,9 @@ fn refuse_other_names(object: &Map) -> Result<(), String> {
 }
 
 /// Returns a document of `prompt`, which is masked, and `completion`, which is the target.
-fn learnt(prompt: &str, completion: &str) -> Document {
+fn targets(prompt: &str, completion: &str) -> Document {
     let whole = prompt.len()..prompt.len() + completion.len();
-    Document { text: format!("{prompt}{completion}"), learnt: vec![whole], end: End::Learnt }
+    Document { text: format!("{prompt}{completion}"), targets: vec![whole], end: End::Target }
 }
 
 /// Keys of records with an answer.

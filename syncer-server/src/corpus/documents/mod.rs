@@ -66,7 +66,7 @@ pub struct Document {
     /// Text of the document.
     pub text: String,
     /// Byte ranges of the text that are targets, in order.
-    pub learnt: Vec<std::ops::Range<usize>>,
+    pub targets: Vec<std::ops::Range<usize>>,
     /// End of the document.
     pub end: End,
 }
@@ -75,10 +75,10 @@ pub struct Document {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The end-of-text token, as a target.
-    Learnt,
+    Target,
     /// The end-of-text token unless the text already ends with it. It is masked, because the template defines how
     /// turns end.
-    Given,
+    Masked,
 }
 
 /// Documents of all files.
@@ -153,18 +153,18 @@ pub fn cut(
     let is_held_out = drawn(documents.len(), held_out_ratio, seed);
     let (mut train, mut held_out, mut lengths) =
         (Vec::new(), Vec::new(), Vec::with_capacity(documents.len()));
-    let (mut learnt, mut learnt_bytes) = (0, 0);
+    let (mut targets, mut learnt_bytes) = (0, 0);
     tokens::each(documents, vocabulary, ends, &mut |index, tokens| {
         lengths.push(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
         if is_held_out[index] {
-            learnt += tokens.iter().filter(|&&token| archipelago_core::token::is_learnt(token)).count();
-            learnt_bytes += documents[index].learnt.iter().map(std::ops::Range::len).sum::<usize>();
+            targets += tokens.iter().filter(|&&token| archipelago_core::token::is_target(token)).count();
+            learnt_bytes += documents[index].targets.iter().map(std::ops::Range::len).sum::<usize>();
             held_out.extend_from_slice(tokens);
         } else {
             train.extend_from_slice(tokens);
         }
     })?;
-    let bytes_per_token = learnt_bytes as f64 / (learnt as f64).max(1.0);
+    let bytes_per_token = learnt_bytes as f64 / (targets as f64).max(1.0);
     Ok(Documents { train, held_out, bytes_per_token, lengths })
 }
 

@@ -139,8 +139,8 @@ impl Renderer {
     ) -> Result<String, String> {
         let messages = messages.iter().map(json::Value::deserialize).collect::<Result<Vec<_>, _>>();
         let messages = messages.map_err(|error| error.to_string())?;
-        let is_learnt = vec![true; messages.len()];
-        let dialogue = Dialogue::new(&Conversation { messages, is_learnt, others: json::Map::new() })?;
+        let is_target = vec![true; messages.len()];
+        let dialogue = Dialogue::new(&Conversation { messages, is_target, others: json::Map::new() })?;
         let answer = self.ask(dialogue.size(), Request::Text(dialogue, add_generation_prompt));
         answer.map(|document| document.text)
     }

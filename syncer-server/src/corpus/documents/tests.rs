@@ -1,6 +1,6 @@
 //! Tests of records, templates and tokens.
 
-use archipelago_core::token::{self, GIVEN};
+use archipelago_core::token::{self, MASKED};
 
 use super::*;
 
@@ -28,8 +28,8 @@ fn first(text: &str, template: &str) -> Document {
 }
 
 /// Returns the target parts of a document.
-fn learnt(document: &Document) -> Vec<&str> {
-    document.learnt.iter().map(|span| &document.text[span.clone()]).collect()
+fn targets(document: &Document) -> Vec<&str> {
+    document.targets.iter().map(|span| &document.text[span.clone()]).collect()
 }
 
 const TALK: &str = concat!(
@@ -45,8 +45,8 @@ fn a_line_is_one_of_three_forms() {
         "{\"text\": \"all\"}\n\n{\"id\": 7, \"prompt\": \"Q: é? \", \"completion\": \"A: ü\", \"text\": 3}\n",
     );
     assert_eq!(found.len(), 2);
-    assert_eq!(found.iter().map(learnt).collect::<Vec<_>>(), [["all"], ["A: ü"]]);
-    assert_eq!((&*found[1].text, found[1].end), ("Q: é? A: ü", End::Learnt));
+    assert_eq!(found.iter().map(targets).collect::<Vec<_>>(), [["all"], ["A: ü"]]);
+    assert_eq!((&*found[1].text, found[1].end), ("Q: é? A: ü", End::Target));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn assistant_turns_are_targets() {
         found.text,
         "<|user|>Who?<|end|><|assistant|>I.<|end|><|user|>Why?<|end|><|assistant|>So.<|end|>"
     );
-    assert_eq!(learnt(&found), ["I.<|end|>", "So.<|end|>"]);
+    assert_eq!(targets(&found), ["I.<|end|>", "So.<|end|>"]);
 }
 
 /// Goal: marks of the template decide which parts are targets, even where other methods fail, and do not appear in the
@@ -67,7 +67,7 @@ fn generation_marks_define_targets() {
                   {%- endgeneration %}>{% else %}({{ m.content.strip() }}{{ eos_token }}){% endif %}\n{% endfor %}";
     let found = first(&[TALK, OTHER].join("\n"), marked);
     assert_eq!(found.text, "(Who?<|end|>)<I.!>(Why?<|end|>)<So.!>");
-    assert_eq!(learnt(&found), ["I.!", "So.!"]);
+    assert_eq!(targets(&found), ["I.!", "So.!"]);
     let inside = "{% generation %}{% generation %}x{% endgeneration %}{% endgeneration %}";
     let error = read(lines(&[TALK, OTHER].join("\n")), &chat(inside)).unwrap_err().to_string();
     assert!(error.contains("inside another"), "{error}");
@@ -204,7 +204,7 @@ fn other_forms_of_conversations_are_read() {
         alpaca.text
     );
     assert!(alpaca.text.ends_with("### Instruction:\nQ\n\n### Input:\nI\n\n### Response:\nA"));
-    assert_eq!(learnt(&alpaca), ["A"]);
+    assert_eq!(targets(&alpaca), ["A"]);
     let (_, asked) = twice(line, Some(CHATML)).unwrap();
     assert_eq!(asked.text, "<|user|>Q\n\nI<|end|><|assistant|>A<|end|>");
 }
@@ -241,8 +241,8 @@ fn weights_and_prompts_define_targets() {
     let marked = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}\
                   {% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
     let check = |line: &str, turns: &[&str], marks: &[&str]| {
-        assert_eq!(learnt(&twice(line, Some(CHATML)).unwrap().1), turns, "{line}");
-        assert_eq!(learnt(&twice(line, Some(marked)).unwrap().1), marks, "{line}");
+        assert_eq!(targets(&twice(line, Some(CHATML)).unwrap().1), turns, "{line}");
+        assert_eq!(targets(&twice(line, Some(marked)).unwrap().1), marks, "{line}");
     };
     check(&weighted([r#", "weight": 0"#, r#", "weight": 1"#]), &["B<|end|>"], &["B"]);
     check(&weighted([r#", "weight": 1.0"#, r#", "train": false"#]), &["A<|end|>"], &["A"]);
@@ -385,7 +385,7 @@ fn marked(tokens: &[u32]) -> String {
             257 => "$".to_owned(),
             id => vocabulary().decode(&[id]),
         };
-        if token::is_learnt(token) { text } else { text.chars().map(|c| format!("{c}\u{332}")).collect() }
+        if token::is_target(token) { text } else { text.chars().map(|c| format!("{c}\u{332}")).collect() }
     };
     tokens.iter().map(mark).collect()
 }
@@ -449,8 +449,8 @@ fn whole_documents_are_held_out() {
     assert!(train.is_disjoint(&held_out));
     assert!(found.held_out == cut(0.2, 1).held_out && found.held_out != cut(0.2, 2).held_out);
     // Each digit is a token, and so is the end, which has no text.
-    let learnt = found.held_out.iter().filter(|&&token| token & GIVEN == 0).count() as f64;
-    assert!((found.bytes_per_token - (learnt - 20.0) / learnt).abs() < 1e-9);
+    let targets = found.held_out.iter().filter(|&&token| token & MASKED == 0).count() as f64;
+    assert!((found.bytes_per_token - (targets - 20.0) / targets).abs() < 1e-9);
     // Both sides have a document, whatever the share.
     assert_eq!(texts(&cut(0.001, 1).held_out).len(), 1);
     assert_eq!(texts(&cut(0.999, 1).train).len(), 1);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use archipelago_core::token::{self, GIVEN};
+use archipelago_core::token::{self, MASKED};
 
 use super::{Document, End};
 use crate::corpus::cutting::Piece;
@@ -74,19 +74,19 @@ impl Marker<'_> {
     fn begin(&mut self) {
         self.tokens.clear();
         self.span = 0;
-        if self.documents.get(self.at).is_some_and(|document| document.end == End::Learnt) {
-            self.tokens.extend(self.ends.before.iter().map(|token| token | GIVEN));
+        if self.documents.get(self.at).is_some_and(|document| document.end == End::Target) {
+            self.tokens.extend(self.ends.before.iter().map(|token| token | MASKED));
         }
     }
 
     fn mark(&mut self, pieces: &[Piece]) {
-        let learnt = &self.documents[self.at].learnt;
+        let targets = &self.documents[self.at].targets;
         for Piece { token, bytes } in pieces {
-            while learnt.get(self.span).is_some_and(|span| span.end <= first(bytes)) {
+            while targets.get(self.span).is_some_and(|span| span.end <= first(bytes)) {
                 self.span += 1;
             }
-            let is_learnt = learnt.get(self.span).is_some_and(|span| touches(span, bytes));
-            self.tokens.push(if is_learnt { *token } else { token | GIVEN });
+            let is_target = targets.get(self.span).is_some_and(|span| touches(span, bytes));
+            self.tokens.push(if is_target { *token } else { token | MASKED });
         }
     }
 
@@ -95,9 +95,9 @@ impl Marker<'_> {
         while self.at < index {
             let after = &self.ends.after;
             match self.documents[self.at].end {
-                End::Learnt => self.tokens.extend(after),
-                End::Given if ends_with(&self.tokens, after) => {}
-                End::Given => self.tokens.extend(after.iter().map(|token| token | GIVEN)),
+                End::Target => self.tokens.extend(after),
+                End::Masked if ends_with(&self.tokens, after) => {}
+                End::Masked => self.tokens.extend(after.iter().map(|token| token | MASKED)),
             }
             (self.take)(self.at, &self.tokens);
             self.at += 1;

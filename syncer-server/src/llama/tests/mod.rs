@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use archipelago_core::bytes::to_f32s;
-use archipelago_core::diloco::{Layout, halves};
+use archipelago_core::diloco::{Layout, binary16};
 use archipelago_core::model::{self, LoraSpec, ModelSpec};
 use archipelago_core::wire::{DataSpec, ShardSpec};
 use serde_json::{Value, json};
@@ -298,9 +298,9 @@ fn each_precision_is_read_to_the_bit() {
                 tensor["data_offsets"][side] = (tensor["data_offsets"][side].as_u64().unwrap() / 2).into();
             }
         }
-        *data = halves::to_bytes(&to_f32s(data));
+        *data = binary16::to_bytes(&to_f32s(data));
     });
-    let expected = halves::from_bytes(&halves::to_bytes(&made.theta));
+    let expected = binary16::from_bytes(&binary16::to_bytes(&made.theta));
     assert!(made.read().unwrap() == expected);
     // bfloat16 rounds to nearest, ties to even.
     let mut theta = made.theta.clone();

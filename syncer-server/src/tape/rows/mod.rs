@@ -9,7 +9,7 @@ use archipelago_core::diloco::tape::{Chain, Links, RowDamage, link};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::{Place, Row, log, wal};
-use crate::status::{Carried, LogEntry};
+use crate::status::{LogEntry, RunStatistics};
 
 /// Layout of the file that this program reads and writes.
 const FORMAT: i64 = 6;
@@ -197,7 +197,7 @@ impl Rows {
     ///
     /// # Errors
     /// `Sqlite`: the file cannot be read.
-    pub fn figures(&self) -> Result<Option<Carried>, RowsError> {
+    pub fn figures(&self) -> Result<Option<RunStatistics>, RowsError> {
         Ok(read_figures(&self.db)?)
     }
 
@@ -397,7 +397,7 @@ fn write_figures(change: &Transaction<'_>, json: &str) -> Result<(), rusqlite::E
 
 /// Returns the newest statistics, if any. Damaged ones, and those of a later version of this program, are ignored, so
 /// that the run can continue.
-fn read_figures(db: &Connection) -> Result<Option<Carried>, rusqlite::Error> {
+fn read_figures(db: &Connection) -> Result<Option<RunStatistics>, rusqlite::Error> {
     let json: Option<String> = db.query_row("SELECT data FROM figures", [], |row| row.get(0)).optional()?;
     let unread = |error: &serde_json::Error| tracing::warn!(%error, "the run's figures cannot be read");
     Ok(json.and_then(|json| serde_json::from_str(&json).inspect_err(unread).ok()))

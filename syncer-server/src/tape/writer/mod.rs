@@ -14,7 +14,7 @@ use super::bodies::SEGMENT_BYTES;
 use super::rows::{BEGINNING, SNAPSHOT};
 use super::{Bodies, Place, Row, Rows, RowsError};
 use crate::errors::ServerError;
-use crate::status::{Carried, LOG_MAX, LogEntry};
+use crate::status::{LOG_MAX, LogEntry, RunStatistics};
 use crate::store::{Store, disk};
 
 /// Maximum number of jobs in a batch.
@@ -63,7 +63,7 @@ pub struct Writer {
     /// The run's log at the start, until it is taken.
     log: Vec<LogEntry>,
     /// The server's statistics at the start, until they are taken.
-    figures: Option<Carried>,
+    figures: Option<RunStatistics>,
 }
 
 impl Writer {
@@ -134,14 +134,14 @@ impl Writer {
     }
 
     /// Replaces the stored statistics of the server.
-    pub fn figures(&self, figures: &Carried) {
+    pub fn figures(&self, figures: &RunStatistics) {
         if self.keeps() {
             self.send(Job::Figures(serde_json::to_string(figures).expect("plain data").into()));
         }
     }
 
     /// Takes the statistics that were stored at the start. Later calls return `None`.
-    pub fn take_figures(&mut self) -> Option<Carried> {
+    pub fn take_figures(&mut self) -> Option<RunStatistics> {
         self.figures.take()
     }
 

@@ -130,12 +130,12 @@ impl Trainer for JoinerTrainer {
         Ok(stats)
     }
 
-    fn take_seen(&mut self) -> Vec<u64> {
-        self.trainer.get_mut().take_seen()
+    fn take_expert_counts(&mut self) -> Vec<u64> {
+        self.trainer.get_mut().take_expert_counts()
     }
 
-    fn takes_given(&self) -> bool {
-        self.trainer.get().takes_given()
+    fn supports_masks(&self) -> bool {
+        self.trainer.get().supports_masks()
     }
 
     fn moments(&self) -> Option<OptimiserState> {

@@ -74,7 +74,7 @@ impl LossChecker {
             let Some(hats) = hats else { continue };
             let exam = MergeCheck { hats, job, fruit };
             let (run, shards, engine) = (&self.run, &self.shards, &mut self.engine);
-            let shown = exam.look(&fragments, merge.round.0, |theta, windows| {
+            let shown = exam.measure(&fragments, merge.round.0, |theta, windows| {
                 let of =
                     |window: &Window| window.tokens(run, &shards[window.shard as usize]).unwrap_or_default();
                 let tokens: Vec<u32> = windows.iter().flat_map(of).collect();

@@ -270,7 +270,7 @@ impl Trainer for CountingTrainer {
         self.measured.fetch_add(1, Ordering::Relaxed);
         Ok(Some(self.model.loss(params, windows)?))
     }
-    fn takes_given(&self) -> bool {
+    fn supports_masks(&self) -> bool {
         true
     }
     fn describe(&self) -> String {

@@ -87,7 +87,7 @@ impl Trainer for Absent {
         Err(EngineError::Lost { reason: self.reason.clone() })
     }
 
-    fn takes_given(&self) -> bool {
+    fn supports_masks(&self) -> bool {
         true
     }
 
@@ -145,12 +145,12 @@ impl Trainer for FreeRider {
         Ok(self.last)
     }
 
-    fn take_seen(&mut self) -> Vec<u64> {
-        self.trainer.take_seen()
+    fn take_expert_counts(&mut self) -> Vec<u64> {
+        self.trainer.take_expert_counts()
     }
 
-    fn takes_given(&self) -> bool {
-        self.trainer.takes_given()
+    fn supports_masks(&self) -> bool {
+        self.trainer.supports_masks()
     }
 
     fn moments(&self) -> Option<OptimiserState> {

@@ -7,7 +7,7 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago_core::diloco::{Codec, Fragments, Layout, halves};
+use archipelago_core::diloco::{Codec, Fragments, Layout, binary16};
 use archipelago_core::rng::Rng;
 use archipelago_core::wire::http::{fragment_path, shard_path};
 use archipelago_core::wire::{FragmentId, RunId, RunSpec, Version};
@@ -99,8 +99,8 @@ impl LearnerPool {
         }
         let (body, held) = get(self.address, &fragment_path(run, fragment, version)).await?;
         let held = Version(held.ok_or("the syncer does not say which version it gives")?);
-        let values = halves::from_bytes(&body);
-        self.note_digest(fragment, held, halves::digest(&values));
+        let values = binary16::from_bytes(&body);
+        self.note_digest(fragment, held, binary16::digest(&values));
         cache.insert(fragment, (held, values.clone()));
         Ok((held, values))
     }

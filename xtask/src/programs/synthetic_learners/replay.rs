@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use archipelago_cluster::{Servers, Services, StoreSettings, open};
 use archipelago_core::cluster::{Record, state_of};
-use archipelago_core::diloco::syncer::Remake;
+use archipelago_core::diloco::syncer::Rollback;
 use archipelago_core::diloco::{Entry, FragmentState, checksum};
 use archipelago_core::wire::{FragmentId, RunId, RunSpec, Version};
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ async fn follow(
 ) -> Result<(), String> {
     let tape = services.tape.read(fragment, 0).await.map_err(|error| error.to_string())?;
     counts.records += tape.len();
-    let mut alone: Option<Remake> = None;
+    let mut alone: Option<Rollback> = None;
     for (record, seq) in tape.into_iter().zip(1..) {
         let Record::Merged { merge, state } = record else { continue };
         let damaged = || format!("the state of record {seq} of fragment {fragment} is damaged");
@@ -111,11 +111,11 @@ async fn follow(
 }
 
 /// Creates a recomputation that continues from `state` of `fragment`.
-fn from(model: &RunModel, fragment: FragmentId, state: FragmentState) -> Option<Remake> {
+fn from(model: &RunModel, fragment: FragmentId, state: FragmentState) -> Option<Rollback> {
     let count = model.fragments.ids().count();
     // The library only creates recomputations of all fragments; the states of the others are unused.
     let (states, until) = (vec![state; count], vec![Version(u64::MAX); count]);
     let codec = model.codec;
-    let all = Remake::all(&model.fragments, codec, &states, &BTreeSet::new(), &until);
-    all.into_iter().find(|remake| remake.theta().0 == fragment)
+    let all = Rollback::all(&model.fragments, codec, &states, &BTreeSet::new(), &until);
+    all.into_iter().find(|rollback| rollback.theta().0 == fragment)
 }

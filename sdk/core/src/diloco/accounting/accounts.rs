@@ -45,7 +45,7 @@ impl Accounts {
     }
 
     /// Applies `change` to the account of `learner` and returns its result; `None` if there is no account. Total fates
-    /// are not updated: see [`Self::settle`].
+    /// are not updated: see [`Self::record_outcome`].
     pub(super) fn change<R>(
         &mut self,
         learner: LearnerId,
@@ -65,7 +65,7 @@ impl Accounts {
     }
 
     /// Adds the fate of an update of `learner`.
-    pub(super) fn settle(&mut self, learner: LearnerId, fate: &Fate) {
+    pub(super) fn record_outcome(&mut self, learner: LearnerId, fate: &Fate) {
         if self.change(learner, |account| account.fates.add(fate)).is_some() {
             self.fates.add(fate);
         }
@@ -334,11 +334,11 @@ mod tests {
                 }
                 4 if turn % 7 == 0 => drop(accounts.close(learner)),
                 4 if turn % 97 == 0 => accounts.change_all(|account| account.updates = account.fates.total()),
-                5 => accounts.settle(learner, &Fate::Late(LateReason::RoundOver)),
-                6 => accounts.settle(learner, &Fate::Refused(Refusal::Norm)),
+                5 => accounts.record_outcome(learner, &Fate::Late(LateReason::RoundOver)),
+                6 => accounts.record_outcome(learner, &Fate::Refused(Refusal::Norm)),
                 _ => {
                     let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens: 3 };
-                    accounts.settle(learner, &fate);
+                    accounts.record_outcome(learner, &fate);
                 }
             }
             assert_eq!(accounts, Accounts::from(accounts.by_id.clone()), "{turn}");

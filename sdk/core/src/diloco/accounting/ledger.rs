@@ -248,8 +248,14 @@ impl Ledger {
     }
 
     /// Records the outcome of an update of `learner` on `fragment`.
-    pub(super) fn settle(&mut self, learner: LearnerId, fragment: FragmentId, serial: Serial, fate: &Fate) {
-        self.accounts.settle(learner, fate);
+    pub(super) fn record_outcome(
+        &mut self,
+        learner: LearnerId,
+        fragment: FragmentId,
+        serial: Serial,
+        fate: &Fate,
+    ) {
+        self.accounts.record_outcome(learner, fate);
         let (strangers, all_merged) = (&mut self.strangers, &mut self.tokens_merged);
         self.accounts.change(learner, |account| match fate {
             Fate::Merged { tokens, .. } => {
@@ -357,8 +363,8 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// Records the merged time and the schedule credit of the learners in `merge`. Call [`Self::settle`] for each of
-    /// its updates next.
+    /// Records the merged time and the schedule credit of the learners in `merge`. Call [`Self::record_outcome`] for
+    /// each of its updates next.
     pub(in crate::diloco::accounting) fn note_merge(&mut self, merge: &MergeEntry) {
         merge.parts.iter().for_each(|part| self.note_pace(part));
         let (p, fragments) = (usize::from(merge.fragment.0), self.fragment_lens.len());
@@ -515,9 +521,9 @@ mod tests {
     fn tokens_merged_are_weighted_by_fragment() {
         let mut ledger = Ledger::new(vec![30, 10]);
         let (learner, _) = ledger.enrol(&Identity([1; 32]), "a", "cpu");
-        ledger.settle(learner, FragmentId(0), Serial(1), &merged(100));
+        ledger.record_outcome(learner, FragmentId(0), Serial(1), &merged(100));
         assert_eq!(ledger.clock_tokens(), 75);
-        ledger.settle(learner, FragmentId(1), Serial(2), &merged(100));
+        ledger.record_outcome(learner, FragmentId(1), Serial(2), &merged(100));
         assert_eq!(ledger.clock_tokens(), 100);
         assert_eq!(ledger.tokens_trained(), 100, "merged tokens were trained on, whatever was said");
         ledger.lease(learner, 200);
@@ -531,7 +537,7 @@ mod tests {
         let (learner, _) = ledger.enrol(&Identity([1; 32]), "a", "cpu");
         assert_eq!(ledger.creditable(learner, FragmentId(0), 10), 0);
         ledger.lease(learner, 100);
-        ledger.settle(learner, FragmentId(0), Serial(1), &merged(70));
+        ledger.record_outcome(learner, FragmentId(0), Serial(1), &merged(70));
         assert_eq!(ledger.creditable(learner, FragmentId(0), 50), 30);
         assert_eq!(ledger.creditable(learner, FragmentId(1), 50), 50);
         assert_eq!(ledger.creditable(LearnerId(9), FragmentId(1), 50), 0);
@@ -559,7 +565,7 @@ mod tests {
         for (identity, tokens) in identities.iter().zip([10, 0, 70]) {
             let (learner, _) = ledger.enrol(identity, "a", "cpu");
             if tokens > 0 {
-                ledger.settle(learner, FragmentId(1), Serial(1), &merged(tokens));
+                ledger.record_outcome(learner, FragmentId(1), Serial(1), &merged(tokens));
             }
         }
         assert_eq!(ledger.evict(|_| true), Some(LearnerId(2)), "it left no trace");
@@ -583,18 +589,18 @@ mod tests {
             Fate::Refused(Refusal::Shape),
         ];
         for fate in &fates {
-            ledger.settle(learner, FragmentId(0), Serial(1), fate);
+            ledger.record_outcome(learner, FragmentId(0), Serial(1), fate);
         }
         let account = ledger.account(learner).unwrap();
         assert_eq!((account.fates.total(), account.refused_in_a_row), (4, 2));
     }
 
-    /// Books a merge with one update of `learner` on each of two fragments, `after_ms` after the previous ones.
+    /// Records a merge with one update of `learner` on each of two fragments, `after_ms` after the previous ones.
     fn turn(ledger: &mut Ledger, learner: LearnerId, after_ms: Option<u64>) {
         for p in [0, 1] {
             let part = Part { after_ms, ..testing::part(learner, 1) };
             ledger.note_merge(&testing::merge(FragmentId(p), part));
-            ledger.settle(learner, FragmentId(p), Serial(1), &merged(1));
+            ledger.record_outcome(learner, FragmentId(p), Serial(1), &merged(1));
         }
     }
 
@@ -634,8 +640,8 @@ mod tests {
         assert_eq!(ledger.pace(learner), Some(0.125), "4 tokens in 32 ms");
     }
 
-    /// Books a merge on the first of two fragments with one update of each learner, from learner 1 on. `parts` has the
-    /// tokens of the update and whether its learner is proven. Updates of a learner are 10 s apart.
+    /// Records a merge on the first of two fragments with one update of each learner, from learner 1 on. `parts` has
+    /// the tokens of the update and whether its learner is proven. Updates of a learner are 10 s apart.
     fn merge(ledger: &mut Ledger, parts: &[(u64, bool)]) {
         let part = |(&(tokens, is_proven), learner): (&(u64, bool), u32)| Part {
             after_ms: Some(10_000),
@@ -645,7 +651,7 @@ mod tests {
         let parts: Vec<Part> = parts.iter().zip(1..).map(part).collect();
         ledger.note_merge(&MergeEntry { parts: parts.clone(), ..testing::merge(FragmentId(0), parts[0]) });
         for part in parts {
-            ledger.settle(part.learner, FragmentId(0), Serial(1), &merged(part.tokens));
+            ledger.record_outcome(part.learner, FragmentId(0), Serial(1), &merged(part.tokens));
         }
     }
 

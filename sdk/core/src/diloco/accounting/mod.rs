@@ -1,6 +1,6 @@
 //! Accounting of leased, trained and merged tokens of each learner.
 //!
-//! [`Books`] owns the leases, the ledger, and the stock of leased text of each learner. It does not depend on
+//! [`Accounting`] owns the leases, the ledger, and the stock of leased text of each learner. It does not depend on
 //! connections, rounds or parameters.
 
 mod accounts;
@@ -27,9 +27,9 @@ const AHEAD_MS: u64 = 8_000;
 /// Maximum number of leases of one learner, which limits them if shards are very small.
 const LEASES_HELD_MAX: usize = LEASES_MAX as usize / 2;
 
-/// Settings of [`Books`].
+/// Settings of [`Accounting`].
 #[derive(Clone, Copy, Debug)]
-pub struct BookTerms {
+pub struct AccountingTerms {
     /// Number of tokens in a window.
     pub context: u32,
     /// Training time that one lease should cover, in milliseconds.
@@ -44,25 +44,25 @@ pub struct BookTerms {
 
 /// Leases and ledger of a run.
 #[derive(Debug)]
-pub struct Books {
-    terms: BookTerms,
+pub struct Accounting {
+    terms: AccountingTerms,
     leases: LeasePool,
     ledger: Ledger,
     stocks: LeaseStocks,
     /// Leases of each returning learner that has not reported yet which of them it still holds.
-    doubts: BTreeMap<LearnerId, Vec<LeaseId>>,
+    unconfirmed: BTreeMap<LearnerId, Vec<LeaseId>>,
     /// Time of the last report of each learner; missing if unknown to this process.
     reported: BTreeMap<LearnerId, Millis>,
     /// Decisions that are not on the tape yet, oldest first.
     entries: VecDeque<Entry>,
 }
 
-impl Books {
-    /// Creates the books of a run with the leases and the ledger of a snapshot, or with new ones.
+impl Accounting {
+    /// Creates the accounting of a run with the leases and the ledger of a snapshot, or with new ones.
     #[must_use]
-    pub fn new(terms: BookTerms, leases: LeasePool, ledger: Ledger) -> Self {
-        let (stocks, doubts, reported) = (LeaseStocks::default(), BTreeMap::new(), BTreeMap::new());
-        Self { terms, leases, ledger, stocks, doubts, reported, entries: VecDeque::new() }
+    pub fn new(terms: AccountingTerms, leases: LeasePool, ledger: Ledger) -> Self {
+        let (stocks, unconfirmed, reported) = (LeaseStocks::default(), BTreeMap::new(), BTreeMap::new());
+        Self { terms, leases, ledger, stocks, unconfirmed, reported, entries: VecDeque::new() }
     }
 
     /// Appends a decision for the tape. Call it in the order in which decisions change the run.
@@ -91,13 +91,16 @@ impl Books {
     /// merged or pending update, without a lease, and that is not `needed`. Returns that learner.
     ///
     /// # Errors
-    /// Each variant of [`BooksFull`], if no account can be deleted.
-    pub fn make_room(&mut self, needed: impl Fn(LearnerId) -> bool) -> Result<Option<LearnerId>, BooksFull> {
-        let BookTerms { identities_max, strangers_max, .. } = self.terms;
+    /// Each variant of [`IdentityLimitError`], if no account can be deleted.
+    pub fn make_room(
+        &mut self,
+        needed: impl Fn(LearnerId) -> bool,
+    ) -> Result<Option<LearnerId>, IdentityLimitError> {
+        let AccountingTerms { identities_max, strangers_max, .. } = self.terms;
         let full = if self.ledger.strangers() >= strangers_max as usize {
-            BooksFull::Strangers { strangers_max }
+            IdentityLimitError::Strangers { strangers_max }
         } else if self.ledger.len() >= identities_max as usize {
-            BooksFull::Identities { identities_max }
+            IdentityLimitError::Identities { identities_max }
         } else {
             return Ok(None);
         };
@@ -105,7 +108,7 @@ impl Books {
         let evicted = self.ledger.evict(|learner| !needed(learner) && !leases.has(learner));
         let evicted = evicted.ok_or(full)?;
         self.stocks.forget(evicted);
-        self.doubts.remove(&evicted);
+        self.unconfirmed.remove(&evicted);
         self.reported.remove(&evicted);
         self.note(Entry::Forgotten { learner: evicted });
         Ok(Some(evicted))
@@ -167,7 +170,7 @@ impl Books {
     /// Records that `learner` returned. The next [`Self::report`] takes back the leases that it does not name: a grant
     /// may have been lost with the connection, and after a crash of the syncer finished leases may still be listed.
     pub fn doubt(&mut self, learner: LearnerId) {
-        self.doubts.insert(learner, self.leases.leases(learner));
+        self.unconfirmed.insert(learner, self.leases.leases(learner));
     }
 
     /// Takes back expired leases. Their learners may still send updates that were trained on them.
@@ -198,7 +201,7 @@ impl Books {
         tokens.min(self.ledger.reported(learner).saturating_add(more as u64))
     }
 
-    /// Books a report of `learner`, which can train on at most `tokens_per_ms` tokens per millisecond. If the learner
+    /// Records a report of `learner`, which can train on at most `tokens_per_ms` tokens per millisecond. If the learner
     /// `is_live`, its unstarted leases are extended, and those in [`Self::doubt`] that the report does not name are
     /// taken back and returned. (Reports do not name unstarted leases while no steps are taken, as in a hidden tab.)
     pub fn report(
@@ -222,7 +225,8 @@ impl Books {
             let leases = progress.leases.clone();
             self.note(Entry::Reported { learner, tokens, leases });
         }
-        let mut doubted = if is_live { self.doubts.remove(&learner).unwrap_or_default() } else { Vec::new() };
+        let mut doubted =
+            if is_live { self.unconfirmed.remove(&learner).unwrap_or_default() } else { Vec::new() };
         doubted.retain(|doubted| progress.leases.iter().all(|(lease, _)| lease != doubted));
         let returned = self.leases.withdraw(learner, &doubted);
         self.book_returned(&returned, false);
@@ -231,7 +235,7 @@ impl Books {
 
     /// Grants leases that keep `learner` busy for about `lease_ms`, if it has less than half of that left.
     pub fn grant(&mut self, now: Millis, learner: LearnerId, speed: &Speed) -> Vec<LeaseGrant> {
-        let BookTerms { context, lease_ms, lease_idle_ms_max, .. } = self.terms;
+        let AccountingTerms { context, lease_ms, lease_idle_ms_max, .. } = self.terms;
         let batch = speed.batch;
         let wanted = speed.lease_steps(lease_ms).saturating_mul(batch);
         // A learner holds at most an eighth of the text, so that all learners share each epoch. On a small text, a
@@ -294,14 +298,14 @@ impl Books {
         *self.ledger.account(learner)?.merged.get(usize::from(fragment.0))?
     }
 
-    /// Books a merge: its entry, the merged time of its learners, and their schedule credit. Call [`Self::settle`] for
-    /// each of its updates next.
+    /// Records a merge: its entry, the merged time of its learners, and their schedule credit. Call
+    /// [`Self::record_outcome`] for each of its updates next.
     pub fn note_merge(&mut self, entry: MergeEntry) {
         self.ledger.note_merge(&entry);
         self.note(Entry::Merged(entry));
     }
 
-    /// Books the conviction of `learner`, whose probation begins again.
+    /// Records the conviction of `learner`, whose probation begins again.
     pub fn convict(&mut self, learner: LearnerId) {
         self.ledger.convict(learner);
         self.note(Entry::Blamed { learner });
@@ -317,7 +321,7 @@ impl Books {
         is_news
     }
 
-    /// Books the pardon of `learner`. Returns false, and changes nothing, if it has no convictions.
+    /// Records the pardon of `learner`. Returns false, and changes nothing, if it has no convictions.
     pub fn pardon(&mut self, learner: LearnerId) -> bool {
         let was_convicted = self.ledger.pardon(learner);
         if was_convicted {
@@ -326,10 +330,10 @@ impl Books {
         was_convicted
     }
 
-    /// Books the outcome of an update. The entry of a merge already has the outcomes of its updates.
-    pub fn settle(&mut self, settled: &UpdateOutcome) {
-        let &UpdateOutcome { learner, fragment, serial, fate, .. } = settled;
-        self.ledger.settle(learner, fragment, serial, &fate);
+    /// Records the outcome of an update. The entry of a merge already has the outcomes of its updates.
+    pub fn record_outcome(&mut self, outcome: &UpdateOutcome) {
+        let &UpdateOutcome { learner, fragment, serial, fate, .. } = outcome;
+        self.ledger.record_outcome(learner, fragment, serial, &fate);
         if !matches!(fate, Fate::Merged { .. }) {
             self.note(Entry::Settled { fragment, learner, serial, fate });
         }
@@ -354,7 +358,7 @@ impl Books {
 
 /// Error if the ledger has no room for another identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BooksFull {
+pub enum IdentityLimitError {
     /// The limit on all identities is reached.
     #[error("the run has {identities_max} identities, which is the limit")]
     Identities {
@@ -409,12 +413,12 @@ pub(in crate::diloco) fn follow(
             }
         }
         Entry::Settled { fragment, learner, serial, fate } => {
-            ledger.settle(*learner, *fragment, *serial, fate)
+            ledger.record_outcome(*learner, *fragment, *serial, fate)
         }
         Entry::Merged(merge) => {
             ledger.note_merge(merge);
-            for (part, settled) in merge.parts.iter().zip(merge.settled()) {
-                ledger.settle(part.learner, merge.fragment, part.serial, &settled.fate);
+            for (part, outcome) in merge.parts.iter().zip(merge.outcomes()) {
+                ledger.record_outcome(part.learner, merge.fragment, part.serial, &outcome.fate);
             }
         }
         Entry::Blamed { learner } => ledger.convict(*learner),
@@ -424,7 +428,7 @@ pub(in crate::diloco) fn follow(
         Entry::Pardoned { learner } => {
             ledger.pardon(*learner);
         }
-        Entry::Remade(_)
+        Entry::RolledBack(_)
         | Entry::Abandoned { .. }
         | Entry::Held { .. }
         | Entry::Paced { .. }
@@ -440,7 +444,7 @@ mod tests {
     use super::*;
     use crate::wire::{Fate, LearnerState, Round, RunId, Serial, Version};
 
-    const TERMS: BookTerms = BookTerms {
+    const TERMS: AccountingTerms = AccountingTerms {
         context: 4,
         lease_ms: 1_000,
         lease_idle_ms_max: 500,
@@ -449,12 +453,12 @@ mod tests {
     };
     const SPEED: Speed = Speed { step_ms: 100.0, step_ms_least: 100.0, batch: 2 };
 
-    fn books() -> Books {
-        Books::new(TERMS, LeasePool::new(vec![10_000]).unwrap(), Ledger::new(vec![1]))
+    fn accounting() -> Accounting {
+        Accounting::new(TERMS, LeasePool::new(vec![10_000]).unwrap(), Ledger::new(vec![1]))
     }
 
-    fn enrol(books: &mut Books, identity: u8) -> LearnerId {
-        books.enrol(&Identity([identity; 32]), "a", "cpu", None).0
+    fn enrol(accounting: &mut Accounting, identity: u8) -> LearnerId {
+        accounting.enrol(&Identity([identity; 32]), "a", "cpu", None).0
     }
 
     fn progress(tokens: u64, leases: Vec<(LeaseId, u32)>) -> Progress {
@@ -464,31 +468,40 @@ mod tests {
 
     #[test]
     fn lease_covers_its_training_time() {
-        let mut books = books();
-        let anne = enrol(&mut books, 1);
-        assert!(books.is_new(anne));
-        let grants = books.grant(Millis(0), anne, &SPEED);
+        let mut accounting = accounting();
+        let anne = enrol(&mut accounting, 1);
+        assert!(accounting.is_new(anne));
+        let grants = accounting.grant(Millis(0), anne, &SPEED);
         // 1 s at 100 ms a step is 10 steps of 2 windows, of 4 tokens each.
         assert_eq!(grants.iter().map(|grant| grant.windows).collect::<Vec<_>>(), [20]);
-        assert_eq!((books.unmerged_tokens(anne, FragmentId(0)), books.is_new(anne)), (80, false));
-        assert_eq!(books.grant(Millis(0), anne, &SPEED), [], "it has enough");
+        assert_eq!((accounting.unmerged_tokens(anne, FragmentId(0)), accounting.is_new(anne)), (80, false));
+        assert_eq!(accounting.grant(Millis(0), anne, &SPEED), [], "it has enough");
         let done = vec![(grants[0].lease, 15)];
-        books.report(Millis(700), anne, &progress(60, done), 1e3, true);
-        assert_eq!(books.grant(Millis(700), anne, &SPEED)[0].windows, 15, "less than half is left");
+        accounting.report(Millis(700), anne, &progress(60, done), 1e3, true);
+        assert_eq!(accounting.grant(Millis(700), anne, &SPEED)[0].windows, 15, "less than half is left");
     }
 
-    /// Creates books with `windows` windows in one shard and one learner, which has a merged update if `is_merged`.
-    fn small_text(windows: u32, is_merged: bool) -> (Books, LearnerId) {
-        let terms = BookTerms { lease_ms: 30_000, lease_idle_ms_max: 60_000, ..TERMS };
-        let mut books = Books::new(terms, LeasePool::new(vec![windows]).unwrap(), Ledger::new(vec![1]));
-        let anne = enrol(&mut books, 1);
+    /// Creates an accounting with `windows` windows in one shard and one learner, which has a merged update if
+    /// `is_merged`.
+    fn small_text(windows: u32, is_merged: bool) -> (Accounting, LearnerId) {
+        let terms = AccountingTerms { lease_ms: 30_000, lease_idle_ms_max: 60_000, ..TERMS };
+        let mut accounting =
+            Accounting::new(terms, LeasePool::new(vec![windows]).unwrap(), Ledger::new(vec![1]));
+        let anne = enrol(&mut accounting, 1);
         if is_merged {
             let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens: 1 };
             let (fragment, serial, round) = (FragmentId(0), Serial(1), Some(Round(1)));
-            books.note_update(anne);
-            books.settle(&UpdateOutcome { round, fragment, learner: anne, serial, tokens: 1, fate });
+            accounting.note_update(anne);
+            accounting.record_outcome(&UpdateOutcome {
+                round,
+                fragment,
+                learner: anne,
+                serial,
+                tokens: 1,
+                fate,
+            });
         }
-        (books, anne)
+        (accounting, anne)
     }
 
     /// Goal: a learner with merged updates never waits for text, even if an epoch is very short. Its steps take 60 ms,
@@ -497,12 +510,12 @@ mod tests {
     fn short_epochs_do_not_starve_learners() {
         const BATCH: u32 = 8;
         for steps_a_pass in [3, 22, 100] {
-            let (mut books, anne) = small_text(steps_a_pass * BATCH, true);
+            let (mut accounting, anne) = small_text(steps_a_pass * BATCH, true);
             let speed = Speed { step_ms: 60.0, step_ms_least: 60.0, batch: BATCH };
             let mut held: VecDeque<(LeaseGrant, u32)> = VecDeque::new();
             let mut seen = std::collections::BTreeSet::new();
             let (mut steps, mut starved) = (0_u32, 0_u32);
-            let mut under_way = books.grant(Millis(0), anne, &speed);
+            let mut under_way = accounting.grant(Millis(0), anne, &speed);
             let mut done = BTreeMap::new();
             for tick in 0..2_000_u64 {
                 let now = Millis(60 * tick);
@@ -510,10 +523,16 @@ mod tests {
                     0 => {
                         let said: Vec<(LeaseId, u32)> =
                             done.iter().map(|(&lease, &done)| (lease, done)).collect();
-                        books.report(now, anne, &progress(u64::from(4 * BATCH * steps), said), 1e3, true);
-                        under_way.extend(books.grant(now, anne, &speed));
-                        assert!(books.leases.leases(anne).len() <= LEASES_HELD_MAX);
-                        assert!(books.leases.remaining(anne) <= 8_000 / 60 * BATCH, "it is bounded");
+                        accounting.report(
+                            now,
+                            anne,
+                            &progress(u64::from(4 * BATCH * steps), said),
+                            1e3,
+                            true,
+                        );
+                        under_way.extend(accounting.grant(now, anne, &speed));
+                        assert!(accounting.leases.leases(anne).len() <= LEASES_HELD_MAX);
+                        assert!(accounting.leases.remaining(anne) <= 8_000 / 60 * BATCH, "it is bounded");
                     }
                     4 => {
                         for grant in under_way.drain(..) {
@@ -548,25 +567,31 @@ mod tests {
     #[test]
     fn learner_without_merges_gets_no_leases_of_later_epochs() {
         for step_ms in [0.0, 0.01, 60.0] {
-            let (mut books, anne) = small_text(176, false);
+            let (mut accounting, anne) = small_text(176, false);
             let speed = Speed { step_ms, step_ms_least: step_ms.max(0.01), batch: 8 };
-            books.grant(Millis(0), anne, &speed);
-            assert_eq!(books.leases.remaining(anne), 22, "{step_ms}");
-            let (mut books, anne) = small_text(176, true);
-            books.grant(Millis(0), anne, &speed);
-            assert!(books.leases.remaining(anne) <= LEASES_HELD_MAX as u32 * 176, "{step_ms}");
+            accounting.grant(Millis(0), anne, &speed);
+            assert_eq!(accounting.leases.remaining(anne), 22, "{step_ms}");
+            let (mut accounting, anne) = small_text(176, true);
+            accounting.grant(Millis(0), anne, &speed);
+            assert!(accounting.leases.remaining(anne) <= LEASES_HELD_MAX as u32 * 176, "{step_ms}");
         }
     }
 
     #[test]
     fn leases_wait_for_training_time_despite_reports() {
-        let mut books = books();
-        let anne = enrol(&mut books, 1);
+        let mut accounting = accounting();
+        let anne = enrol(&mut accounting, 1);
         let mut leased = 0;
         for _ in 0..1_000 {
-            for grant in books.grant(Millis(0), anne, &SPEED) {
+            for grant in accounting.grant(Millis(0), anne, &SPEED) {
                 leased += grant.windows;
-                books.report(Millis(0), anne, &progress(0, vec![(grant.lease, grant.windows)]), 1e3, true);
+                accounting.report(
+                    Millis(0),
+                    anne,
+                    &progress(0, vec![(grant.lease, grant.windows)]),
+                    1e3,
+                    true,
+                );
             }
         }
         // The largest stock, and one grant more.
@@ -575,16 +600,16 @@ mod tests {
 
     #[test]
     fn what_comes_back_makes_room_for_as_much_and_no_more() {
-        let mut books = books();
-        let anne = enrol(&mut books, 1);
+        let mut accounting = accounting();
+        let anne = enrol(&mut accounting, 1);
         let mut done = 0;
         for turn in 0..1_000 {
-            for grant in books.grant(Millis(0), anne, &SPEED) {
+            for grant in accounting.grant(Millis(0), anne, &SPEED) {
                 if turn % 2 == 0 {
-                    assert_eq!(books.release(anne).len(), 1);
+                    assert_eq!(accounting.release(anne).len(), 1);
                 } else {
                     done += grant.windows;
-                    books.report(
+                    accounting.report(
                         Millis(0),
                         anne,
                         &progress(0, vec![(grant.lease, grant.windows)]),
@@ -599,44 +624,44 @@ mod tests {
 
     #[test]
     fn expired_leases_are_granted_again() {
-        let mut books = books();
-        let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
-        let lost = books.grant(Millis(0), anne, &SPEED).remove(0);
-        assert_eq!(books.deadline(), Some(Millis(500)));
-        assert_eq!(books.expire(Millis(499)), []);
-        assert_eq!(books.expire(Millis(500)).len(), 1);
-        let again = books.grant(Millis(500), bert, &SPEED).remove(0);
+        let mut accounting = accounting();
+        let [anne, bert] = [1, 2].map(|identity| enrol(&mut accounting, identity));
+        let lost = accounting.grant(Millis(0), anne, &SPEED).remove(0);
+        assert_eq!(accounting.deadline(), Some(Millis(500)));
+        assert_eq!(accounting.expire(Millis(499)), []);
+        assert_eq!(accounting.expire(Millis(500)).len(), 1);
+        let again = accounting.grant(Millis(500), bert, &SPEED).remove(0);
         assert_eq!((again.start, again.windows), (lost.start, lost.windows));
-        assert_eq!(books.release(bert).len(), 1);
-        assert_eq!(books.restart(bert), [], "nothing is left to come back");
+        assert_eq!(accounting.release(bert).len(), 1);
+        assert_eq!(accounting.restart(bert), [], "nothing is left to come back");
     }
 
     /// Goal: a learner gets a full batch although others returned ranges of one window each and the number of its
     /// leases is limited.
     #[test]
     fn ranges_smaller_than_a_batch_do_not_starve_learners() {
-        let mut books = books();
-        let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
-        assert_eq!(books.grant(Millis(0), anne, &Speed { batch: 4, ..SPEED })[0].windows, 40);
-        books.release(anne);
+        let mut accounting = accounting();
+        let [anne, bert] = [1, 2].map(|identity| enrol(&mut accounting, identity));
+        assert_eq!(accounting.grant(Millis(0), anne, &Speed { batch: 4, ..SPEED })[0].windows, 40);
+        accounting.release(anne);
         let slow = Speed { step_ms: 3.6e6, step_ms_least: 3.6e6, batch: 1 };
         for _ in 0..40 {
-            books.grant(Millis(0), anne, &slow);
-            books.release(anne);
+            accounting.grant(Millis(0), anne, &slow);
+            accounting.release(anne);
         }
-        books.grant(Millis(0), bert, &Speed { batch: 64, ..SPEED });
-        assert!(books.leases.remaining(bert) >= 64, "{}", books.leases.remaining(bert));
+        accounting.grant(Millis(0), bert, &Speed { batch: 64, ..SPEED });
+        assert!(accounting.leases.remaining(bert) >= 64, "{}", accounting.leases.remaining(bert));
     }
 
     /// Goal: if the time of the last report is unknown, as after a restart, a report is accepted up to one lease.
     #[test]
     fn first_report_after_a_restart_is_limited_to_one_lease() {
-        let mut books = books();
-        let anne = enrol(&mut books, 1);
-        books.grant(Millis(0), anne, &SPEED);
-        books.report(Millis(0), anne, &progress(u64::MAX, vec![]), 0.01, true);
+        let mut accounting = accounting();
+        let anne = enrol(&mut accounting, 1);
+        accounting.grant(Millis(0), anne, &SPEED);
+        accounting.report(Millis(0), anne, &progress(u64::MAX, vec![]), 0.01, true);
         assert_eq!(
-            books.ledger.reported(anne),
+            accounting.ledger.reported(anne),
             20,
             "a lease of 1 s at a hundredth of a token, and twice that"
         );
@@ -644,13 +669,13 @@ mod tests {
 
     #[test]
     fn a_word_for_what_is_trained_is_believed_as_far_as_time_allows() {
-        let mut books = books();
-        let anne = enrol(&mut books, 1);
-        assert_eq!(books.grant(Millis(0), anne, &SPEED)[0].windows, 20, "80 tokens");
-        books.count_from(Millis(0), anne);
+        let mut accounting = accounting();
+        let anne = enrol(&mut accounting, 1);
+        assert_eq!(accounting.grant(Millis(0), anne, &SPEED)[0].windows, 20, "80 tokens");
+        accounting.count_from(Millis(0), anne);
         let mut believed = |at, said| {
-            books.report(Millis(at), anne, &progress(said, vec![]), 0.1, true);
-            books.ledger.reported(anne)
+            accounting.report(Millis(at), anne, &progress(said, vec![]), 0.1, true);
+            accounting.ledger.reported(anne)
         };
         // The rate is 0.1 tokens per millisecond, which the slack doubles.
         assert_eq!(believed(100, 75), 20);
@@ -662,49 +687,56 @@ mod tests {
     /// Goal: a learner that is merged and repeatedly restarts before it reports its finished windows loses no credit.
     #[test]
     fn lost_processes_do_not_reduce_later_credit() {
-        let mut books = books();
-        let anne = enrol(&mut books, 1);
+        let mut accounting = accounting();
+        let anne = enrol(&mut accounting, 1);
         for process in 0..10 {
-            books.grant(Millis(0), anne, &SPEED);
-            assert_eq!(books.unmerged_tokens(anne, FragmentId(0)), 80, "process {process}");
+            accounting.grant(Millis(0), anne, &SPEED);
+            assert_eq!(accounting.unmerged_tokens(anne, FragmentId(0)), 80, "process {process}");
             let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens: 24 };
             let (fragment, serial, round) = (FragmentId(0), Serial(process), Some(Round(1)));
-            books.settle(&UpdateOutcome { round, fragment, learner: anne, serial, tokens: 24, fate });
-            books.restart(anne);
-            assert_eq!(books.unmerged_tokens(anne, FragmentId(0)), 0, "nothing is leased any more");
+            accounting.record_outcome(&UpdateOutcome {
+                round,
+                fragment,
+                learner: anne,
+                serial,
+                tokens: 24,
+                fate,
+            });
+            accounting.restart(anne);
+            assert_eq!(accounting.unmerged_tokens(anne, FragmentId(0)), 0, "nothing is leased any more");
         }
     }
 
     #[test]
     fn leases_that_a_returning_learner_does_not_name_are_taken_back() {
-        let mut books = books();
-        let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
-        let held = books.grant(Millis(0), anne, &SPEED).remove(0);
-        books.report(Millis(100), anne, &progress(60, vec![(held.lease, 15)]), 1e3, true);
-        let lost = books.grant(Millis(100), anne, &SPEED).remove(0);
-        let of_bert = books.grant(Millis(100), bert, &SPEED).remove(0);
+        let mut accounting = accounting();
+        let [anne, bert] = [1, 2].map(|identity| enrol(&mut accounting, identity));
+        let held = accounting.grant(Millis(0), anne, &SPEED).remove(0);
+        accounting.report(Millis(100), anne, &progress(60, vec![(held.lease, 15)]), 1e3, true);
+        let lost = accounting.grant(Millis(100), anne, &SPEED).remove(0);
+        let of_bert = accounting.grant(Millis(100), bert, &SPEED).remove(0);
         assert_eq!(
-            books.report(Millis(100), anne, &progress(60, vec![]), 1e3, true),
+            accounting.report(Millis(100), anne, &progress(60, vec![]), 1e3, true),
             [],
             "nothing is in doubt"
         );
-        books.doubt(anne);
-        let news = books.grant(Millis(200), anne, &SPEED);
+        accounting.doubt(anne);
+        let news = accounting.grant(Millis(200), anne, &SPEED);
         assert_eq!(news, [], "what is in doubt counts");
         assert_eq!(
-            books.report(Millis(200), anne, &progress(60, vec![]), 1e3, false),
+            accounting.report(Millis(200), anne, &progress(60, vec![]), 1e3, false),
             [],
             "it is not here yet"
         );
         let named = progress(64, vec![(held.lease, 16)]);
-        let back = books.report(Millis(200), anne, &named, 1e3, true);
+        let back = accounting.report(Millis(200), anne, &named, 1e3, true);
         assert_eq!(back, [Returned { learner: anne, lease: lost.lease, windows: lost.windows }]);
-        assert_eq!(books.unmerged_tokens(anne, FragmentId(0)), 80, "20 windows of 4 tokens are left");
-        assert_eq!(books.leased(bert), [of_bert.lease]);
-        let again = books.grant(Millis(200), anne, &SPEED).remove(0);
+        assert_eq!(accounting.unmerged_tokens(anne, FragmentId(0)), 80, "20 windows of 4 tokens are left");
+        assert_eq!(accounting.leased(bert), [of_bert.lease]);
+        let again = accounting.grant(Millis(200), anne, &SPEED).remove(0);
         assert_eq!((again.start, again.windows), (lost.start, lost.windows), "it is supplied at once");
         assert_eq!(
-            books.report(Millis(300), anne, &progress(64, vec![]), 1e3, true),
+            accounting.report(Millis(300), anne, &progress(64, vec![]), 1e3, true),
             [],
             "that was the first report"
         );
@@ -712,36 +744,40 @@ mod tests {
 
     #[test]
     fn reconnecting_without_training_earns_no_credit() {
-        let mut books = books();
-        let anne = enrol(&mut books, 1);
+        let mut accounting = accounting();
+        let anne = enrol(&mut accounting, 1);
         for round in 0..100 {
-            assert!(!books.grant(Millis(round), anne, &SPEED).is_empty());
+            assert!(!accounting.grant(Millis(round), anne, &SPEED).is_empty());
             match round % 3 {
-                0 => drop(books.release(anne)),
-                1 => drop(books.restart(anne)),
+                0 => drop(accounting.release(anne)),
+                1 => drop(accounting.restart(anne)),
                 _ => {
-                    books.doubt(anne);
-                    books.report(Millis(round), anne, &progress(0, vec![]), 1e3, true);
+                    accounting.doubt(anne);
+                    accounting.report(Millis(round), anne, &progress(0, vec![]), 1e3, true);
                 }
             }
-            assert_eq!(books.unmerged_tokens(anne, FragmentId(0)), 0);
+            assert_eq!(accounting.unmerged_tokens(anne, FragmentId(0)), 0);
         }
     }
 
     #[test]
     fn account_without_merges_is_deleted_to_make_room() {
-        let mut books = books();
-        let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
-        let full = BooksFull::Identities { identities_max: 2 };
-        assert_eq!(books.make_room(|learner| learner == anne), Err(full), "the last one keeps its number");
-        assert_eq!(books.make_room(|_| false), Ok(Some(anne)));
-        assert_eq!(books.make_room(|_| false), Ok(None), "there is room now");
+        let mut accounting = accounting();
+        let [anne, bert] = [1, 2].map(|identity| enrol(&mut accounting, identity));
+        let full = IdentityLimitError::Identities { identities_max: 2 };
+        assert_eq!(
+            accounting.make_room(|learner| learner == anne),
+            Err(full),
+            "the last one keeps its number"
+        );
+        assert_eq!(accounting.make_room(|_| false), Ok(Some(anne)));
+        assert_eq!(accounting.make_room(|_| false), Ok(None), "there is room now");
         let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens: 1 };
         let (round, serial, fragment) = (Some(Round(1)), Serial(1), FragmentId(0));
-        let settled = UpdateOutcome { round, fragment, learner: bert, serial, tokens: 1, fate };
-        books.note_update(bert);
-        books.settle(&settled);
-        enrol(&mut books, 3);
-        assert_eq!(books.make_room(|_| false), Err(full), "one that was merged is remembered");
+        let outcome = UpdateOutcome { round, fragment, learner: bert, serial, tokens: 1, fate };
+        accounting.note_update(bert);
+        accounting.record_outcome(&outcome);
+        enrol(&mut accounting, 3);
+        assert_eq!(accounting.make_room(|_| false), Err(full), "one that was merged is remembered");
     }
 }

@@ -8,7 +8,7 @@
 mod track;
 mod upload;
 
-pub use upload::HandsIn;
+pub use upload::DrainState;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::window::Window;
 use super::{FragmentExpert, Fragments, checksum};
-use crate::diloco::halves;
+use crate::diloco::binary16;
 use crate::wire::{
     ApplyPolicy, Bye, CloseCode, Fate, FragmentId, Hello, Identity, Invite, LayoutHash, LearnerId,
     LearnerState, LeaseGrant, LeaseId, Merged, Message, Millis, PROGRESS_MS, RunId, Serial, Share, Signature,
@@ -53,7 +53,7 @@ pub struct Learner {
     /// Whether there are no windows to train on.
     starved: bool,
     /// Whether the learner is leaving, and sends its last updates.
-    hands_in: bool,
+    is_draining: bool,
     /// State in the run; `None` before the first `Welcome`.
     part: Option<Part>,
     serial_next: u64,
@@ -103,7 +103,7 @@ impl Learner {
             paused: false,
             hidden: false,
             starved: false,
-            hands_in: false,
+            is_draining: false,
             part: None,
             meter: Meter::default(),
             out: VecDeque::new(),
@@ -289,7 +289,7 @@ impl Learner {
 
     fn on_receipt(&mut self, fragment: FragmentId, serial: Serial, fate: &Fate) {
         let Some(part) = &mut self.part else { return };
-        let leaves = self.hands_in && part.policy.is_additive();
+        let leaves = self.is_draining && part.policy.is_additive();
         if let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) {
             track.receipt(serial, fate);
             if track.include(leaves.then_some(ANY_VERSION)) {
@@ -582,7 +582,7 @@ impl Learner {
         if track.include(Some(version)) {
             self.out.push_back(Output::Include { fragment });
         }
-        track.advance(version, halves::digest(&values), part.policy);
+        track.advance(version, binary16::digest(&values), part.policy);
         track.has_drifted = false;
         let run = part.run;
         self.out.push_back(Output::Load { fragment, values, keep });

@@ -15,21 +15,21 @@ pub(super) const ANY_VERSION: Version = Version(u64::MAX);
 
 /// State of the last updates of a leaving learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HandsIn {
+pub enum DrainState {
     /// An update is being coded or in flight.
-    UnderWay,
+    InFlight,
     /// The syncer has received all updates, and at least one has no fate yet.
-    Unsettled,
+    AwaitingFate,
     /// All updates have a fate, or there is no connection.
-    Nothing,
+    Drained,
 }
 
 impl Learner {
     /// Begins to leave: sends a report, and an update of each fragment with remaining progress. The caller must stop
-    /// training, and call [`Self::leave`] once [`Self::hands_in`] is [`HandsIn::Nothing`], or earlier if it cannot
-    /// wait.
-    pub fn hand_in(&mut self, now: Millis) {
-        self.hands_in = true;
+    /// training, and call [`Self::leave`] once [`Self::drain_state`] is [`DrainState::Drained`], or earlier if it
+    /// cannot wait.
+    pub fn drain(&mut self, now: Millis) {
+        self.is_draining = true;
         self.report(now);
         let Some(part) = self.part.as_mut().filter(|part| self.connected && part.ready) else { return };
         for (fragment, track) in (0..).map(FragmentId).zip(&mut part.tracks) {
@@ -46,16 +46,16 @@ impl Learner {
 
     /// Returns the state of the last updates.
     #[must_use]
-    pub fn hands_in(&self) -> HandsIn {
+    pub fn drain_state(&self) -> DrainState {
         let Some(part) = self.part.as_ref().filter(|part| self.connected && part.ready) else {
-            return HandsIn::Nothing;
+            return DrainState::Drained;
         };
         if part.tracks.iter().any(Track::is_under_way) {
-            HandsIn::UnderWay
+            DrainState::InFlight
         } else if part.tracks.iter().any(Track::has_arrived) {
-            HandsIn::Unsettled
+            DrainState::AwaitingFate
         } else {
-            HandsIn::Nothing
+            DrainState::Drained
         }
     }
 
@@ -81,7 +81,7 @@ impl Learner {
         let additive = part.policy.is_additive();
         for (fragment, base) in std::mem::take(&mut part.asked) {
             let under_way = part.tracks.iter().filter(|track| track.is_under_way()).count();
-            let has_room = self.hands_in || part.upload.has_room(under_way as f64);
+            let has_room = self.is_draining || part.upload.has_room(under_way as f64);
             let track = &mut part.tracks[usize::from(fragment.0)];
             let held = track.version.filter(|&held| !track.has_drifted && (additive || held == base));
             match held.filter(|_| track.sent.is_none()) {

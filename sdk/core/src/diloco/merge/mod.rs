@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::quant::{Block, Span, fragment_len};
 use super::{
     CheckedBody, Codec, ExpertWeights, FragmentId, LearnerId, MergeClass, OuterSpec, Round, Segment, Version,
-    checksum, halves, outer,
+    binary16, checksum, outer,
 };
 use crate::diloco::block;
 use partial::{Term, Terms};
@@ -56,7 +56,7 @@ pub struct FragmentState {
     pub version: Version,
     /// Θ, `[fragment_len]`.
     pub theta: Arc<Vec<f32>>,
-    /// Θ̂, which learners hold, `[fragment_len]`; each value is rounded by [`halves::nearest`].
+    /// Θ̂, which learners hold, `[fragment_len]`; each value is rounded by [`binary16::nearest`].
     pub hat: Arc<Vec<f32>>,
     /// Outer momentum, `[fragment_len]`.
     pub momentum: Arc<Vec<f32>>,
@@ -67,7 +67,7 @@ impl FragmentState {
     #[must_use]
     pub fn new(theta: Vec<f32>) -> Self {
         let (momentum, mut hat) = (Arc::new(vec![0.0; theta.len()]), theta.clone());
-        halves::round(&mut hat);
+        binary16::round(&mut hat);
         Self { version: Version(0), theta: Arc::new(theta), hat: Arc::new(hat), momentum }
     }
 
@@ -156,7 +156,7 @@ pub struct MergeOutcome {
     pub body: Vec<u8>,
     /// [`checksum`] of `body`.
     pub checksum: u64,
-    /// [`halves::digest`] of the new Θ̂.
+    /// [`binary16::digest`] of the new Θ̂.
     pub digest: u64,
     /// L2 norm of the merged delta, before the outer step.
     pub norm: f64,
@@ -188,7 +188,7 @@ impl MergeJob {
     /// With `radii`, each ‖v_m‖ counts as `r_m = min(‖v_m‖, radius · √steps_m)`, and `v_m` as `r_m φ(v_m)`. So a long
     /// update hardly makes the merge longer.
     ///
-    /// After the outer step, `body = encode(Θ − Θ̂)` and `Θ̂ = nearest(Θ̂ + decode(body))`, see [`halves::nearest`].
+    /// After the outer step, `body = encode(Θ − Θ̂)` and `Θ̂ = nearest(Θ̂ + decode(body))`, see [`binary16::nearest`].
     /// The remainder of both roundings stays in Θ − Θ̂, and the next merge sends it.
     ///
     /// The result is the same to the bit for any order of `updates`, on any machine, and for any grouping, see
@@ -257,7 +257,7 @@ impl MergeJob {
         }
         state.version = self.next;
         let Self { round, fragment, .. } = self;
-        let (checksum, digest) = (checksum(&body), halves::digest(&state.hat));
+        let (checksum, digest) = (checksum(&body), binary16::digest(&state.hat));
         MergeOutcome { round, fragment, state, body, checksum, digest, norm: squares.sqrt() }
     }
 
@@ -390,7 +390,7 @@ fn advance(
 #[inline(always)]
 pub(super) fn send(codec: &Codec, block: &Block, lack: &[f32], hat: &mut [f32], body: &mut [u8]) {
     codec.encode_block(block, lack, body);
-    codec.unpack_block(block, body, hat, |hat, sent| *hat = halves::nearest(*hat + sent));
+    codec.unpack_block(block, body, hat, |hat, sent| *hat = binary16::nearest(*hat + sent));
 }
 
 /// Failed merge.

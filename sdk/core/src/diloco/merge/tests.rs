@@ -216,10 +216,10 @@ fn hat_fits_in_16_bits_and_theta_keeps_the_rest() {
     for code in [Code::Int4, Code::E3m0, Code::F32] {
         let outcome = noisy_job(1, code, 3).run().unwrap();
         let mut rounded = outcome.state.hat.to_vec();
-        halves::round(&mut rounded);
+        binary16::round(&mut rounded);
         assert_eq!(*outcome.state.hat, rounded, "{code:?}");
         assert_ne!(outcome.state.hat, outcome.state.theta);
-        assert_eq!(outcome.digest, halves::digest(&rounded));
+        assert_eq!(outcome.digest, binary16::digest(&rounded));
     }
 }
 

@@ -37,7 +37,7 @@ impl Rounds {
         update: &Verified,
         sender: &SenderInfo,
     ) -> Result<Admitted, Fate> {
-        if self.unsettled(learner).is_some() {
+        if self.unresolved(learner).is_some() {
             return Err(Fate::Refused(Refusal::Unsettled));
         }
         if !self.terms.is_additive {

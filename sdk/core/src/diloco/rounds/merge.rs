@@ -6,7 +6,7 @@ use super::{PendingUpdate, Phase, RoundTerms, Rounds};
 use crate::diloco::trust::{Load, Weights, of_expert, reaching};
 use crate::diloco::{
     ExpertWeights, FragmentState, MergeEntry, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Part,
-    RemadeEntry, UpdateOutcome, Weighted, checksum, kept,
+    RollbackEntry, UpdateOutcome, Weighted, checksum, kept,
 };
 use crate::wire::{Fate, LateReason, LearnerId, Millis, Round, Serial, Version};
 
@@ -59,7 +59,7 @@ pub struct Merge {
     /// Entry for the tape.
     pub entry: MergeEntry,
     /// Outcome of each update, ordered by learner id.
-    pub settled: Vec<UpdateOutcome>,
+    pub outcomes: Vec<UpdateOutcome>,
     /// Coded change of Θ̂.
     pub body: Vec<u8>,
     /// Duration of the collection, in milliseconds.
@@ -177,13 +177,13 @@ impl Rounds {
             Paced { learner: part.learner, tokens: part.tokens, step_ms: part.step_ms() }
         };
         let paces = shares.iter().map(paced).collect();
-        let settled = shares.into_iter().map(|MergeShare { part, weight, until, .. }| {
+        let outcomes = shares.into_iter().map(|MergeShare { part, weight, until, .. }| {
             let Part { learner, serial, tokens, .. } = part;
             self.credited.insert(learner, until);
             let fate = Fate::Merged { version, weight, tokens };
             UpdateOutcome { round: Some(round), fragment, learner, serial, tokens, fate }
         });
-        let settled = settled.collect();
+        let outcomes = outcomes.collect();
         let entry = MergeEntry {
             round,
             fragment,
@@ -200,7 +200,7 @@ impl Rounds {
             norm,
         };
         let (collect_ms, sync_ms) = (began.since(launched), now.since(began));
-        Some(Merge { entry, settled, body, collect_ms, sync_ms, paces })
+        Some(Merge { entry, outcomes, body, collect_ms, sync_ms, paces })
     }
 
     /// Takes the state back from a failed merge job and returns its updates as late, so that their senders keep their
@@ -210,11 +210,11 @@ impl Rounds {
         let merging = self.take_back(round, state)?;
         let fate = Fate::Late(LateReason::RoundOver);
         let fragment = self.terms.fragment;
-        let settled = |share: MergeShare| {
+        let outcomes = |share: MergeShare| {
             let Part { learner, serial, tokens, .. } = share.part;
             UpdateOutcome { round: Some(round), fragment, learner, serial, tokens, fate }
         };
-        Some(merging.shares.into_iter().map(settled).collect())
+        Some(merging.shares.into_iter().map(outcomes).collect())
     }
 
     /// Returns the updates that wait for a next round as late, because the run is over.
@@ -299,7 +299,7 @@ fn step_share<'a>(updates: impl Iterator<Item = (f64, &'a f64)>) -> f64 {
 
 /// Rollback under way.
 #[derive(Debug)]
-pub(super) struct Remaking {
+pub(super) struct RollingBack {
     round: Round,
     without: BTreeSet<LearnerId>,
     began: Millis,
@@ -307,9 +307,9 @@ pub(super) struct Remaking {
 
 /// Result of the rollback of a fragment.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Remade {
+pub struct RollbackResult {
     /// Entry for the tape.
-    pub entry: RemadeEntry,
+    pub entry: RollbackEntry,
     /// Coded change of Θ̂.
     pub body: Vec<u8>,
     /// Duration of the rollback, in milliseconds.
@@ -319,7 +319,7 @@ pub struct Remade {
 impl Rounds {
     /// Starts a rollback without the updates of the learners in `without`, with a round number of its own. Returns the
     /// fragment's state for the job; `None` while a round is under way.
-    pub fn remake(
+    pub fn rollback(
         &mut self,
         now: Millis,
         round: Round,
@@ -329,31 +329,31 @@ impl Rounds {
             return None;
         }
         let state = self.state.take()?;
-        self.phase = Phase::Remaking(Remaking { round, without, began: now });
+        self.phase = Phase::RollingBack(RollingBack { round, without, began: now });
         Some(state)
     }
 
     /// Returns true while a rollback is under way.
     #[must_use]
-    pub fn is_remaking(&self) -> bool {
-        matches!(self.phase, Phase::Remaking(_))
+    pub fn is_rolling_back(&self) -> bool {
+        matches!(self.phase, Phase::RollingBack(_))
     }
 
     /// Handles the outcome of a rollback job; `None` if it is not the job under way.
-    pub fn remade(&mut self, now: Millis, outcome: MergeOutcome) -> Option<Remade> {
+    pub fn rolled_back(&mut self, now: Millis, outcome: MergeOutcome) -> Option<RollbackResult> {
         let MergeOutcome { round, fragment, state, body, checksum: sum, digest, norm } = outcome;
         let (base, version) = (self.version, state.version);
         let kept = checksum(&kept(&state));
-        let Remaking { without, began, .. } = self.end_remaking(round, state)?;
+        let RollingBack { without, began, .. } = self.end_remaking(round, state)?;
         self.note_version(version);
         let without = without.into_iter().collect();
         let entry =
-            RemadeEntry { round, fragment, base, version, without, kept, checksum: sum, digest, norm };
-        Some(Remade { entry, body, sync_ms: now.since(began) })
+            RollbackEntry { round, fragment, base, version, without, kept, checksum: sum, digest, norm };
+        Some(RollbackResult { entry, body, sync_ms: now.since(began) })
     }
 
     /// Takes the state back from a failed rollback job. Returns false if it is not the job under way.
-    pub fn not_remade(&mut self, failure: MergeFailure) -> bool {
+    pub fn on_rollback_failed(&mut self, failure: MergeFailure) -> bool {
         self.end_remaking(failure.round, failure.state).is_some()
     }
 
@@ -374,12 +374,12 @@ impl Rounds {
         Some(late(Some(open.round), taken))
     }
 
-    fn end_remaking(&mut self, round: Round, state: FragmentState) -> Option<Remaking> {
+    fn end_remaking(&mut self, round: Round, state: FragmentState) -> Option<RollingBack> {
         match std::mem::replace(&mut self.phase, Phase::Idle) {
-            Phase::Remaking(remaking) if remaking.round == round => {
+            Phase::RollingBack(rolling_back) if rolling_back.round == round => {
                 self.version = state.version;
                 self.state = Some(state);
-                Some(remaking)
+                Some(rolling_back)
             }
             other => {
                 self.phase = other;

@@ -13,7 +13,7 @@ mod merge;
 mod norm_stats;
 
 pub use admit::{Verified, Verifier};
-pub use merge::{Merge, Paced, Remade};
+pub use merge::{Merge, Paced, RollbackResult};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Mixture, Round, Serial, Version};
 use admit::Admitted;
-use merge::{Merging, Remaking};
+use merge::{Merging, RollingBack};
 use norm_stats::NormStats;
 
 /// Settings of the rounds of a fragment.
@@ -95,7 +95,7 @@ enum Phase {
     Collecting(Collecting),
     Merging(Merging),
     /// A rollback is under way.
-    Remaking(Remaking),
+    RollingBack(RollingBack),
 }
 
 /// Admitted update that is not merged yet.
@@ -174,7 +174,7 @@ impl Rounds {
     /// Returns true while a merge or rollback job is under way.
     #[must_use]
     pub fn is_merging(&self) -> bool {
-        matches!(self.phase, Phase::Merging(_) | Phase::Remaking(_))
+        matches!(self.phase, Phase::Merging(_) | Phase::RollingBack(_))
     }
 
     /// Starts a round with the updates that wait for it. Returns the learners to send `Collect` to.
@@ -223,11 +223,11 @@ impl Rounds {
 
     /// Returns the serial number of the update of `learner` that has no fate yet, if there is one.
     #[must_use]
-    pub fn unsettled(&self, learner: LearnerId) -> Option<Serial> {
+    pub fn unresolved(&self, learner: LearnerId) -> Option<Serial> {
         let taken = match &self.phase {
             Phase::Collecting(open) => open.taken.get(&learner).map(|taken| taken.serial),
             Phase::Merging(merging) => merging.serial(learner),
-            Phase::Idle | Phase::Remaking(_) => None,
+            Phase::Idle | Phase::RollingBack(_) => None,
         };
         taken.or_else(|| self.early.get(&learner).map(|taken| taken.serial))
     }
@@ -248,7 +248,7 @@ impl Rounds {
         let admitted = self.admit(now, learner, &update, sender);
         let open = match &mut self.phase {
             Phase::Collecting(open) => Some(open),
-            Phase::Idle | Phase::Merging(_) | Phase::Remaking(_) => None,
+            Phase::Idle | Phase::Merging(_) | Phase::RollingBack(_) => None,
         };
         let round = open.as_ref().map(|open| open.round);
         let taken = open.map_or(&mut self.early, |open| {
@@ -332,14 +332,14 @@ impl Rounds {
     fn collecting(&self) -> Option<&Collecting> {
         match &self.phase {
             Phase::Collecting(open) => Some(open),
-            Phase::Idle | Phase::Merging(_) | Phase::Remaking(_) => None,
+            Phase::Idle | Phase::Merging(_) | Phase::RollingBack(_) => None,
         }
     }
 
     fn collecting_mut(&mut self) -> Option<&mut Collecting> {
         match &mut self.phase {
             Phase::Collecting(open) => Some(open),
-            Phase::Idle | Phase::Merging(_) | Phase::Remaking(_) => None,
+            Phase::Idle | Phase::Merging(_) | Phase::RollingBack(_) => None,
         }
     }
 

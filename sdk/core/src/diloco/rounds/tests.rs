@@ -116,7 +116,7 @@ fn a_round_from_launch_to_version() {
     let fate = Fate::Merged { version: Version(7), weight: 1.0, tokens: 80 };
     let (round, serial) = (Some(Round(7)), Serial(7));
     assert_eq!(
-        merge.settled,
+        merge.outcomes,
         [UpdateOutcome { round, fragment: P, learner: ANNE, serial, tokens: 80, fate }]
     );
     assert!(
@@ -155,11 +155,11 @@ fn update_without_a_round_joins_the_next_round() {
     let near = update(&rounds, &verifier, 1, 0.1);
     rounds.answer(Millis(5), ANNE, near, &TRUSTED).unwrap();
     let far = update(&rounds, &verifier, 2, 0.3);
-    assert_eq!(merge(&mut rounds, Millis(20)).settled.len(), 1);
+    assert_eq!(merge(&mut rounds, Millis(20)).outcomes.len(), 1);
 
     let early = rounds.answer(Millis(80), BERT, far.clone(), &TRUSTED);
     assert_eq!(early, Ok(Answered { round: None, tokens: 80, after_ms: Some(80) }));
-    assert_eq!((rounds.unsettled(BERT), rounds.has_early()), (Some(Serial(2)), true));
+    assert_eq!((rounds.unresolved(BERT), rounds.has_early()), (Some(Serial(2)), true));
     let again = rounds.answer(Millis(81), BERT, far, &TRUSTED);
     assert_eq!(again, Err(Fate::Refused(Refusal::Unsettled)), "one at a time");
 
@@ -167,9 +167,9 @@ fn update_without_a_round_joins_the_next_round() {
     rounds.unask(ANNE);
     let verdict = rounds.decide(Millis(100), &Timing::default()).unwrap();
     assert_eq!(verdict.decision, Decision::Merge { why: MergeCause::AllAnswered });
-    let settled = merge(&mut rounds, Millis(100)).settled;
-    assert_eq!(settled.iter().map(|one| (one.learner, one.serial)).collect::<Vec<_>>(), [(BERT, Serial(2))]);
-    assert_eq!(rounds.unsettled(BERT), None);
+    let outcomes = merge(&mut rounds, Millis(100)).outcomes;
+    assert_eq!(outcomes.iter().map(|one| (one.learner, one.serial)).collect::<Vec<_>>(), [(BERT, Serial(2))]);
+    assert_eq!(rounds.unresolved(BERT), None);
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn share_of_a_merge_is_bounded_and_reported() {
         rounds.answer(Millis(5), learner, one, &TRUSTED).unwrap();
     }
     let weights: Vec<f32> = merge(&mut rounds, Millis(9))
-        .settled
+        .outcomes
         .iter()
         .map(|one| if let Fate::Merged { weight, .. } = one.fate { weight } else { 0.0 })
         .collect();
@@ -353,8 +353,8 @@ fn failed_merge_leaves_the_fragment_unchanged() {
         "one job at a time"
     );
     job.updates.clear();
-    let settled = rounds.failed(*job.run().unwrap_err()).unwrap();
-    assert_eq!(settled[0].fate, Fate::Late(LateReason::RoundOver));
+    let outcomes = rounds.failed(*job.run().unwrap_err()).unwrap();
+    assert_eq!(outcomes[0].fate, Fate::Late(LateReason::RoundOver));
     assert_eq!((rounds.is_idle(), rounds.hat().unwrap().0), (true, Version(0)));
 }
 

@@ -48,7 +48,7 @@ pub struct Roster {
     connections: BTreeMap<LearnerId, ConnId>,
     index: Index,
     /// Restrictions on learners.
-    reins: Reins,
+    restrictions: Restrictions,
 }
 
 /// Session of one learner.
@@ -95,9 +95,9 @@ pub struct Session {
 impl Roster {
     /// Creates a roster without sessions.
     #[must_use]
-    pub fn new(patience: Patience, reins: Reins) -> Self {
+    pub fn new(patience: Patience, restrictions: Restrictions) -> Self {
         let (sessions, connections, index) = (BTreeMap::new(), BTreeMap::new(), Index::default());
-        Self { patience, sessions, connections, index, reins }
+        Self { patience, sessions, connections, index, restrictions }
     }
 
     /// Returns the number of sessions.
@@ -323,7 +323,7 @@ impl Roster {
     /// Returns the fraction of its time that the owner allows `learner` to train.
     #[must_use]
     pub fn share(&self, learner: LearnerId) -> Share {
-        self.reins.share(learner)
+        self.restrictions.share(learner)
     }
 }
 
@@ -333,7 +333,7 @@ pub const DROP_MS_MAX: u32 = 3_600_000;
 /// Restrictions on learners; a learner without restrictions has no entry.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Reins(BTreeMap<LearnerId, Restriction>);
+pub struct Restrictions(BTreeMap<LearnerId, Restriction>);
 
 /// Restrictions on one learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -343,7 +343,7 @@ struct Restriction {
     share: Share,
     /// Length of the learner's exclusion, in milliseconds; 0 if it is not excluded.
     wait_ms: u32,
-    /// End of the exclusion; `None` for an exclusion from an earlier process until [`Reins::begin`] sets it.
+    /// End of the exclusion; `None` for an exclusion from an earlier process until [`Restrictions::begin`] sets it.
     #[serde(skip)]
     returns: Option<Millis>,
 }
@@ -358,7 +358,7 @@ impl Restriction {
     }
 }
 
-impl Reins {
+impl Restrictions {
     /// Returns true if there are no restrictions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -416,14 +416,14 @@ impl Reins {
 impl Roster {
     /// Returns the restrictions on learners, as in a snapshot.
     #[must_use]
-    pub fn reins(&self) -> Reins {
-        self.reins.kept()
+    pub fn restrictions(&self) -> Restrictions {
+        self.restrictions.kept()
     }
 
     /// Returns the end of the exclusion of `learner`, if it is after `now`.
     #[must_use]
     pub fn returns(&self, now: Millis, learner: LearnerId) -> Option<Millis> {
-        self.reins.0.get(&learner)?.returns(now)
+        self.restrictions.0.get(&learner)?.returns(now)
     }
 
     /// Returns the remaining time of the exclusion of `learner`, in milliseconds.
@@ -436,35 +436,35 @@ impl Roster {
     /// Returns the whole time for which `learner` was sent away, in milliseconds; 0 if it was not.
     #[must_use]
     pub fn sent_away_ms(&self, learner: LearnerId) -> u32 {
-        self.reins.wait_ms(learner)
+        self.restrictions.wait_ms(learner)
     }
 
     /// Returns true if there is a restriction on `learner`.
     #[must_use]
     pub fn is_restricted(&self, learner: LearnerId) -> bool {
-        self.reins.0.contains_key(&learner)
+        self.restrictions.0.contains_key(&learner)
     }
 
     /// Limits the fraction of its time that `learner` may train.
     pub fn pace(&mut self, learner: LearnerId, share: Share) {
-        self.reins.pace(learner, share);
+        self.restrictions.pace(learner, share);
     }
 
     /// Sends `learner` away for `wait_ms`, at most [`DROP_MS_MAX`]; 0 lets it return.
     pub fn send_away(&mut self, now: Millis, learner: LearnerId, wait_ms: u32) {
-        self.reins.send_away(learner, wait_ms);
-        self.reins.begin(now);
+        self.restrictions.send_away(learner, wait_ms);
+        self.restrictions.begin(now);
     }
 
     /// Lifts the exclusions that are over, and returns their learners.
     pub fn expire_exclusions(&mut self, now: Millis) -> Vec<LearnerId> {
-        self.reins.begin(now);
+        self.restrictions.begin(now);
         let is_over =
             |restriction: &Restriction| restriction.wait_ms > 0 && restriction.returns(now).is_none();
-        let over = self.reins.0.iter().filter(|(_, restriction)| is_over(restriction));
+        let over = self.restrictions.0.iter().filter(|(_, restriction)| is_over(restriction));
         let over: Vec<_> = over.map(|(learner, _)| *learner).collect();
         for &learner in &over {
-            self.reins.send_away(learner, 0);
+            self.restrictions.send_away(learner, 0);
         }
         over
     }

@@ -323,13 +323,13 @@ fn silent_at(patience: &Patience, session: &Session) -> Millis {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Patience, Reins, Roster};
+    use super::super::{Patience, Restrictions, Roster};
     use super::*;
     use crate::rng::Rng;
 
     fn roster(claims: &[f32]) -> Roster {
         let patience = Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 };
-        let mut roster = Roster::new(patience, Reins::default());
+        let mut roster = Roster::new(patience, Restrictions::default());
         for (&step_ms, learner) in claims.iter().zip(1..) {
             let conn = ConnId(u64::from(learner));
             roster.open(Millis(0), conn, LearnerId(learner), true);
@@ -480,7 +480,7 @@ mod tests {
     /// Goal: the index equals a pass over all sessions after any sequence of changes.
     #[test]
     fn index_equals_statistics_from_scratch() {
-        let (mut rng, mut roster) = (Rng::new(9), Roster::new(PATIENCE, Reins::default()));
+        let (mut rng, mut roster) = (Rng::new(9), Roster::new(PATIENCE, Restrictions::default()));
         for turn in 0..3_000_u64 {
             let (now, learner) = (Millis(turn * 3), LearnerId(rng.below(30)));
             let conn = roster.conn(learner).unwrap_or(ConnId(1_000 + turn));

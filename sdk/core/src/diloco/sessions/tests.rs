@@ -13,7 +13,7 @@ fn conn(learner: LearnerId) -> ConnId {
 
 /// Creates a roster at time 0 of live learners with their claimed step times in milliseconds.
 fn roster(live: &[(LearnerId, f32)]) -> Roster {
-    let mut roster = Roster::new(PATIENCE, Reins::default());
+    let mut roster = Roster::new(PATIENCE, Restrictions::default());
     for &(learner, step_ms) in live {
         roster.open(Millis(0), conn(learner), learner, true);
         roster.ready(conn(learner), 1);

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use super::learner::{Learner, LearnerConfig, Step};
 use super::syncer::{Event, Syncer, SyncerConfig, SyncerRecord};
 use super::{Codec, FragmentState, Fragments, Layout, Replica, learner, syncer};
-use crate::diloco::{checksum, halves};
+use crate::diloco::{binary16, checksum};
 use crate::testing::{Asked, FRAGMENTS, RecordingHost, layout, spec};
 use crate::wire::{
     Bye, ConnId, FragmentId, Identity, LearnerId, LeaseGrant, Merged, Message, Millis, RunId, Serial, Version,
 };
-use learner::HandsIn;
+use learner::DrainState;
 
 const STEP_MS: u64 = 10;
 const STEP_TOKENS: u64 = 8;
@@ -211,9 +211,9 @@ impl Pair {
                     self.tape.keep(&job);
                     self.syncer(syncer::Input::Merged(Box::new(job.run())));
                 }
-                Asked::Remake(job) => {
-                    let remade = self.tape.remake(job);
-                    self.syncer(syncer::Input::Merged(Box::new(remade)));
+                Asked::Rollback(job) => {
+                    let rolled_back = self.tape.rollback(job);
+                    self.syncer(syncer::Input::Merged(Box::new(rolled_back)));
                 }
             }
         }
@@ -495,7 +495,7 @@ fn wrong_theta_hat_is_fetched_again_after_a_lost_connection() {
     assert!(pair.merged()[&1] > before + 40, "{before} → {:?}", pair.merged());
     for fragment in pair.fragments.ids() {
         let held = pair.islands[0].replica.as_ref().unwrap().digest(fragment);
-        assert_eq!(held, halves::digest(&pair.syncer.hat(fragment).unwrap().1), "{fragment}");
+        assert_eq!(held, binary16::digest(&pair.syncer.hat(fragment).unwrap().1), "{fragment}");
     }
 }
 
@@ -509,11 +509,11 @@ fn leaving_learner_sends_progress_after_an_update_in_flight() {
     pair.steps(30);
     pair.deaf.insert(1);
     pair.learner(1, learner::Input::Paused(true));
-    pair.islands[1].core.hand_in(pair.now);
+    pair.islands[1].core.drain(pair.now);
     pair.learner(1, learner::Input::Timeout);
     let over = (0..50).any(|_| {
         pair.steps(1);
-        pair.islands[1].core.hands_in() == HandsIn::Nothing
+        pair.islands[1].core.drain_state() == DrainState::Drained
     });
     assert!(pair.islands[1].core.tokens_unsettled().all(|tokens| tokens == 0), "all of it was settled");
     let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
@@ -653,12 +653,12 @@ fn progress_over_slow_links_is_merged_completely() {
     }
 }
 
-/// Goal: no progress is lost if a learner leaves with `hand_in` and `leave`.
+/// Goal: no progress is lost if a learner leaves with `drain` and `leave`.
 #[test]
 fn leaving_learner_sends_all_progress() {
     let mut pair = Pair::new(&[1.0, 1.0]);
     pair.steps(150);
-    pair.islands[1].core.hand_in(pair.now);
+    pair.islands[1].core.drain(pair.now);
     while let Some(output) = pair.islands[1].core.poll() {
         pair.obey_learner(1, output);
     }

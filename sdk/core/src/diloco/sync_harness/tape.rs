@@ -3,7 +3,7 @@
 use std::mem::discriminant;
 
 use super::*;
-use crate::diloco::syncer::{Input, Recovery, RecoveryError, Remake, RemakeJob, Undo};
+use crate::diloco::syncer::{Input, Recovery, RecoveryError, Rollback, RollbackJob, Undo};
 use crate::diloco::trust::{CONVICTIONS_MAX, PROBATION_MS, TrustLevel};
 use crate::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, kept};
 use crate::wire::{CloseCode, LearnerId, Round};
@@ -30,9 +30,9 @@ impl Followed {
     }
 
     /// Runs the rollback `job`, and stores its result.
-    pub(super) fn remake(&mut self, mut job: RemakeJob) -> Result<MergeOutcome, Box<MergeFailure>> {
+    pub(super) fn rollback(&mut self, mut job: RollbackJob) -> Result<MergeOutcome, Box<MergeFailure>> {
         for entry in &self.entries {
-            job.remake.follow(entry, bodies_of(&self.bodies, entry)).unwrap();
+            job.rollback.follow(entry, bodies_of(&self.bodies, entry)).unwrap();
         }
         let outcome = job.run()?;
         self.bodies.insert(outcome.round, vec![Arc::new(kept(&outcome.state))]);
@@ -46,11 +46,11 @@ impl Followed {
         self.entries.push(entry);
     }
 
-    /// Replays the whole tape into `remakes`.
-    pub(super) fn follow_all(&self, remakes: &mut [Remake]) {
+    /// Replays the whole tape into `rollbacks`.
+    pub(super) fn follow_all(&self, rollbacks: &mut [Rollback]) {
         for entry in &self.entries {
-            for remake in &mut *remakes {
-                remake.follow(entry, bodies_of(&self.bodies, entry)).unwrap();
+            for rollback in &mut *rollbacks {
+                rollback.follow(entry, bodies_of(&self.bodies, entry)).unwrap();
             }
         }
     }
@@ -93,7 +93,7 @@ impl Followed {
 fn bodies_of(bodies: &Bodies, entry: &Entry) -> impl FnMut(usize) -> Result<Vec<u8>, String> {
     let round = match entry {
         Entry::Merged(merge) => Some(merge.round),
-        Entry::Remade(remade) => Some(remade.round),
+        Entry::RolledBack(rolled_back) => Some(rolled_back.round),
         _ => None,
     };
     let mut kept = round.and_then(|round| bodies.get(&round)).into_iter().flatten();
@@ -291,19 +291,20 @@ fn rollback_removes_all_updates_of_the_culprit() {
     let expected: Vec<_> = {
         let without = BTreeSet::from([pair.id(CULPRIT)]);
         let codec = pair.syncer.verifier().codec();
-        let mut remakes = Remake::all(&pair.fragments, codec, &from, &without, &until);
-        pair.tape.follow_all(&mut remakes);
-        assert!(remakes.iter().all(|remake| remake.is_done()));
-        remakes.iter().map(|remake| remake.theta().1.to_vec()).collect()
+        let mut rollbacks = Rollback::all(&pair.fragments, codec, &from, &without, &until);
+        pair.tape.follow_all(&mut rollbacks);
+        assert!(rollbacks.iter().all(|rollback| rollback.is_done()));
+        rollbacks.iter().map(|rollback| rollback.theta().1.to_vec()).collect()
     };
     pair.undo(from);
     // Fragments without a round in flight are rolled back at once.
     let states = pair.states();
-    let remade = pair.tape.entries().iter().filter_map(|entry| match entry {
-        Entry::Remade(remade) => Some(remade),
+    let rolled_back = pair.tape.entries().iter().filter_map(|entry| match entry {
+        Entry::RolledBack(rolled_back) => Some(rolled_back),
         _ => None,
     });
-    let at_once: Vec<_> = remade.map(|remade| (usize::from(remade.fragment.0), remade.base)).collect();
+    let at_once: Vec<_> =
+        rolled_back.map(|rolled_back| (usize::from(rolled_back.fragment.0), rolled_back.base)).collect();
     assert!(!at_once.is_empty());
     for (p, base) in at_once {
         assert_eq!((base, &*states[p].theta), (until[p], &expected[p]));
@@ -359,7 +360,7 @@ fn conviction_outlives_the_syncer() {
     pair.tape.follow_from(&mut again);
     let account = again.record().ledger.account(learner).unwrap();
     assert_eq!(
-        (account.trust.convictions(), again.record().reins.wait_ms(learner)),
+        (account.trust.convictions(), again.record().restrictions.wait_ms(learner)),
         (1, PROBATION_MS as u32)
     );
     let json = serde_json::to_string(&again.record().ledger).unwrap();
@@ -373,7 +374,7 @@ fn rollback_without_known_culprits_or_states_is_ignored() {
     pair.syncer(Input::Undo(Box::new(Undo { from: from.clone(), after: 0, culprits })));
     let culprits = vec![pair.id(CULPRIT)];
     pair.syncer(Input::Undo(Box::new(Undo { from: from[1..].to_vec(), after: 0, culprits })));
-    let is_about_it = |entry: &Entry| matches!(entry, Entry::Remade(_) | Entry::Blamed { .. });
+    let is_about_it = |entry: &Entry| matches!(entry, Entry::RolledBack(_) | Entry::Blamed { .. });
     assert!(!pair.tape.entries()[entries..].iter().any(is_about_it));
 }
 

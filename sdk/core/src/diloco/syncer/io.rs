@@ -1,6 +1,6 @@
 //! Interface between the syncer and its host: inputs, outputs, requests to remote leaders, and the status.
 
-use super::{RemakeJob, Syncer, Undo};
+use super::{RollbackJob, Syncer, Undo};
 use crate::diloco::sessions::Session;
 use crate::diloco::trust::ContributionVerdict;
 use crate::diloco::{
@@ -26,9 +26,9 @@ pub enum Input {
     /// An update arrived that the host has verified with [`super::Syncer::verifier`]. A host without threads passes the
     /// update as a [`Self::Message`] instead, and the syncer verifies it.
     Update(ConnId, Box<Verified>),
-    /// A job from [`Output::Merge`] or [`Output::Remake`] is done, or it failed and returns its state.
+    /// A job from [`Output::Merge`] or [`Output::Rollback`] is done, or it failed and returns its state.
     Merged(Box<Result<MergeOutcome, Box<MergeFailure>>>),
-    /// Roll back merges that did harm. A host that sends this must support [`Output::Remake`].
+    /// Roll back merges that did harm. A host that sends this must support [`Output::Rollback`].
     Undo(Box<Undo>),
     /// The [`ContributionTest`](crate::diloco::trust::ContributionTest) changed its verdict on a learner.
     ContributionVerdict { learner: LearnerId, verdict: ContributionVerdict },
@@ -88,7 +88,7 @@ pub enum Output {
     Merge(Box<MergeJob>),
     /// Run the job on any thread, and return the result as [`Input::Merged`]. Before, pass it all entries of the tape
     /// after its starting point, up to the version of its fragment.
-    Remake(Box<RemakeJob>),
+    Rollback(Box<RollbackJob>),
     /// Forward this to the leaders of the rounds. Emitted only after [`super::Syncer::led_elsewhere`].
     LeaderRequest(LeaderRequest),
     /// Send this number to the peer of a connection, which echoes it, as in a WebSocket ping. Return the echo as
@@ -152,7 +152,7 @@ pub enum Event {
     /// weight, and the schedule does not credit its tokens. Without a `doubt`, it is no longer suspected.
     Doubted { learner: LearnerId, doubt: Option<Suspicion> },
     /// A fragment was rolled back. `norm` is the L2 distance between the old and the new Θ.
-    Remade { round: Round, fragment: FragmentId, version: Version, norm: f64, sync_ms: u64 },
+    RolledBack { round: Round, fragment: FragmentId, version: Version, norm: f64, sync_ms: u64 },
     /// The owner paused or resumed the run.
     Held { held: bool },
     /// The owner limited the share of its time that a learner trains, in thousandths.
@@ -198,7 +198,7 @@ pub trait Host {
     ///
     /// The default is for a host without a tape: it returns the job, and the fragment stays unchanged. It is not called
     /// unless the host sends [`Input::Undo`].
-    fn remake(&mut self, job: RemakeJob) -> Option<RemakeJob> {
+    fn rollback(&mut self, job: RollbackJob) -> Option<RollbackJob> {
         Some(job)
     }
 
@@ -244,8 +244,8 @@ impl Syncer {
                 Output::Close(conn, bye) => host.close(conn, bye),
                 Output::Record(entry) => host.record(entry),
                 Output::Merge(job) => host.merge(*job),
-                Output::Remake(job) => {
-                    if let Some(job) = host.remake(*job) {
+                Output::Rollback(job) => {
+                    if let Some(job) = host.rollback(*job) {
                         self.give_back(job);
                     }
                 }

@@ -34,7 +34,7 @@ impl LossCheck {
     ///
     /// # Errors
     /// The errors of `loss`.
-    pub fn look<E>(
+    pub fn measure<E>(
         &self,
         fragments: &Fragments,
         seed: u64,
@@ -163,7 +163,7 @@ impl<M> LossMonitor<M> {
 
     /// Observes the loss at `moment`, in nats per token. Returns the kept moment with its loss if the loss is abnormal.
     /// Abnormal losses are not remembered.
-    pub fn look(&mut self, loss: f64, moment: M) -> Option<(f64, &M)> {
+    pub fn observe(&mut self, loss: f64, moment: M) -> Option<(f64, &M)> {
         if !self.is_normal(loss) {
             if self.held.is_none() {
                 self.await_normal_loss(loss, moment);
@@ -184,7 +184,7 @@ impl<M> LossMonitor<M> {
     }
 
     /// Resets the monitor: forgets all losses, and keeps `moment` unless its loss is not finite.
-    pub fn begin_anew(&mut self, loss: f64, moment: M) {
+    pub fn reset(&mut self, loss: f64, moment: M) {
         self.losses.clear();
         self.held = None;
         if loss.is_finite() {
@@ -203,7 +203,7 @@ impl<M> LossMonitor<M> {
     fn await_normal_loss(&mut self, loss: f64, moment: M) {
         self.age += 1;
         if self.age > LOSSES_KEPT {
-            self.begin_anew(loss, moment);
+            self.reset(loss, moment);
         }
     }
 
@@ -282,7 +282,7 @@ mod tests {
     fn after(losses: &[f64]) -> LossMonitor<usize> {
         let mut monitor = LossMonitor::default();
         for (at, &loss) in losses.iter().enumerate() {
-            assert_eq!(monitor.look(loss, at), None, "{loss} is usual");
+            assert_eq!(monitor.observe(loss, at), None, "{loss} is usual");
         }
         monitor
     }
@@ -290,22 +290,22 @@ mod tests {
     #[test]
     fn abnormal_loss_returns_the_moment_before_it() {
         let mut monitor = after(&[5.5, 4.0, 3.6, 3.3, 3.1, 3.0, 2.9, 2.8]);
-        assert_eq!(monitor.look(2.9, 8), Some((2.8, &7)));
-        assert_eq!(monitor.look(f64::NAN, 9), Some((2.8, &7)));
-        assert_eq!(monitor.look(2.81, 10), None, "and what does not count is forgotten");
+        assert_eq!(monitor.observe(2.9, 8), Some((2.8, &7)));
+        assert_eq!(monitor.observe(f64::NAN, 9), Some((2.8, &7)));
+        assert_eq!(monitor.observe(2.81, 10), None, "and what does not count is forgotten");
     }
 
     #[test]
     fn young_run_may_overshoot() {
         let mut monitor = after(&[5.5, 4.0, 3.0, 3.2]);
-        assert_eq!(monitor.look(4.0, 4), Some((3.0, &2)));
+        assert_eq!(monitor.observe(4.0, 4), Some((3.0, &2)));
     }
 
     #[test]
     fn fluctuating_loss_raises_the_threshold() {
         let mut monitor = after(&[2.0, 2.0, 2.0, 2.0, 2.03, 2.0, 2.02, 2.01]);
-        assert_eq!(monitor.look(2.08, 5), None, "three times the rise that there was");
-        assert!(monitor.look(2.3, 6).is_some());
+        assert_eq!(monitor.observe(2.08, 5), None, "three times the rise that there was");
+        assert!(monitor.observe(2.3, 6).is_some());
     }
 
     /// Goal: a loss that rises again and again, each time up to the threshold, does not raise the threshold without
@@ -314,15 +314,15 @@ mod tests {
     fn threshold_has_an_upper_bound() {
         let mut monitor = after(&[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.04, 2.12]);
         // Three times the rise from 2.04 to 2.12.
-        assert_eq!(monitor.look(2.23, 9), Some((2.0, &6)));
-        assert_eq!(monitor.look(2.19, 10), None, "a tenth is the most that there is");
+        assert_eq!(monitor.observe(2.23, 9), Some((2.0, &6)));
+        assert_eq!(monitor.observe(2.19, 10), None, "a tenth is the most that there is");
     }
 
     #[test]
     fn slowly_rising_loss_does_not_replace_the_kept_moment() {
         let mut monitor = after(&[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.015, 2.03]);
         assert_eq!(monitor.held(), Some(&5));
-        assert_eq!(monitor.look(2.09, 8), Some((2.0, &5)));
+        assert_eq!(monitor.observe(2.09, 8), Some((2.0, &5)));
     }
 
     #[test]
@@ -337,21 +337,21 @@ mod tests {
     #[test]
     fn monitor_without_a_moment_waits_for_a_normal_loss() {
         let mut monitor = LossMonitor::default();
-        assert_eq!(monitor.look(f64::INFINITY, 0), None);
+        assert_eq!(monitor.observe(f64::INFINITY, 0), None);
         assert_eq!(monitor.held(), None, "a moment without a loss is none");
-        assert_eq!(monitor.look(7.0, 1), None);
-        monitor.begin_anew(9.0, 2);
-        assert_eq!(monitor.look(99.0, 4), Some((9.0, &2)));
+        assert_eq!(monitor.observe(7.0, 1), None);
+        monitor.reset(9.0, 2);
+        assert_eq!(monitor.observe(99.0, 4), Some((9.0, &2)));
         let mut monitor = LossMonitor::after([3.0, 2.0]);
         for at in 0..LOSSES_KEPT {
-            assert_eq!(monitor.look(5.0, at), None, "there is nothing to go back to");
+            assert_eq!(monitor.observe(5.0, at), None, "there is nothing to go back to");
             assert_eq!(monitor.held(), None, "it is worse than before the start");
         }
-        assert_eq!(monitor.look(5.0, 9), None);
+        assert_eq!(monitor.observe(5.0, 9), None);
         assert_eq!(monitor.held(), Some(&9), "it does not become as it was");
         let mut monitor = LossMonitor::default();
-        monitor.begin_anew(9.0, 2);
+        monitor.reset(9.0, 2);
         assert_eq!(monitor.held(), Some(&2));
-        assert_eq!(monitor.look(9.1, 3), None);
+        assert_eq!(monitor.observe(9.1, 3), None);
     }
 }

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `Rounds`, one for each fragment | Θ, Θ̂, momentum, version, the round under way, norm statistics |
 //! | `Roster` | connected learners, their paces, and the owner's restrictions on single learners |
-//! | `Books` | leases, ledger, and the number of windows leased ahead to each learner |
+//! | `Accounting` | leases, ledger, and the number of windows leased ahead to each learner |
 //! | `Schedule` | time, fragment and invited learners of the next round |
 //! | `Downlink` | the versions that each learner holds, and the data in flight to it |
 //! | `Trust` | the trust in each learner, and the resulting limits |
@@ -35,7 +35,7 @@ pub use io::{
 };
 pub use loss_check::{EXAMINED_MAX, LossCheck, LossMonitor, WINDOWS_MAX};
 pub use recovery::{Recovery, RecoveryError, SyncerRecord};
-pub use rollback::{Remake, RemakeJob, Undo, senders};
+pub use rollback::{Rollback, RollbackJob, Undo, senders};
 pub use session_handlers::BANNED;
 pub use trained_windows::{Trained, TrainedWindows};
 
@@ -45,11 +45,11 @@ use std::sync::Arc;
 
 use super::trust::Trust;
 use super::{
-    Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,
+    Accounting, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,
     QuorumPolicy, Roster, Rounds, Schedule, Timing, Verifier,
 };
 use crate::diloco::{
-    BookTerms, DownlinkPolicy, DownlinkTerms, Influence, LeaseError, OuterSpec, Patience, QuantError,
+    AccountingTerms, DownlinkPolicy, DownlinkTerms, Influence, LeaseError, OuterSpec, Patience, QuantError,
     RoundTerms, ScheduleTerms,
 };
 use crate::wire::{ConnId, FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
@@ -67,7 +67,7 @@ pub struct Syncer {
     /// Rounds of each fragment, `[P]`.
     rounds: Vec<Rounds>,
     roster: Roster,
-    books: Books,
+    accounting: Accounting,
     schedule: Schedule,
     downlink: Downlink,
     trust: Trust,
@@ -107,7 +107,7 @@ impl Syncer {
         states: Vec<FragmentState>,
     ) -> Result<Self, SyncerError> {
         let turn = record.turn();
-        let SyncerRecord { run, spec, leases, ledger, reins, .. } = record;
+        let SyncerRecord { run, spec, leases, ledger, restrictions, .. } = record;
         let codec = Codec::new(&spec.exchange)?;
         let versions = states.iter().map(|state| state.version).collect();
         let rounds = fragments.ids().zip(states).map(|(fragment, state)| {
@@ -116,8 +116,8 @@ impl Syncer {
         Ok(Self {
             run,
             rounds: rounds.collect(),
-            roster: Roster::new(config.patience(), reins),
-            books: Books::new(config.book_terms(&spec), leases, ledger),
+            roster: Roster::new(config.patience(), restrictions),
+            accounting: Accounting::new(config.accounting_terms(&spec), leases, ledger),
             schedule: Schedule::new(config.schedule_terms(&spec, fragments.count()), turn),
             downlink: Downlink::new(config.downlink_terms(&fragments, codec), versions),
             verifier: Verifier::new(Arc::clone(&fragments), codec),
@@ -186,7 +186,7 @@ impl Syncer {
     /// Returns the next output; call until it returns `None` after each [`Self::handle`].
     pub fn poll(&mut self) -> Option<Output> {
         // Decisions come before their consequences.
-        self.books.next_entry().map(Output::Record).or_else(|| self.out.pop_front())
+        self.accounting.next_entry().map(Output::Record).or_else(|| self.out.pop_front())
     }
 
     /// Returns the time to handle [`Input::Timeout`] if no other input comes first; always after `now`.
@@ -197,7 +197,7 @@ impl Syncer {
         let may_end = !self.is_led() && self.schedule.may_end(self.rounds.iter().all(Rounds::is_idle));
         let end = may_end.then_some(now);
         let sessions = self.roster.deadline();
-        let others = [sessions, self.books.deadline(), self.launch_at(), self.ask_ahead_at, end];
+        let others = [sessions, self.accounting.deadline(), self.launch_at(), self.ask_ahead_at, end];
         rounds.chain(others.into_iter().flatten()).min().map(|at| at.max(now.after(1)))
     }
 
@@ -234,13 +234,13 @@ impl Syncer {
     /// Returns the ledger.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
-        self.books.ledger()
+        self.accounting.ledger()
     }
 
     /// Returns the leases.
     #[must_use]
     pub fn leases(&self) -> &LeasePool {
-        self.books.leases()
+        self.accounting.leases()
     }
 
     /// Returns the moving averages of measured times.
@@ -297,8 +297,8 @@ impl Syncer {
 
     /// Returns the serial number of the update of `learner` on `fragment` that has no fate yet, if there is one.
     #[must_use]
-    pub fn unsettled(&self, learner: LearnerId, fragment: FragmentId) -> Option<Serial> {
-        self.rounds.get(usize::from(fragment.0))?.unsettled(learner)
+    pub fn unresolved(&self, learner: LearnerId, fragment: FragmentId) -> Option<Serial> {
+        self.rounds.get(usize::from(fragment.0))?.unresolved(learner)
     }
 
     /// Returns true if the link of `learner` is too slow for every change, so that the learner fetches whole fragments.
@@ -338,7 +338,7 @@ impl Syncer {
         if self.config.stop_tokens > 0 && self.ledger().schedule_tokens() >= self.config.stop_tokens {
             self.on_enough();
         }
-        self.remake_due(now);
+        self.start_rollbacks(now);
         self.launch_due(now);
         self.ask_ahead(now);
         self.end_run();
@@ -347,7 +347,7 @@ impl Syncer {
     fn finish(&mut self) {
         if !self.schedule.is_ending() {
             self.schedule.finish();
-            self.books.note(Entry::Finishing);
+            self.accounting.note(Entry::Finishing);
         }
     }
 
@@ -485,8 +485,8 @@ impl SyncerConfig {
     }
 
     /// Returns the settings for leases and ledger.
-    fn book_terms(&self, spec: &RunSpec) -> BookTerms {
-        BookTerms {
+    fn accounting_terms(&self, spec: &RunSpec) -> AccountingTerms {
+        AccountingTerms {
             context: spec.model.context,
             lease_ms: self.lease_ms,
             lease_idle_ms_max: self.lease_idle_ms_max,

@@ -10,8 +10,8 @@ use crate::data;
 use crate::diloco::accounting::LEASE_WINDOWS_MAX;
 use crate::diloco::{
     Codec, Correction, Entry, FragmentState, Fragments, KEPT_BYTES, Layout, LeaseError, LeasePool, Ledger,
-    MergeEntry, MergeError, MergeJob, MergeOutcome, QuantError, Reins, RemadeEntry, Rounds, Segment, Timing,
-    Turn, Weighted, accounting, checksum, unkept,
+    MergeEntry, MergeError, MergeJob, MergeOutcome, QuantError, Restrictions, RollbackEntry, Rounds, Segment,
+    Timing, Turn, Weighted, accounting, checksum, unkept,
 };
 use crate::wire::{FragmentId, LearnerId, LeaseId, RunId, RunSpec, Version};
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ impl Recovery {
     ) -> Result<Option<MergeOutcome>, RecoveryError> {
         let outcome = match entry {
             Entry::Merged(merge) => self.merge(merge, body)?,
-            Entry::Remade(remade) => self.remade(remade, body)?,
+            Entry::RolledBack(rolled_back) => self.rolled_back(rolled_back, body)?,
             _ => None,
         };
         let SyncerRecord { leases, ledger, spec, .. } = &mut self.record;
@@ -91,7 +91,7 @@ impl Recovery {
                 record.next_round = record.next_round.max(round.0 + 1);
                 record.next_fragment = FragmentId((fragment.0 + 1) % self.fragments.count());
             }
-            Entry::Remade(RemadeEntry { round, .. }) => {
+            Entry::RolledBack(RollbackEntry { round, .. }) => {
                 record.next_round = record.next_round.max(round.0 + 1);
             }
             Entry::Abandoned { round, .. } => {
@@ -99,8 +99,8 @@ impl Recovery {
                 record.next_round = record.next_round.max(round.0 + 1);
             }
             Entry::Held { held } => record.held = *held,
-            Entry::Paced { learner, share } => record.reins.pace(*learner, *share),
-            Entry::Dropped { learner, wait_ms } => record.reins.send_away(*learner, *wait_ms),
+            Entry::Paced { learner, share } => record.restrictions.pace(*learner, *share),
+            Entry::Dropped { learner, wait_ms } => record.restrictions.send_away(*learner, *wait_ms),
             Entry::Finishing => record.finishing = true,
             Entry::Finished => record.finished = true,
             Entry::Enrolled { .. }
@@ -135,15 +135,15 @@ impl Recovery {
         same(fragment, version, &found).map(|()| Some(outcome))
     }
 
-    fn remade(
+    fn rolled_back(
         &mut self,
-        remade: &RemadeEntry,
+        rolled_back: &RollbackEntry,
         body: impl FnMut(usize) -> Result<Vec<u8>, String>,
     ) -> Result<Option<MergeOutcome>, RecoveryError> {
-        let (&RemadeEntry { round, fragment, base, version, .. }, codec) = (remade, self.codec);
+        let (&RollbackEntry { round, fragment, base, version, .. }, codec) = (rolled_back, self.codec);
         let Some((segments, state)) = self.behind(fragment, version)? else { return Ok(None) };
         at_base(fragment, base, state)?;
-        let [theta, momentum] = read_kept(remade, state.theta.len(), body)?;
+        let [theta, momentum] = read_kept(rolled_back, state.theta.len(), body)?;
         let correction = Correction {
             round,
             fragment,
@@ -156,8 +156,8 @@ impl Recovery {
         };
         let outcome = correction.run().map_err(|failure| RecoveryError::Merge(failure.error))?;
         let found = [
-            ("the change's checksum", outcome.checksum, remade.checksum),
-            ("the digest of Θ̂", outcome.digest, remade.digest),
+            ("the change's checksum", outcome.checksum, rolled_back.checksum),
+            ("the digest of Θ̂", outcome.digest, rolled_back.digest),
         ];
         same(fragment, version, &found)?;
         *state = outcome.state.clone();
@@ -340,15 +340,15 @@ pub(super) fn at_base(
 
 /// Reads Θ and the momentum, `len` values each, from the body of a rollback.
 pub(super) fn read_kept(
-    remade: &RemadeEntry,
+    rolled_back: &RollbackEntry,
     len: usize,
     mut body: impl FnMut(usize) -> Result<Vec<u8>, String>,
 ) -> Result<[Arc<Vec<f32>>; 2], RecoveryError> {
-    let wrong = |why| RecoveryError::Unkept(remade.fragment, why);
+    let wrong = |why| RecoveryError::Unkept(rolled_back.fragment, why);
     let bytes = body(KEPT_BYTES * len).map_err(wrong)?;
     let sum = checksum(&bytes);
-    if sum != remade.kept {
-        return Err(wrong(format!("its checksum is {sum:016x} instead of {:016x}", remade.kept)));
+    if sum != rolled_back.kept {
+        return Err(wrong(format!("its checksum is {sum:016x} instead of {:016x}", rolled_back.kept)));
     }
     Ok(unkept(&bytes))
 }
@@ -383,8 +383,8 @@ pub struct SyncerRecord {
     /// Whether the run is over.
     pub finished: bool,
     /// Restrictions of single learners: limits on their duty cycle, and exclusions.
-    #[serde(default, skip_serializing_if = "Reins::is_empty")]
-    pub reins: Reins,
+    #[serde(rename = "reins", default, skip_serializing_if = "Restrictions::is_empty")]
+    pub restrictions: Restrictions,
 }
 
 impl SyncerRecord {
@@ -394,7 +394,7 @@ impl SyncerRecord {
         leases: LeasePool,
         ledger: Ledger,
         turn: Turn,
-        reins: Reins,
+        restrictions: Restrictions,
     ) -> Self {
         let Turn { timing, next_round, next_fragment, rounds_merged, rounds_abandoned, .. } = turn;
         let Turn { is_held: held, is_ending: finishing, is_over: finished, .. } = turn;
@@ -411,7 +411,7 @@ impl SyncerRecord {
             held,
             finishing,
             finished,
-            reins,
+            restrictions,
         }
     }
 
@@ -467,7 +467,7 @@ impl Syncer {
         let windows = spec.data.shards.iter().map(|shard| data::windows(shard.tokens, spec.model.context));
         let leases = LeasePool::new(windows.collect())?;
         let (ledger, turn) = (Ledger::new(lens), Turn::default());
-        let record = SyncerRecord::new(run, spec, leases, ledger, turn, Reins::default());
+        let record = SyncerRecord::new(run, spec, leases, ledger, turn, Restrictions::default());
         Self::assemble(record, config, fragments, states)
     }
 
@@ -482,9 +482,9 @@ impl Syncer {
     /// fragment states if a tape is available: see [`super::Recovery::new`].
     #[must_use]
     pub fn record_amid(&self) -> SyncerRecord {
-        let (leases, ledger) = (self.books.leases().clone(), self.books.ledger().clone());
-        let (turn, reins) = (*self.schedule.turn(), self.roster.reins());
-        SyncerRecord::new(self.run, self.spec.clone(), leases, ledger, turn, reins)
+        let (leases, ledger) = (self.accounting.leases().clone(), self.accounting.ledger().clone());
+        let (turn, restrictions) = (*self.schedule.turn(), self.roster.restrictions());
+        SyncerRecord::new(self.run, self.spec.clone(), leases, ledger, turn, restrictions)
     }
 
     /// Resumes from a snapshot without a tape, in a process that started at Unix time `started_s`, in seconds.
@@ -523,7 +523,7 @@ impl Syncer {
         record.ledger.reopen(slack_tokens);
         let next_round = record.next_round;
         let mut syncer = Self::assemble(record, config, fragments, states)?;
-        syncer.books.note(Entry::Began { next_round, slack_tokens });
+        syncer.accounting.note(Entry::Began { next_round, slack_tokens });
         Ok(syncer)
     }
 }

@@ -69,7 +69,7 @@ struct PendingRequest {
 
 impl Syncer {
     /// Creates the syncer of a gateway for a new run. `hats`, `[P]` of `[fragment_len]`, is Θ̂ of each fragment, as
-    /// computed by [`crate::diloco::halves::nearest`]. Call [`Self::led_elsewhere`] next.
+    /// computed by [`crate::diloco::binary16::nearest`]. Call [`Self::led_elsewhere`] next.
     ///
     /// # Errors
     /// The errors of [`Self::new`] about `spec`; [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if `hats`
@@ -104,7 +104,7 @@ impl Syncer {
     #[must_use]
     pub fn led_elsewhere(mut self, process: u64) -> Self {
         // Another process may have granted leases to the same learner.
-        self.books.number_leases_from(LeaseId((process & 0x7fff_ffff) * LEASES_OF_A_PROCESS));
+        self.accounting.number_leases_from(LeaseId((process & 0x7fff_ffff) * LEASES_OF_A_PROCESS));
         let salt = (process >> 48) as u16;
         let (asked, newest, over) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (late, reported, is_enough) = (Late::default(), Paces::default(), false);
@@ -170,7 +170,7 @@ impl Syncer {
             true => 2 * self.leases().epoch_windows().min(u64::from(LEASE_WINDOWS_MAX)),
             false => 0,
         };
-        self.books.credit(learner, windows * u64::from(self.spec.model.context));
+        self.accounting.credit(learner, windows * u64::from(self.spec.model.context));
     }
 
     /// Handles the leader's request for the progress of `learner` at `conn` in `round`.
@@ -323,8 +323,15 @@ impl Syncer {
         match refusal.map(Fate::Refused) {
             None => self.lose(fragment, learner, serial, 0),
             Some(fate) => {
-                self.books.note_update(learner);
-                self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens: 0, fate });
+                self.accounting.note_update(learner);
+                self.record_outcome(UpdateOutcome {
+                    round: None,
+                    fragment,
+                    learner,
+                    serial,
+                    tokens: 0,
+                    fate,
+                });
                 self.heed_refusals(conn, learner, &fate);
             }
         }
@@ -332,8 +339,8 @@ impl Syncer {
 
     fn lose(&mut self, fragment: FragmentId, learner: LearnerId, serial: Serial, tokens: u64) {
         let fate = Fate::Late(LateReason::RoundOver);
-        self.books.note_update(learner);
-        self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
+        self.accounting.note_update(learner);
+        self.record_outcome(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
     }
 
     /// Notes that a round was abandoned or lost its leader.
@@ -343,7 +350,7 @@ impl Syncer {
         }
     }
 
-    /// Books a merge that another process decided, informs its senders, and publishes the change.
+    /// Records a merge that another process decided, informs its senders, and publishes the change.
     pub(super) fn on_followed(&mut self, now: Millis, followed: Followed) {
         let Followed { merge: entry, led } = followed;
         let (round, fragment) = (entry.round, entry.fragment);
@@ -358,14 +365,14 @@ impl Syncer {
             body
         });
         for part in &entry.parts {
-            self.books.know(part.learner);
-            self.books.note_update(part.learner);
+            self.accounting.know(part.learner);
+            self.accounting.note_update(part.learner);
         }
         let paced =
             |part: &Part| Paced { learner: part.learner, tokens: part.tokens, step_ms: part.step_ms() };
         let paces = entry.parts.iter().map(paced).collect();
-        let settled = entry.settled().collect();
-        let merge = Merge { entry, settled, body: Vec::new(), collect_ms, sync_ms: 0, paces };
+        let outcomes = entry.outcomes().collect();
+        let merge = Merge { entry, outcomes, body: Vec::new(), collect_ms, sync_ms: 0, paces };
         self.announce(now, fragment, merge, body);
     }
 

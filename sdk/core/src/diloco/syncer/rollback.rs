@@ -11,7 +11,7 @@ use super::{DROP_MS_MAX, Event, Output, Syncer};
 use crate::diloco::trust::{ContributionVerdict, EXCLUSION_MS};
 use crate::diloco::{
     Codec, Correction, Entry, FragmentState, Fragments, MergeEntry, MergeError, MergeFailure, MergeOutcome,
-    Remade, RemadeEntry, Rounds, Segment, TrustLevel,
+    RollbackEntry, RollbackResult, Rounds, Segment, TrustLevel,
 };
 use crate::wire::{FragmentId, LearnerId, Merged, Millis, Round, Version};
 
@@ -42,12 +42,12 @@ impl Syncer {
     /// Returns true while the rollback of any fragment is pending or under way. Until it ends, Θ is not final.
     #[must_use]
     pub fn is_undoing(&self) -> bool {
-        self.rollback.from.iter().any(Option::is_some) || self.rounds.iter().any(Rounds::is_remaking)
+        self.rollback.from.iter().any(Option::is_some) || self.rounds.iter().any(Rounds::is_rolling_back)
     }
 
     /// Applies a verdict of the contribution test.
     pub(super) fn on_verdict(&mut self, learner: LearnerId, verdict: ContributionVerdict) {
-        if self.trust.judged(&mut self.books, learner, verdict) {
+        if self.trust.judged(&mut self.accounting, learner, verdict) {
             self.event(Event::Doubted { learner, doubt: verdict.suspicion() });
         }
     }
@@ -61,10 +61,10 @@ impl Syncer {
         for &learner in &culprits {
             let waiting: Vec<_> =
                 self.rounds.iter_mut().filter_map(|rounds| rounds.discard(learner)).collect();
-            waiting.into_iter().for_each(|settled| self.settle(settled));
-            self.trust.convicted(&mut self.books, learner);
+            waiting.into_iter().for_each(|outcome| self.record_outcome(outcome));
+            self.trust.convicted(&mut self.accounting, learner);
             self.roster.send_away(now, learner, EXCLUSION_MS);
-            self.books.note(Entry::Dropped { learner, wait_ms: EXCLUSION_MS });
+            self.accounting.note(Entry::Dropped { learner, wait_ms: EXCLUSION_MS });
             let record = self.ledger().account(learner).map(|account| &account.trust);
             let (harms, is_banned) =
                 record.map_or((0, false), |record| (record.convictions(), record.is_banned()));
@@ -80,7 +80,7 @@ impl Syncer {
     }
 
     /// Starts the pending rollback of each idle fragment.
-    pub(super) fn remake_due(&mut self, now: Millis) {
+    pub(super) fn start_rollbacks(&mut self, now: Millis) {
         let codec = self.verifier.codec();
         for ((fragment, rounds), from) in
             self.fragments.ids().zip(&mut self.rounds).zip(&mut self.rollback.from)
@@ -91,12 +91,16 @@ impl Syncer {
             let Some(from) = from.take() else { continue };
             let without = &self.rollback.without;
             let round = self.schedule.take_round();
-            let Some(state) = rounds.remake(now, round, without.clone()) else { continue };
-            let remake =
-                Remake::new(&self.fragments, codec, (fragment, from), without.clone(), state.version);
-            let job =
-                remake.map(|remake| RemakeJob { remake, after: self.rollback.after, round, now: state });
-            self.out.extend(job.map(|job| Output::Remake(Box::new(job))));
+            let Some(state) = rounds.rollback(now, round, without.clone()) else { continue };
+            let rollback =
+                Rollback::new(&self.fragments, codec, (fragment, from), without.clone(), state.version);
+            let job = rollback.map(|rollback| RollbackJob {
+                rollback,
+                after: self.rollback.after,
+                round,
+                now: state,
+            });
+            self.out.extend(job.map(|job| Output::Rollback(Box::new(job))));
         }
         if !self.is_undoing() {
             self.rollback = PendingRollback::default();
@@ -104,38 +108,40 @@ impl Syncer {
     }
 
     /// Handles the outcome of a rollback job.
-    pub(super) fn on_remade(
+    pub(super) fn on_rolled_back(
         &mut self,
         now: Millis,
         fragment: FragmentId,
-        remade: Result<MergeOutcome, Box<MergeFailure>>,
+        rolled_back: Result<MergeOutcome, Box<MergeFailure>>,
     ) {
         let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else { return };
-        match remade {
+        match rolled_back {
             Ok(outcome) => {
-                let Some(Remade { entry, body, sync_ms }) = rounds.remade(now, outcome) else { return };
-                let RemadeEntry { round, base, version, checksum, digest, norm, .. } = entry;
-                self.books.note(Entry::Remade(entry));
+                let Some(RollbackResult { entry, body, sync_ms }) = rounds.rolled_back(now, outcome) else {
+                    return;
+                };
+                let RollbackEntry { round, base, version, checksum, digest, norm, .. } = entry;
+                self.accounting.note(Entry::RolledBack(entry));
                 let (run, clock_tokens) = (self.run, self.ledger().schedule_tokens());
                 let merged = Merged { run, fragment, base, version, clock_tokens, body, checksum, digest };
                 self.publish(now, merged);
-                self.event(Event::Remade { round, fragment, version, norm, sync_ms });
+                self.event(Event::RolledBack { round, fragment, version, norm, sync_ms });
             }
-            Err(failure) => self.not_remade(*failure),
+            Err(failure) => self.on_rollback_failed(*failure),
         }
     }
 
     /// Takes back a `job` that the host does not run. Its fragment stays unchanged.
-    pub(super) fn give_back(&mut self, job: RemakeJob) {
-        let RemakeJob { round, now, .. } = job;
-        let (fragment, error) = (job.remake.theta().0, MergeError::Unread);
-        self.not_remade(MergeFailure { round, fragment, state: now, error });
+    pub(super) fn give_back(&mut self, job: RollbackJob) {
+        let RollbackJob { round, now, .. } = job;
+        let (fragment, error) = (job.rollback.theta().0, MergeError::Unread);
+        self.on_rollback_failed(MergeFailure { round, fragment, state: now, error });
     }
 
-    fn not_remade(&mut self, failure: MergeFailure) {
+    fn on_rollback_failed(&mut self, failure: MergeFailure) {
         let (round, fragment, error) = (failure.round, failure.fragment, failure.error.to_string());
         let rounds = self.rounds.get_mut(usize::from(fragment.0));
-        if rounds.is_some_and(|rounds| rounds.not_remade(failure)) {
+        if rounds.is_some_and(|rounds| rounds.on_rollback_failed(failure)) {
             self.event(Event::MergeFailed { round, fragment, error });
         }
     }
@@ -146,7 +152,7 @@ impl Syncer {
 /// An update is additive progress that does not depend on the version from which it started, so the remaining updates
 /// are merged as before. Their weights, norm bounds and outer steps stay unchanged.
 #[derive(Clone, Debug)]
-pub struct Remake {
+pub struct Rollback {
     fragment: FragmentId,
     segments: Vec<Segment>,
     codec: Codec,
@@ -157,7 +163,7 @@ pub struct Remake {
     until: Version,
 }
 
-impl Remake {
+impl Rollback {
     /// Starts a replay of each fragment from the states `from`, `[P]`, to the versions `until`, `[P]`.
     #[must_use]
     pub fn all(
@@ -168,10 +174,10 @@ impl Remake {
         until: &[Version],
     ) -> Vec<Self> {
         let places = fragments.ids().zip(from.iter().cloned()).zip(until);
-        let remake = |((fragment, state), until): ((FragmentId, FragmentState), &Version)| {
+        let rollback = |((fragment, state), until): ((FragmentId, FragmentState), &Version)| {
             Self::new(fragments, codec, (fragment, state), without.clone(), *until)
         };
-        places.filter_map(remake).collect()
+        places.filter_map(rollback).collect()
     }
 
     /// Starts a replay of `fragment` from `state` to version `until`; `None` if the fragment does not exist.
@@ -201,9 +207,9 @@ impl Remake {
             Entry::Merged(merge) if self.is_ahead(merge.fragment, merge.version) => {
                 again(&self.codec, &self.segments, &mut self.state, merge, &self.without, body)?;
             }
-            Entry::Remade(remade) if self.is_ahead(remade.fragment, remade.version) => {
-                let [theta, momentum] = read_kept(remade, self.state.theta.len(), body)?;
-                let (hat, version) = (Arc::clone(&self.state.hat), remade.version);
+            Entry::RolledBack(rolled_back) if self.is_ahead(rolled_back.fragment, rolled_back.version) => {
+                let [theta, momentum] = read_kept(rolled_back, self.state.theta.len(), body)?;
+                let (hat, version) = (Arc::clone(&self.state.hat), rolled_back.version);
                 self.state = FragmentState { version, theta, hat, momentum };
             }
             _ => {}
@@ -233,7 +239,7 @@ impl Remake {
 pub struct Undo {
     /// Fragment states at the last normal held-out loss, `[P]`. Θ̂ is not needed: see [`FragmentState::without_hat`].
     pub from: Vec<FragmentState>,
-    /// Newest row of the tape that `from` includes, after which the replay of each [`RemakeJob`] starts.
+    /// Newest row of the tape that `from` includes, after which the replay of each [`RollbackJob`] starts.
     pub after: u64,
     /// Learners whose updates after that row are left out.
     pub culprits: Vec<LearnerId>,
@@ -245,12 +251,12 @@ pub fn senders(entry: &Entry) -> impl Iterator<Item = LearnerId> {
     parts.iter().map(|part| part.learner)
 }
 
-/// Rollback job of one fragment. The host passes the rows of the tape after [`Self::after`] to [`Self::remake`], then
+/// Rollback job of one fragment. The host passes the rows of the tape after [`Self::after`] to [`Self::rollback`], then
 /// calls [`Self::run`], and returns the result as that of a merge.
 #[derive(Clone, Debug)]
-pub struct RemakeJob {
+pub struct RollbackJob {
     /// Replay from the starting point to the current version.
-    pub remake: Remake,
+    pub rollback: Rollback,
     /// Row of the tape after which the replay starts.
     pub after: u64,
     pub(super) round: Round,
@@ -258,11 +264,11 @@ pub struct RemakeJob {
     pub(super) now: FragmentState,
 }
 
-impl RemakeJob {
+impl RollbackJob {
     /// Returns the fragment.
     #[must_use]
     pub fn fragment(&self) -> FragmentId {
-        self.remake.fragment
+        self.rollback.fragment
     }
 
     /// Returns the round.
@@ -277,12 +283,13 @@ impl RemakeJob {
     /// [`MergeFailure`] with the unchanged state: [`MergeError::Unread`] if the replay has not reached its last
     /// version, [`MergeError::State`] if the starting state does not fit the fragment.
     pub fn run(self) -> Result<MergeOutcome, Box<MergeFailure>> {
-        let Self { remake, round, now, .. } = self;
-        if !remake.is_done() {
-            let (fragment, error) = (remake.fragment, MergeError::Unread);
+        let Self { rollback, round, now, .. } = self;
+        if !rollback.is_done() {
+            let (fragment, error) = (rollback.fragment, MergeError::Unread);
             return Err(Box::new(MergeFailure { round, fragment, state: now, error }));
         }
-        let Remake { fragment, segments, codec, state: FragmentState { theta, momentum, .. }, .. } = remake;
+        let Rollback { fragment, segments, codec, state: FragmentState { theta, momentum, .. }, .. } =
+            rollback;
         let next = Version(round.0);
         Correction { round, fragment, state: now, theta, momentum, segments, codec, next }.run()
     }

@@ -71,7 +71,7 @@ impl Syncer {
                 Decision::Abandon { .. } => {
                     rounds.abandon();
                     self.schedule.note_abandoned();
-                    self.books.note(Entry::Abandoned { round: verdict.round, fragment });
+                    self.accounting.note(Entry::Abandoned { round: verdict.round, fragment });
                 }
                 Decision::AwaitQuorum { .. } | Decision::AwaitGrace { .. } => {}
             }
@@ -143,18 +143,32 @@ impl Syncer {
             return self.forward(now, conn, learner, update);
         }
         let sender = self.sender_info(now, learner, fragment);
-        self.books.note_update(learner);
-        if self.books.last_merged(learner, fragment) == Some(serial) {
+        self.accounting.note_update(learner);
+        if self.accounting.last_merged(learner, fragment) == Some(serial) {
             // The update was merged already and must not be merged twice.
             let fate = Fate::Refused(Refusal::Unsettled);
-            return self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
+            return self.record_outcome(UpdateOutcome {
+                round: None,
+                fragment,
+                learner,
+                serial,
+                tokens,
+                fate,
+            });
         }
         let rounds = &mut self.rounds[usize::from(fragment.0)];
         if update.base.0 >= self.schedule.turn().next_round {
             // Neither this process of the syncer nor an earlier one has made a version with that number.
             rounds.pass(now, learner);
             let fate = Fate::Late(LateReason::StaleBase);
-            return self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
+            return self.record_outcome(UpdateOutcome {
+                round: None,
+                fragment,
+                learner,
+                serial,
+                tokens,
+                fate,
+            });
         }
         match rounds.answer(now, learner, update, &sender) {
             Ok(answered) => {
@@ -165,7 +179,7 @@ impl Syncer {
                 self.answered(fragment, learner, answered);
             }
             Err(fate) => {
-                self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
+                self.record_outcome(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
                 self.heed_refusals(conn, learner, &fate);
             }
         }
@@ -173,7 +187,7 @@ impl Syncer {
 
     /// Closes the connection of a learner after too many consecutive refusals. `fate` is that of its last update.
     pub(super) fn heed_refusals(&mut self, conn: ConnId, learner: LearnerId, fate: &Fate) {
-        let refusals = self.books.refusals(learner);
+        let refusals = self.accounting.refusals(learner);
         if refusals >= self.config.refusals_max {
             let reason = format!(
                 "{refusals} updates in a row were refused, the last one as {}: begin afresh, with fresh parameters and \
@@ -212,8 +226,8 @@ impl Syncer {
             Err(failure) => failure.fragment,
         };
         let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else { return };
-        if rounds.is_remaking() {
-            return self.on_remade(now, fragment, merged);
+        if rounds.is_rolling_back() {
+            return self.on_rolled_back(now, fragment, merged);
         }
         match merged {
             Ok(outcome) => {
@@ -224,10 +238,10 @@ impl Syncer {
             }
             Err(failure) => {
                 let (round, error) = (failure.round, failure.error.to_string());
-                let Some(settled) = rounds.failed(*failure) else { return };
+                let Some(outcomes) = rounds.failed(*failure) else { return };
                 self.schedule.note_abandoned();
-                self.books.note(Entry::Abandoned { round, fragment });
-                settled.into_iter().for_each(|settled| self.settle(settled));
+                self.accounting.note(Entry::Abandoned { round, fragment });
+                outcomes.into_iter().for_each(|outcome| self.record_outcome(outcome));
                 self.event(Event::MergeFailed { round, fragment, error });
             }
         }
@@ -249,9 +263,9 @@ impl Syncer {
             return;
         }
         let late: Vec<_> = self.rounds.iter_mut().flat_map(Rounds::end).collect();
-        late.into_iter().for_each(|settled| self.settle(settled));
+        late.into_iter().for_each(|outcome| self.record_outcome(outcome));
         self.ask_ahead_at = None;
-        self.books.note(Entry::Finished);
+        self.accounting.note(Entry::Finished);
         let bye = Bye::new(CloseCode::Done, "the run is complete: thank you");
         for conn in self.roster.conns().collect::<Vec<_>>() {
             self.close(conn, bye.clone());
@@ -274,7 +288,7 @@ impl Syncer {
         self.event(Event::Launched { round, fragment, invited, step_ms });
     }
 
-    /// Books a merge, sends each sender its receipt, and publishes the new version. Without a `body`, the version is
+    /// Records a merge, sends each sender its receipt, and publishes the new version. Without a `body`, the version is
     /// not published, because learners cannot follow.
     pub(super) fn announce(
         &mut self,
@@ -283,10 +297,10 @@ impl Syncer {
         merge: Merge,
         body: Option<Vec<u8>>,
     ) {
-        let Merge { entry, settled, collect_ms, sync_ms, paces, .. } = merge;
+        let Merge { entry, outcomes, collect_ms, sync_ms, paces, .. } = merge;
         let MergeEntry { round, base, version, checksum, digest, norm, .. } = entry;
         self.schedule.note_merged(sync_ms);
-        self.books.note_merge(entry);
+        self.accounting.note_merge(entry);
         // Claimed tokens give a learner no more influence on the median step time than on the schedule.
         let usual = self.ledger().usual_tokens(fragment);
         let most = if usual > 0 { usual.saturating_mul(USUAL_RATIO) } else { u64::MAX };
@@ -294,8 +308,8 @@ impl Syncer {
             self.roster.note_merged(learner, tokens.min(most), step_ms);
         }
         self.measure();
-        let (updates, tokens) = (settled.len() as u32, settled.iter().map(|settled| settled.tokens).sum());
-        settled.into_iter().for_each(|settled| self.settle(settled));
+        let (updates, tokens) = (outcomes.len() as u32, outcomes.iter().map(|outcome| outcome.tokens).sum());
+        outcomes.into_iter().for_each(|outcome| self.record_outcome(outcome));
         if let Some(body) = body {
             let (run, clock_tokens) = (self.run, self.ledger().schedule_tokens());
             self.publish(now, Merged { run, fragment, base, version, clock_tokens, body, checksum, digest });
@@ -316,12 +330,12 @@ impl Syncer {
         }
     }
 
-    /// Books the fate of an update and sends its receipt.
-    pub(super) fn settle(&mut self, settled: UpdateOutcome) {
-        let UpdateOutcome { round, fragment, learner, serial, tokens, fate } = settled;
-        self.books.settle(&settled);
+    /// Records the fate of an update and sends its receipt.
+    pub(super) fn record_outcome(&mut self, outcome: UpdateOutcome) {
+        let UpdateOutcome { round, fragment, learner, serial, tokens, fate } = outcome;
+        self.accounting.record_outcome(&outcome);
         if matches!(fate, Fate::Merged { .. }) {
-            self.trust.merged(self.books.ledger(), learner);
+            self.trust.merged(self.accounting.ledger(), learner);
         }
         if let Some(conn) = self.roster.conn(learner) {
             let receipt = Message::Receipt { run: self.run, fragment, serial, fate };
@@ -374,7 +388,7 @@ impl Syncer {
             stranger_ms: is_stranger.then(|| self.roster.connected_ms(now, learner)),
             step_tokens,
             step_ms_least: self.step_ms_credited(now, learner),
-            unmerged_tokens: self.books.unmerged_tokens(learner, fragment),
+            unmerged_tokens: self.accounting.unmerged_tokens(learner, fragment),
             trust,
             is_in_norm_stats: trust.level.is_trusted() || !self.is_established_there(now),
             clock_tokens: ledger.schedule_tokens(),

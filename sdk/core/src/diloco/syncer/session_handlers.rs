@@ -86,12 +86,12 @@ impl Syncer {
     /// Ends exclusions that are over, closes silent sessions, and takes back expired leases.
     pub(super) fn expire(&mut self, now: Millis) {
         for learner in self.roster.expire_exclusions(now) {
-            self.books.note(Entry::Dropped { learner, wait_ms: 0 });
+            self.accounting.note(Entry::Dropped { learner, wait_ms: 0 });
         }
         for conn in self.roster.silent(now) {
             self.refuse(conn, CloseCode::Silent, "nothing was heard for too long: connect again".into());
         }
-        let returned = self.books.expire(now);
+        let returned = self.accounting.expire(now);
         self.report_returned(returned, true);
     }
 
@@ -101,7 +101,7 @@ impl Syncer {
             return;
         }
         let everyone: Vec<_> = self.roster.conns().collect();
-        self.books.note(Entry::Held { held });
+        self.accounting.note(Entry::Held { held });
         self.out.push_back(Output::Broadcast(everyone.clone(), Message::SetPaused { run: self.run, held }));
         self.event(Event::Held { held });
         for conn in everyone {
@@ -128,7 +128,7 @@ impl Syncer {
             return;
         }
         self.roster.pace(learner, share);
-        self.books.note(Entry::Paced { learner, share });
+        self.accounting.note(Entry::Paced { learner, share });
         if let Some(conn) = self.roster.conn(learner) {
             self.out.push_back(Output::Send(conn, Message::SetDutyCycle { run: self.run, share }));
         }
@@ -138,13 +138,13 @@ impl Syncer {
     /// Sends `learner` away for `wait_ms`, by order of the owner; 0 lets it return.
     pub(super) fn on_drop(&mut self, now: Millis, learner: LearnerId, wait_ms: u32) {
         let wait_ms = wait_ms.min(super::DROP_MS_MAX);
-        let is_pardoned = wait_ms == 0 && self.trust.pardoned(&mut self.books, learner);
+        let is_pardoned = wait_ms == 0 && self.trust.pardoned(&mut self.accounting, learner);
         let is_back = wait_ms == 0 && self.returns(now, learner).is_none();
         if !self.may_be(learner) || (is_back && !is_pardoned) {
             return;
         }
         self.roster.send_away(now, learner, wait_ms);
-        self.books.note(Entry::Dropped { learner, wait_ms });
+        self.accounting.note(Entry::Dropped { learner, wait_ms });
         self.event(Event::Dropped { learner, wait_ms });
         if let Some(conn) = self.roster.conn(learner).filter(|_| wait_ms > 0) {
             self.turn_away(conn, wait_ms);
@@ -170,17 +170,17 @@ impl Syncer {
         }
         let Some(session) = self.roster.ready(conn, batch) else { return };
         let (learner, is_fresh) = (session.learner, session.is_fresh);
-        self.trust.ready(self.books.ledger(), learner);
+        self.trust.ready(self.accounting.ledger(), learner);
         if is_fresh {
             self.rounds.iter_mut().for_each(|rounds| rounds.restart(learner));
         }
         // A returning learner may have trained while it was not connected, so its steps are credited from an earlier
         // time, unless it never had a lease.
-        if is_fresh || self.books.is_new(learner) {
+        if is_fresh || self.accounting.is_new(learner) {
             self.rounds.iter_mut().for_each(|rounds| rounds.count_from(now, learner));
-            self.books.count_from(now, learner);
+            self.accounting.count_from(now, learner);
         }
-        self.books.doubt(learner);
+        self.accounting.doubt(learner);
         // The learner may have reported its pace before it was ready.
         self.measure();
         self.ask_again(now, conn, learner);
@@ -201,7 +201,7 @@ impl Syncer {
         self.roster.note_steps(now, conn, progress.steps);
         let tokens_per_ms = self.step_tokens(learner) as f64 / self.step_ms_credited(now, learner);
         let is_live = self.roster.is_live(learner);
-        let returned = self.books.report(now, learner, progress, tokens_per_ms, is_live);
+        let returned = self.accounting.report(now, learner, progress, tokens_per_ms, is_live);
         self.report_returned(returned, false);
         if changed {
             self.event(Event::State { learner, state: progress.state });
@@ -216,7 +216,7 @@ impl Syncer {
 
     fn on_bye(&mut self, conn: ConnId) {
         if let Some(learner) = self.remove(conn, LeaveCause::Polite) {
-            let returned = self.books.release(learner);
+            let returned = self.accounting.release(learner);
             self.report_returned(returned, false);
         }
     }
@@ -229,7 +229,7 @@ impl Syncer {
         let learner = session.learner;
         let (step_ms, batch) = (session.step_ms, session.batch.max(1));
         let pace = Speed { step_ms, step_ms_least: self.roster.step_ms_least(learner), batch };
-        for grant in self.books.grant(now, learner, &pace) {
+        for grant in self.accounting.grant(now, learner, &pace) {
             let grant = self.with_process_epoch(grant);
             self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
         }
@@ -252,7 +252,7 @@ impl Syncer {
 
     /// Updates the statistics over connected learners: the longest merged time and the median step time.
     pub(super) fn measure(&mut self) {
-        self.trust.measure(self.books.ledger());
+        self.trust.measure(self.accounting.ledger());
         if let Some(step_ms) = self.roster.step_ms() {
             self.schedule.note_step(step_ms);
         }
@@ -380,7 +380,7 @@ impl Syncer {
         if known.is_none() {
             let roster = &self.roster;
             let needed = |learner| roster.conn(learner).is_some() || roster.is_restricted(learner);
-            match self.books.make_room(needed) {
+            match self.accounting.make_room(needed) {
                 Ok(None) => {}
                 Ok(Some(forgotten)) => self.rounds.iter_mut().for_each(|rounds| rounds.forget(forgotten)),
                 Err(full) => return self.refuse(conn, CloseCode::Full, full.to_string()),
@@ -405,19 +405,19 @@ impl Syncer {
     }
 
     fn welcome(&mut self, now: Millis, conn: ConnId, hello: &Hello, number: Option<LearnerId>) {
-        let (learner, returning) = self.books.enrol(&hello.identity, &hello.name, &hello.device, number);
+        let (learner, returning) = self.accounting.enrol(&hello.identity, &hello.name, &hello.device, number);
         if number.is_some() {
             self.credit(learner, hello.run.is_some());
         }
         if hello.run.is_none() {
             // A new process does not have the progress of the previous one.
-            let returned = self.books.restart(learner);
+            let returned = self.accounting.restart(learner);
             self.report_returned(returned, false);
         }
         self.roster.open(now, conn, learner, hello.run.is_none());
-        self.trust.joined(self.books.ledger(), learner);
+        self.trust.joined(self.accounting.ledger(), learner);
         self.downlink.open(conn);
-        let ledger = self.books.ledger();
+        let ledger = self.accounting.ledger();
         let account = ledger.account(learner).expect("enrolled above");
         let welcome = Welcome {
             run: self.run,
@@ -427,8 +427,8 @@ impl Syncer {
             versions: self.rounds.iter().map(|rounds| rounds.version()).collect(),
             clock_tokens: ledger.schedule_tokens(),
             merged: account.merged.clone(),
-            unsettled: self.rounds.iter().map(|rounds| rounds.unsettled(learner)).collect(),
-            leases: self.books.leased(learner),
+            unsettled: self.rounds.iter().map(|rounds| rounds.unresolved(learner)).collect(),
+            leases: self.accounting.leased(learner),
             tokens_trained: account.trained(),
             tokens_merged: ledger.tokens_merged(account),
             held: self.schedule.is_held(),

@@ -133,7 +133,7 @@ impl Bench {
                     conns.into_iter().for_each(|conn| self.hear(conn, message.clone()));
                 }
                 Asked::Merge(job) => self.feed(Input::Merged(Box::new(job.run()))),
-                Asked::Remake(job) => self.feed(Input::Merged(Box::new(job.run()))),
+                Asked::Rollback(job) => self.feed(Input::Merged(Box::new(job.run()))),
             }
         }
     }

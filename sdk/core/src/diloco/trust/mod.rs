@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::speed::SPEED_SLACK;
 use super::weighted_median::WeightedMedian;
-use super::{Books, Ledger};
+use super::{Accounting, Ledger};
 use crate::wire::{FragmentId, LearnerId};
 use record::needed_ms;
 
@@ -93,30 +93,30 @@ impl Trust {
     /// Applies a verdict of the contribution test. Returns true if `learner` became suspected or was cleared.
     pub(super) fn judged(
         &mut self,
-        books: &mut Books,
+        accounting: &mut Accounting,
         learner: LearnerId,
         verdict: ContributionVerdict,
     ) -> bool {
-        if books.ledger().account(learner).is_none() {
+        if accounting.ledger().account(learner).is_none() {
             return false;
         }
         self.proven.insert(learner, verdict == ContributionVerdict::Proven);
-        let is_news = books.suspect(learner, verdict.suspicion());
-        self.update(books.ledger(), learner);
+        let is_news = accounting.suspect(learner, verdict.suspicion());
+        self.update(accounting.ledger(), learner);
         is_news
     }
 
     /// Convicts `learner`, whose updates did harm.
-    pub(super) fn convicted(&mut self, books: &mut Books, learner: LearnerId) {
-        books.convict(learner);
+    pub(super) fn convicted(&mut self, accounting: &mut Accounting, learner: LearnerId) {
+        accounting.convict(learner);
         self.proven.insert(learner, false);
-        self.update(books.ledger(), learner);
+        self.update(accounting.ledger(), learner);
     }
 
     /// Pardons `learner`. Returns true if it had been convicted.
-    pub(super) fn pardoned(&mut self, books: &mut Books, learner: LearnerId) -> bool {
-        let was_convicted = books.pardon(learner);
-        self.update(books.ledger(), learner);
+    pub(super) fn pardoned(&mut self, accounting: &mut Accounting, learner: LearnerId) -> bool {
+        let was_convicted = accounting.pardon(learner);
+        self.update(accounting.ledger(), learner);
         was_convicted
     }
 
@@ -296,41 +296,48 @@ fn merit(ledger: &Ledger, learner: LearnerId) -> u64 {
 mod tests {
     use super::*;
     use crate::diloco::speed::lower_median;
-    use crate::diloco::{BookTerms, LeasePool, Part, Suspicion, UpdateOutcome};
+    use crate::diloco::{AccountingTerms, LeasePool, Part, Suspicion, UpdateOutcome};
     use crate::rng::Rng;
     use crate::testing;
     use crate::wire::{Fate, Identity, Serial, Version};
 
     const P: FragmentId = FragmentId(0);
 
-    /// Books a merged update of `learner` that arrived `after_ms` after its previous one.
-    fn merge(books: &mut Books, learner: LearnerId, tokens: u64, after_ms: u64) {
+    /// Records a merged update of `learner` that arrived `after_ms` after its previous one.
+    fn merge(accounting: &mut Accounting, learner: LearnerId, tokens: u64, after_ms: u64) {
         let part = Part { after_ms: Some(after_ms), ..testing::part(learner, tokens) };
-        books.note_merge(testing::merge(P, part));
+        accounting.note_merge(testing::merge(P, part));
         let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens };
-        books.settle(&UpdateOutcome { round: None, fragment: P, learner, serial: Serial(1), tokens, fate });
+        accounting.record_outcome(&UpdateOutcome {
+            round: None,
+            fragment: P,
+            learner,
+            serial: Serial(1),
+            tokens,
+            fate,
+        });
     }
 
-    fn books() -> Books {
-        let terms = BookTerms {
+    fn accounting() -> Accounting {
+        let terms = AccountingTerms {
             context: 1,
             lease_ms: 1,
             lease_idle_ms_max: 1,
             identities_max: 100,
             strangers_max: 100,
         };
-        Books::new(terms, LeasePool::new(vec![9]).unwrap(), Ledger::new(vec![1]))
+        Accounting::new(terms, LeasePool::new(vec![9]).unwrap(), Ledger::new(vec![1]))
     }
 
-    fn enrol(books: &mut Books, count: u8) -> Vec<LearnerId> {
-        (0..count).map(|i| books.enrol(&Identity([i; 32]), "", "", None).0).collect()
+    fn enrol(accounting: &mut Accounting, count: u8) -> Vec<LearnerId> {
+        (0..count).map(|i| accounting.enrol(&Identity([i; 32]), "", "", None).0).collect()
     }
 
     /// Goal: the incremental statistics equal those computed from scratch.
     #[test]
     fn statistics_are_those_of_all_connected_learners() {
-        let mut books = books();
-        let learners = enrol(&mut books, 20);
+        let mut accounting = accounting();
+        let learners = enrol(&mut accounting, 20);
         let (mut rng, mut trust) = (Rng::new(4), Trust::default());
         let mut there: BTreeMap<LearnerId, bool> = BTreeMap::new();
         for turn in 0..6_000 {
@@ -339,27 +346,27 @@ mod tests {
                 0 => {
                     let is_live = rng.below(3) > 0;
                     there.insert(learner, is_live);
-                    trust.note(books.ledger(), learner, is_live);
+                    trust.note(accounting.ledger(), learner, is_live);
                 }
                 1 => {
                     there.remove(&learner);
                     trust.left(learner);
                 }
-                2 => trust.measure(books.ledger()),
-                3 if rng.below(9) == 0 => trust.convicted(&mut books, learner),
+                2 => trust.measure(accounting.ledger()),
+                3 if rng.below(9) == 0 => trust.convicted(&mut accounting, learner),
                 4 => {
                     let suspected = ContributionVerdict::Suspected(Suspicion { looks: 1 });
                     let is_suspected = rng.below(3) == 0;
                     let verdict = if is_suspected { suspected } else { ContributionVerdict::Open };
-                    trust.judged(&mut books, learner, verdict);
+                    trust.judged(&mut accounting, learner, verdict);
                 }
                 _ => {
-                    merge(&mut books, learner, rng.below(90).into(), rng.below(20_000).into());
-                    trust.merged(books.ledger(), learner);
+                    merge(&mut accounting, learner, rng.below(90).into(), rng.below(20_000).into());
+                    trust.merged(accounting.ledger(), learner);
                 }
             }
 
-            let (ledger, longest_ms) = (books.ledger(), trust.longest_ms);
+            let (ledger, longest_ms) = (accounting.ledger(), trust.longest_ms);
             let is_trusted = |learner: &LearnerId| ledger.level(*learner, longest_ms).is_trusted();
             let live = || there.iter().filter(|(_, is_live)| **is_live).map(|(learner, _)| *learner);
             let established: BTreeSet<LearnerId> = live().filter(is_trusted).collect();
@@ -380,28 +387,34 @@ mod tests {
     }
 
     /// Creates two connected learners: an established one, then one without a merged update.
-    fn pair() -> (Books, Trust, LearnerId, LearnerId) {
-        let (mut books, mut trust) = (books(), Trust::default());
-        let learners = enrol(&mut books, 2);
+    fn pair() -> (Accounting, Trust, LearnerId, LearnerId) {
+        let (mut accounting, mut trust) = (accounting(), Trust::default());
+        let learners = enrol(&mut accounting, 2);
         for &learner in &learners {
-            trust.joined(books.ledger(), learner);
-            trust.ready(books.ledger(), learner);
+            trust.joined(accounting.ledger(), learner);
+            trust.ready(accounting.ledger(), learner);
         }
         for _ in 0..8 {
-            merge(&mut books, learners[0], 10, 100_000);
-            trust.merged(books.ledger(), learners[0]);
+            merge(&mut accounting, learners[0], 10, 100_000);
+            trust.merged(accounting.ledger(), learners[0]);
         }
-        trust.measure(books.ledger());
-        (books, trust, learners[0], learners[1])
+        trust.measure(accounting.ledger());
+        (accounting, trust, learners[0], learners[1])
     }
 
     #[test]
     fn each_event_leads_to_its_level() {
-        let (mut books, mut trust, old, new) = pair();
-        let level = |trust: &Trust, books: &Books, learner| trust.level(books.ledger(), learner, false);
-        assert_eq!(level(&trust, &books, new), TrustLevel::Newcomer);
-        assert_eq!(level(&trust, &books, old), TrustLevel::Trusted);
-        assert_eq!(trust.level(books.ledger(), old, true), TrustLevel::Trusted, "the owner sent it away");
+        let (mut accounting, mut trust, old, new) = pair();
+        let level = |trust: &Trust, accounting: &Accounting, learner| {
+            trust.level(accounting.ledger(), learner, false)
+        };
+        assert_eq!(level(&trust, &accounting, new), TrustLevel::Newcomer);
+        assert_eq!(level(&trust, &accounting, old), TrustLevel::Trusted);
+        assert_eq!(
+            trust.level(accounting.ledger(), old, true),
+            TrustLevel::Trusted,
+            "the owner sent it away"
+        );
 
         let suspected = ContributionVerdict::Suspected(Suspicion { looks: 24 });
         for (verdict, is_news, expected) in [
@@ -410,36 +423,36 @@ mod tests {
             (suspected, false, TrustLevel::Suspected),
             (ContributionVerdict::Proven, true, TrustLevel::Trusted),
         ] {
-            assert_eq!(trust.judged(&mut books, old, verdict), is_news, "{verdict:?}");
-            assert_eq!(level(&trust, &books, old), expected, "{verdict:?}");
+            assert_eq!(trust.judged(&mut accounting, old, verdict), is_news, "{verdict:?}");
+            assert_eq!(level(&trust, &accounting, old), expected, "{verdict:?}");
             assert_eq!(trust.established().contains(&old), expected.is_trusted(), "{verdict:?}");
             let is_proven = Some(verdict == ContributionVerdict::Proven);
-            assert_eq!(trust.sender(books.ledger(), old), SenderTrust { level: expected, is_proven });
+            assert_eq!(trust.sender(accounting.ledger(), old), SenderTrust { level: expected, is_proven });
         }
-        assert_eq!(trust.sender(books.ledger(), new).is_proven, None, "it was not checked");
+        assert_eq!(trust.sender(accounting.ledger(), new).is_proven, None, "it was not checked");
 
-        trust.convicted(&mut books, old);
-        assert_eq!(trust.sender(books.ledger(), old).is_proven, Some(false));
-        assert_eq!(trust.level(books.ledger(), old, true), TrustLevel::Banned);
-        trust.convicted(&mut books, old);
-        assert_eq!(level(&trust, &books, old), TrustLevel::Banned, "also once its exclusion is over");
-        assert!(trust.pardoned(&mut books, old) && !trust.pardoned(&mut books, old));
-        assert_ne!(trust.level(books.ledger(), old, true), TrustLevel::Banned);
+        trust.convicted(&mut accounting, old);
+        assert_eq!(trust.sender(accounting.ledger(), old).is_proven, Some(false));
+        assert_eq!(trust.level(accounting.ledger(), old, true), TrustLevel::Banned);
+        trust.convicted(&mut accounting, old);
+        assert_eq!(level(&trust, &accounting, old), TrustLevel::Banned, "also once its exclusion is over");
+        assert!(trust.pardoned(&mut accounting, old) && !trust.pardoned(&mut accounting, old));
+        assert_ne!(trust.level(accounting.ledger(), old, true), TrustLevel::Banned);
     }
 
     /// Goal: a verdict on an unknown learner leaves no state behind.
     #[test]
     fn a_verdict_on_an_unknown_learner_has_no_effect() {
-        let (mut books, mut trust, ..) = pair();
-        assert!(!trust.judged(&mut books, LearnerId(99), ContributionVerdict::Proven));
-        assert_eq!(trust.sender(books.ledger(), LearnerId(99)).is_proven, None);
-        assert_eq!(trust.level(books.ledger(), LearnerId(99), false), TrustLevel::Newcomer);
+        let (mut accounting, mut trust, ..) = pair();
+        assert!(!trust.judged(&mut accounting, LearnerId(99), ContributionVerdict::Proven));
+        assert_eq!(trust.sender(accounting.ledger(), LearnerId(99)).is_proven, None);
+        assert_eq!(trust.level(accounting.ledger(), LearnerId(99), false), TrustLevel::Newcomer);
     }
 
     #[test]
     fn a_seat_goes_to_a_learner_that_was_merged_for_longer() {
-        let (books, mut trust, old, new) = pair();
-        let ledger = books.ledger();
+        let (accounting, mut trust, old, new) = pair();
+        let ledger = accounting.ledger();
         assert_eq!(trust.seat(ledger, None, 9, 2), Ok(None));
         assert!(trust.seat(ledger, None, 2, 2).unwrap_err().contains("1 learners without a merged update"));
         assert!(trust.seat(ledger, None, 3, 3).unwrap_err().contains("3 learners are connected"));
@@ -449,16 +462,16 @@ mod tests {
 
     #[test]
     fn limits_of_a_sender_follow_from_its_level_and_the_others() {
-        let (mut books, trust, old, new) = pair();
-        let paces = [old, new].map(|learner| trust.pace_max(books.ledger(), learner));
-        let pace = books.ledger().pace(old).unwrap();
+        let (mut accounting, trust, old, new) = pair();
+        let paces = [old, new].map(|learner| trust.pace_max(accounting.ledger(), learner));
+        let pace = accounting.ledger().pace(old).unwrap();
         assert_eq!(paces, [None, Some(PACE_RATIO_MAX * pace)], "no other learner limits the first");
         let parts = [10, 10, 10].map(|tokens| testing::part(new, tokens));
         let entry = testing::merge(P, parts[0]);
-        books.note_merge(crate::diloco::MergeEntry { parts: parts.to_vec(), ..entry });
+        accounting.note_merge(crate::diloco::MergeEntry { parts: parts.to_vec(), ..entry });
         let steps_max = |learner| {
-            let sender = trust.sender(books.ledger(), learner);
-            Trust::steps_max(books.ledger(), sender, P, 5)
+            let sender = trust.sender(accounting.ledger(), learner);
+            Trust::steps_max(accounting.ledger(), sender, P, 5)
         };
         assert_eq!([steps_max(old), steps_max(new)], [None, Some(32)]);
     }

@@ -251,7 +251,7 @@ impl Rig {
                     conns.into_iter().for_each(|conn| self.deliver(conn, message.clone()));
                 }
                 Asked::Merge(job) => self.syncer(syncer::Input::Merged(Box::new(job.run()))),
-                Asked::Remake(job) => self.syncer(syncer::Input::Merged(Box::new(job.run()))),
+                Asked::Rollback(job) => self.syncer(syncer::Input::Merged(Box::new(job.run()))),
             }
         }
         std::mem::take(&mut self.fetching).into_iter().for_each(|fragment| self.fetch(fragment));

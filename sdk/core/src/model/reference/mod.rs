@@ -141,7 +141,7 @@ impl Model {
     fn loss_and_grad(&self, params: &[f64], tokens: &[u32]) -> (f64, f64, Vec<f64>) {
         let window = self.dims.context + 1;
         // If no token is learnt, the divisor does not matter.
-        let share = 1.0 / token::learnt(tokens, self.dims.context).max(1) as f64;
+        let share = 1.0 / token::target_count(tokens, self.dims.context).max(1) as f64;
         let (mut loss, mut balance, mut grad) = (0.0, 0.0, vec![0.0; params.len()]);
         for window in tokens.chunks(window) {
             let targets = &window[1..];
@@ -151,8 +151,8 @@ impl Model {
             let (sum, mut dlogits) = ops::cross_entropy(&saved.logits, targets, self.dims.vocab);
             loss += sum * share;
             dlogits.iter_mut().for_each(|d| *d *= share);
-            let learnt = token::learnt(window, self.dims.context) as f64 * share;
-            let aux = f64::from(self.dims.aux_loss) * learnt / self.dims.layers as f64;
+            let target_count = token::target_count(window, self.dims.context) as f64 * share;
+            let aux = f64::from(self.dims.aux_loss) * target_count / self.dims.layers as f64;
             balance += aux * saved.layers.iter().map(|layer| self.balance(&layer.feed)).sum::<f64>();
             self.backward(params, &inputs, &saved, &dlogits, aux, &mut grad);
         }
@@ -548,7 +548,7 @@ mod tests {
 
     /// One target of the first window is given, and all but one of the second.
     fn partly_given() -> Vec<u32> {
-        let given = |at: usize| if [2, 6, 8, 9, 10, 11].contains(&at) { token::GIVEN } else { 0 };
+        let given = |at: usize| if [2, 6, 8, 9, 10, 11].contains(&at) { token::MASKED } else { 0 };
         tokens().into_iter().enumerate().map(|(at, token)| token | given(at)).collect()
     }
 
@@ -562,14 +562,14 @@ mod tests {
         };
         // A window with a single learnt target has the loss of that target.
         let one = |at: usize| {
-            let given = |i: usize| if i == at { 0 } else { token::GIVEN };
+            let given = |i: usize| if i == at { 0 } else { token::MASKED };
             let tokens: Vec<u32> = tokens()[..6].iter().enumerate().map(|(i, t)| t | given(i)).collect();
             found(&tokens).0
         };
         let mean = (1..6).map(one).sum::<f64>() / 5.0;
         assert!((found(&tokens()[..6]).0 - mean).abs() < 1e-12);
 
-        let nothing: Vec<u32> = tokens().iter().map(|token| token | token::GIVEN).collect();
+        let nothing: Vec<u32> = tokens().iter().map(|token| token | token::MASKED).collect();
         let (loss, grad) = found(&nothing);
         assert!(loss == 0.0 && grad.iter().all(|&g| g == 0.0));
         // A window without learnt tokens has no weight next to another.

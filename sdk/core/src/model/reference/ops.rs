@@ -229,7 +229,7 @@ pub fn cross_entropy(logits: &[f64], targets: &[u32], vocab: usize) -> (f64, Vec
     let mut loss = 0.0;
     let mut dlogits = Vec::with_capacity(logits.len());
     for (row, &target) in logits.chunks(vocab).zip(targets) {
-        if !token::is_learnt(target) {
+        if !token::is_target(target) {
             dlogits.resize(dlogits.len() + vocab, 0.0);
             continue;
         }
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn cross_entropy_differentiates() {
-        let (logits, targets) = (noise(1, 4 * 7), [6, 0, 3 | token::GIVEN, 2]);
+        let (logits, targets) = (noise(1, 4 * 7), [6, 0, 3 | token::MASKED, 2]);
         let (_, dlogits) = cross_entropy(&logits, &targets, 7);
         check("dlogits", &logits, &dlogits, &[1.0], |x| vec![cross_entropy(x, &targets, 7).0]);
     }

@@ -179,8 +179,8 @@ impl CpuGradient {
                 pass.forward(inputs.map(|&token| token::id(token)), work);
                 work.note_seen(&mut seen.lock().expect("no thread panics with the lock"));
                 work.mixing.balance.clear();
-                let learnt = windows.clone().map(|window| token::learnt(window, len) as f32);
-                work.mixing.balance.extend(learnt.map(|learnt| aux * learnt));
+                let target_count = windows.clone().map(|window| token::target_count(window, len) as f32);
+                work.mixing.balance.extend(target_count.map(|target_count| aux * target_count));
                 let mut targets = std::mem::take(&mut work.targets);
                 targets.clear();
                 targets.extend(windows.flat_map(|window| &window[1..]));

@@ -471,7 +471,7 @@ simd! {
     pub fn cross_entropy(logits: &mut [f32], targets: &[u32], vocab: usize, share: f32) -> f64 {
         let mut loss = 0.0;
         for (row, &target) in logits.chunks_exact_mut(vocab).zip(targets) {
-            if !token::is_learnt(target) {
+            if !token::is_target(target) {
                 row.fill(0.0);
                 continue;
             }
@@ -497,8 +497,8 @@ simd! {
         adjust(params, grad, m, v, numbers);
     }
 
-    /// Adds `grad` to the momentum of Muon and writes the update before its polar factor: `m ← µ m + g`, `out = g + µ m`.
-    /// Returns the sum of the squares of `out`, in `f64`.
+    /// Adds `grad` to the momentum of Muon and writes the update before its polar factor: `m ← µ m + g`, `out = g + µ
+    /// m`. Returns the sum of the squares of `out`, in `f64`.
     pub fn nesterov(out: &mut [f32], grad: &[f32], m: &mut [f32], a: &MuonAdjust) -> f64 {
         for ((out, &g), m) in out.iter_mut().zip(grad).zip(m) {
             let g = g * a.scale;

@@ -403,7 +403,7 @@ impl CpuModel {
         check_len(params.len(), &network.slots)?;
         let len = network.dims.context;
         windows(tokens, &network.dims)?;
-        let count = token::learnt(tokens, len).max(1);
+        let count = token::target_count(tokens, len).max(1);
         let batches = tokens.chunks(network.windows_at_once(usize::MAX, 1) * (len + 1));
         let mut losses = vec![0.0; batches.len()];
         let queue = Mutex::new(batches.zip(&mut losses));

@@ -89,13 +89,13 @@ fn experts_agree_with_the_reference() {
         agrees(&spec, batch, &partly_given(&spec, batch));
         let mut trainer = trainer(&spec, batch, 2);
         trainer.rehearse(&tokens).unwrap();
-        assert_eq!(trainer.take_seen(), [0; 0], "nothing was trained");
+        assert_eq!(trainer.take_expert_counts(), [0; 0], "nothing was trained");
         let expected = reference_seen(&spec, &params(&spec), &tokens).unwrap();
         trainer.step(&tokens, 0.0).unwrap();
         trainer.step(&tokens, 0.0).unwrap();
         let twice: Vec<u64> = expected.iter().map(|seen| 2 * seen).collect();
-        assert_eq!(trainer.take_seen(), twice);
-        assert_eq!(trainer.take_seen(), [0; 0], "they were asked for");
+        assert_eq!(trainer.take_expert_counts(), twice);
+        assert_eq!(trainer.take_expert_counts(), [0; 0], "they were asked for");
     }
 }
 
@@ -138,14 +138,14 @@ fn partly_given(spec: &ModelSpec, windows: u32) -> Vec<u32> {
     let window = spec.context as usize + 1;
     let is_given = |at: usize| (windows > 1 && at < window) || at / 3 % 2 == 1;
     let tokens = tokens(spec, windows).into_iter().enumerate();
-    tokens.map(|(at, token)| if is_given(at) { token | token::GIVEN } else { token }).collect()
+    tokens.map(|(at, token)| if is_given(at) { token | token::MASKED } else { token }).collect()
 }
 
 /// Given tokens reach the loss only as context. A step without learnt tokens has loss and gradient 0.
 #[test]
 fn given_tokens_are_read_and_not_learnt() {
     let spec = spec(SHAPES[0].0);
-    let given: Vec<u32> = tokens(&spec, 3).iter().map(|token| token | token::GIVEN).collect();
+    let given: Vec<u32> = tokens(&spec, 3).iter().map(|token| token | token::MASKED).collect();
     let mut trainer = trainer(&spec, 3, 2);
     let (loss, grad) = trainer.loss_and_grad(&given).unwrap();
     assert!(loss == 0.0 && grad.iter().all(|&g| g == 0.0));
@@ -153,7 +153,7 @@ fn given_tokens_are_read_and_not_learnt() {
     let stats = trainer.step(&tokens(&spec, 3), 1e-3).unwrap();
     assert_eq!(trainer.step(&given, 1e-3).unwrap().loss, stats.loss, "nothing new is known of the loss");
 
-    let alien = [&[37 | token::GIVEN], &given[1..]].concat();
+    let alien = [&[37 | token::MASKED], &given[1..]].concat();
     assert!(matches!(
         trainer.step(&alien, 1e-3),
         Err(EngineError::Model(ModelError::Token { token: 37, vocab: 37 }))

@@ -19,7 +19,8 @@ use crate::token;
 
 /// Trainer of a model on the processor, on one or more threads, with a [`CpuGradient`]. Memory is 4 × 4 bytes for each
 /// parameter (parameters, gradient, two moments) plus [`CpuGradient::activation_bytes`]. With Muon, matrices have one
-/// moment. If adapters are trained, only they are the parameters, and all of them are trained with AdamW. The frozen weights stay in their given form of one or two bytes each.
+/// moment. If adapters are trained, only they are the parameters, and all of them are trained with AdamW. The frozen
+/// weights stay in their given form of one or two bytes each.
 pub struct CpuTrainer {
     inner: InnerSpec,
     layout: Layout,
@@ -155,9 +156,9 @@ impl CpuTrainer {
     ///   outside the vocabulary.
     pub fn loss_and_grad(&mut self, tokens: &[u32]) -> Result<(f32, &[f32]), EngineError> {
         self.check(tokens, 0.0)?;
-        let learnt = self.learnt(tokens);
-        let sums = self.gradient.differentiate(tokens, learnt)?;
-        Ok(((sums.loss / learnt.max(1) as f64) as f32, self.gradient.grad()))
+        let target_count = self.target_count(tokens);
+        let sums = self.gradient.differentiate(tokens, target_count)?;
+        Ok(((sums.loss / target_count.max(1) as f64) as f32, self.gradient.grad()))
     }
 
     /// # Errors Those of [`Trainer::step`], except those that only training can detect.
@@ -175,8 +176,8 @@ impl CpuTrainer {
     }
 
     /// Returns the number of learnt tokens in a batch.
-    pub(in crate::engine) fn learnt(&self, tokens: &[u32]) -> u64 {
-        token::learnt(tokens, self.gradient.network.dims.context)
+    pub(in crate::engine) fn target_count(&self, tokens: &[u32]) -> u64 {
+        token::target_count(tokens, self.gradient.network.dims.context)
     }
 
     /// Returns parameters and gradient.
@@ -191,11 +192,11 @@ impl CpuTrainer {
     pub(in crate::engine) fn finish(
         &mut self,
         sums: Sums,
-        learnt: u64,
+        target_count: u64,
         lr: f32,
     ) -> Result<StepStats, EngineError> {
         let tokens = self.batch() as u64 * self.gradient.network.dims.context as u64;
-        let loss = if learnt == 0 { self.loss } else { (sums.loss / learnt as f64) as f32 };
+        let loss = if target_count == 0 { self.loss } else { (sums.loss / target_count as f64) as f32 };
         let grad_norm = sums.squares.sqrt() as f32;
         if !(loss.is_finite() && grad_norm.is_finite()) {
             return Err(EngineError::NotFinite { loss, grad_norm });
@@ -273,19 +274,19 @@ impl Trainer for CpuTrainer {
 
     fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
         self.check(tokens, lr)?;
-        let learnt = self.learnt(tokens);
-        let sums = self.gradient.differentiate(tokens, learnt)?;
-        self.finish(sums, learnt, lr)
+        let target_count = self.target_count(tokens);
+        let sums = self.gradient.differentiate(tokens, target_count)?;
+        self.finish(sums, target_count, lr)
     }
 
     fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
         self.check(tokens, 0.0)?;
-        let sums = self.gradient.differentiate(tokens, self.learnt(tokens))?;
+        let sums = self.gradient.differentiate(tokens, self.target_count(tokens))?;
         self.finish_nothing(sums);
         Ok(true)
     }
 
-    fn takes_given(&self) -> bool {
+    fn supports_masks(&self) -> bool {
         true
     }
 
@@ -293,7 +294,7 @@ impl Trainer for CpuTrainer {
         Some(OptimiserState { steps: self.steps, vectors: vec![self.m.to_vec(), self.v.to_vec()] })
     }
 
-    fn take_seen(&mut self) -> Vec<u64> {
+    fn take_expert_counts(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.seen)
     }
 

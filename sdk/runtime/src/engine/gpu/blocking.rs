@@ -79,7 +79,7 @@ impl GpuTrainers {
         let setup = GpuSetup {
             matmul,
             frozen: None,
-            thrifts: THRIFTS.to_vec(),
+            memory_plans: THRIFTS.to_vec(),
             bytes_max: None,
             moments: None,
             now_us: Box::new(move || now_us()),
@@ -235,12 +235,12 @@ impl Trainer for GpuTrainer {
         block_on(engine.loss(windows)).map(Some)
     }
 
-    fn takes_given(&self) -> bool {
+    fn supports_masks(&self) -> bool {
         true
     }
 
-    fn take_seen(&mut self) -> Vec<u64> {
-        self.engine.get_mut().take_seen()
+    fn take_expert_counts(&mut self) -> Vec<u64> {
+        self.engine.get_mut().take_expert_counts()
     }
 
     fn describe(&self) -> String {

@@ -136,8 +136,8 @@ kernels! {
     MUON_APPLY = "muon_apply" after "hyper", MuonApply, [Read, Read, Write, Read];
     DELTA_MAX = "delta_max" after "piece", Piece, [Read, Read, Write, Write];
     DELTA_CODE = "delta_code" after "piece", Piece, [Read, Read, Read, Write, Write];
-    DECODE_ADD = "decode_add" after "piece" after "halves", Piece, [Read, Read, Write];
-    DIGEST = "digest" after "piece" after "halves", Piece, [Read, Write];
+    DECODE_ADD = "decode_add" after "piece" after "binary16", Piece, [Read, Read, Write];
+    DIGEST = "digest" after "piece" after "binary16", Piece, [Read, Write];
     REBASE = "rebase", Rebase, [Read, Read, Write];
 }
 

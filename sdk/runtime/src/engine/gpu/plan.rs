@@ -27,7 +27,7 @@ const HEAD_MAX: u32 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Memory plan in use.
-    pub thrift: MemoryPlan,
+    pub memory_plan: MemoryPlan,
     /// Total size of the engine's buffers in bytes, without the uniforms of its dispatches (less than 1 MB).
     pub bytes: u64,
 }
@@ -88,18 +88,18 @@ impl RunPlan {
         Ok(Self { inner, dims, slots, layout, fragments, codec, apply, arena, matrices, adamw, frozen, half })
     }
 
-    /// Returns the inputs of the exchange under the memory plan `thrift`.
-    pub fn exchange(&self, thrift: MemoryPlan) -> Parts<'_> {
+    /// Returns the inputs of the exchange under the memory plan `memory_plan`.
+    pub fn exchange(&self, memory_plan: MemoryPlan) -> Parts<'_> {
         let Self { arena, fragments, codec, apply, .. } = self;
-        Parts { arena, fragments, codec: *codec, policy: *apply, host_hat: thrift.host_hat }
+        Parts { arena, fragments, codec: *codec, policy: *apply, host_hat: memory_plan.host_hat }
     }
 
-    /// Returns the device memory under the memory plan `thrift` that does not depend on the batch, in bytes.
-    pub fn bytes(&self, thrift: MemoryPlan) -> u64 {
+    /// Returns the device memory under the memory plan `memory_plan` that does not depend on the batch, in bytes.
+    pub fn bytes(&self, memory_plan: MemoryPlan) -> u64 {
         self.frozen.as_ref().map_or(0, FrozenPlan::bytes)
-            + Vectors::bytes(&self.arena, thrift.half_moments, self.half)
-            + self.exchange(thrift).bytes()
-            + Shadow::bytes(self.layout.len(), thrift.half_moments)
+            + Vectors::bytes(&self.arena, memory_plan.half_moments, self.half)
+            + self.exchange(memory_plan).bytes()
+            + Shadow::bytes(self.layout.len(), memory_plan.half_moments)
     }
 
     /// Returns the device memory for steps of `shape`, in bytes, in addition to [`Self::bytes`]. `binding_bytes_max` is
@@ -118,12 +118,12 @@ impl RunPlan {
     }
 
     /// Returns the memory plans that suit the optimiser: Muon's momentum is not packed.
-    pub fn suitable<'a>(&self, thrifts: &'a [MemoryPlan]) -> impl Iterator<Item = MemoryPlan> + use<'a> {
+    pub fn suitable<'a>(&self, memory_plans: &'a [MemoryPlan]) -> impl Iterator<Item = MemoryPlan> + use<'a> {
         let has_muon = !self.matrices.is_empty();
-        thrifts.iter().copied().filter(move |thrift| !(has_muon && thrift.half_moments))
+        memory_plans.iter().copied().filter(move |memory_plan| !(has_muon && memory_plan.half_moments))
     }
 
-    /// Returns the first of `thrifts` with which microbatches of one window fit on `gpu` within `bytes_max`. To find
+    /// Returns the first of `memory_plans` with which microbatches of one window fit on `gpu` within `bytes_max`. To find
     /// out, it allocates the memory and frees it again.
     ///
     /// # Errors
@@ -131,16 +131,16 @@ impl RunPlan {
     pub async fn room(
         &self,
         gpu: &Gpu,
-        thrifts: &[MemoryPlan],
+        memory_plans: &[MemoryPlan],
         bytes_max: Option<u64>,
     ) -> Result<Room, GpuError> {
         let shape = self.shapes().last().expect("1 divides every batch");
         let mut needed = 0;
-        for thrift in self.suitable(thrifts) {
-            let bytes =
-                self.bytes(thrift) + self.step_bytes(gpu.binding_bytes_max(), &shape, thrift.recompute);
+        for memory_plan in self.suitable(memory_plans) {
+            let bytes = self.bytes(memory_plan)
+                + self.step_bytes(gpu.binding_bytes_max(), &shape, memory_plan.recompute);
             if bytes_max.is_none_or(|bytes_max| bytes <= bytes_max) && gpu.has_free(bytes).await {
-                return Ok(Room { thrift, bytes });
+                return Ok(Room { memory_plan, bytes });
             }
             needed = bytes;
         }
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn says_what_is_done() {
-        let told = MemoryPlan::LADDER.map(|thrift| thrift.to_string());
+        let told = MemoryPlan::LADDER.map(|memory_plan| memory_plan.to_string());
         assert_eq!(told[0], "everything is kept on the GPU");
         assert_eq!(told[1], "activations are recomputed and the syncer's parameters are kept in host memory");
         assert!(told[2].ends_with("are kept in host memory and moments take 16 bits"), "{}", told[2]);

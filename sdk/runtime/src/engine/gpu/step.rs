@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn groups_rows_by_token() {
         let shape = BatchShape { microbatches: 2, windows: 1, context: 3 };
-        let given = token::GIVEN;
+        let given = token::MASKED;
         let words = shape.fill(&[5 | given, 1, 5 | given, 9, 2, 2, 2, 2]);
         let part = |index: usize, first: usize, len| &words[index * 448 + first * 64..][..len];
         assert_eq!(words.len(), 2 * 7 * 64);

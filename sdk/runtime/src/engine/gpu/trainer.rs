@@ -123,7 +123,7 @@ impl GpuEngine {
     /// [`EngineError::Lost`] if the device is gone, [`EngineError::Gpu`] if it rejects a command, and
     /// [`EngineError::NotFinite`] if a pending step diverged.
     pub async fn profile(&mut self) -> Result<Option<BTreeMap<&'static str, KernelTime>>, EngineError> {
-        self.settle().await?;
+        self.synchronise().await?;
         Ok(profile(&self.gpu, &self.program).await?)
     }
 
@@ -138,9 +138,9 @@ impl GpuEngine {
     fn submit(&mut self, tokens: &[u32], a: &Adjust, muon: &MuonAdjust) {
         let words: Vec<u8> = self.shape.fill(tokens).into_iter().flat_map(u32::to_le_bytes).collect();
         self.gpu.queue.write_buffer(&self.buffers.tokens, 0, &words);
-        let learnt = token::learnt(tokens, self.dims.context);
+        let target_count = token::target_count(tokens, self.dims.context);
         // Without target tokens, all losses are 0, and the divisor must not be.
-        let share = 1.0 / learnt.max(1) as f32;
+        let share = 1.0 / target_count.max(1) as f32;
         let step = f32::from_bits(self.steps as u32);
         let adamw = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, share, step];
         let hyper = [&adamw[..], &[muon.momentum, muon.rate, muon.scale]].concat();
@@ -148,16 +148,16 @@ impl GpuEngine {
         self.program.submit(&self.gpu, self.step_times.cost_max());
         let slices = [self.buffers.stats.clone(), self.buffers.seen.clone()];
         let count = if self.counted.is_empty() { 1 } else { 2 };
-        self.ring.read(&self.gpu, &slices[..count], learnt);
+        self.ring.read(&self.gpu, &slices[..count], target_count);
     }
 
     /// Processes the statistics of the oldest pending step, which must be finished.
     fn take_stats(&mut self) -> Result<(), EngineError> {
         let rows = (self.shape.microbatches * self.shape.rows_padded()) as f32;
-        let stats = self.ring.next(&self.gpu, |learnt, bytes| {
+        let stats = self.ring.next(&self.gpu, |target_count, bytes| {
             let (stats, seen) = bytes.split_at(STATS_BYTES);
             let stats = to_f32s(stats);
-            let loss = (learnt > 0).then(|| stats[0] * (rows / learnt as f32));
+            let loss = (target_count > 0).then(|| stats[0] * (rows / target_count as f32));
             (loss, stats[1], stats[3] == 1.0, numbers(seen))
         })?;
         let Some((loss, grad_norm, finite, counted)) = stats else { return Ok(()) };
@@ -245,7 +245,7 @@ impl Engine for GpuEngine {
 
     async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
         self.check_batch(tokens)?;
-        self.settle().await?;
+        self.synchronise().await?;
         self.submit(tokens, &Adjust::NOTHING, &MuonAdjust::NOTHING);
         self.ring.ready(&self.gpu).await?;
         // Tokens of a rehearsal are not credited to any expert.
@@ -254,7 +254,7 @@ impl Engine for GpuEngine {
         Ok(true)
     }
 
-    async fn settle(&mut self) -> Result<(), EngineError> {
+    async fn synchronise(&mut self) -> Result<(), EngineError> {
         while !self.ring.is_empty() {
             self.ring.ready(&self.gpu).await?;
             self.take_stats()?;
@@ -263,7 +263,7 @@ impl Engine for GpuEngine {
         self.exchange.ready().await
     }
 
-    fn take_seen(&mut self) -> Vec<u64> {
+    fn take_expert_counts(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.seen)
     }
 
@@ -271,8 +271,8 @@ impl Engine for GpuEngine {
         !self.ring.is_empty() || self.exchange.is_busy()
     }
 
-    fn salvage(&mut self) -> Option<OptimiserState> {
-        self.shadow.salvage().map(|state| state.unpadded(&self.adamw))
+    fn saved_moments(&mut self) -> Option<OptimiserState> {
+        self.shadow.saved_moments().map(|state| state.unpadded(&self.adamw))
     }
 }
 
@@ -291,7 +291,7 @@ pub struct GpuSetup {
     /// Frozen weights; required if the run trains adapters.
     pub frozen: Option<Arc<FrozenWeights>>,
     /// Memory plans to try, in this order, until one fits.
-    pub thrifts: Vec<MemoryPlan>,
+    pub memory_plans: Vec<MemoryPlan>,
     /// Maximum total size of the engine's buffers on the device, in bytes; `None` for no limit.
     pub bytes_max: Option<u64>,
     /// Optimiser state to restore.
@@ -323,8 +323,8 @@ impl GpuEngine {
             None => None,
         };
         let bytes_max = setup.bytes_max.unwrap_or(u64::MAX).saturating_sub(setup.matmul.bytes());
-        let allocation = allocate_first(gpu, &plan, &setup.thrifts, bytes_max).await?;
-        let Allocation { thrift, vectors, exchange, shape, work, bytes: allocated } = allocation;
+        let allocation = allocate_first(gpu, &plan, &setup.memory_plans, bytes_max).await?;
+        let Allocation { memory_plan, vectors, exchange, shape, work, bytes: allocated } = allocation;
         let begun = gpu.allocated_bytes();
         // Moments of another model are ignored.
         let moments = setup.moments.and_then(|moments| moments.padded(plan.layout.len(), &plan.adamw));
@@ -332,7 +332,7 @@ impl GpuEngine {
             vectors.moments.upload(gpu, &plan.arena, both);
         }
         let steps = moments.as_ref().map_or(0, |moments| moments.steps);
-        let shadow = Shadow::new(gpu, &plan.arena, moments, plan.layout.len(), thrift.half_moments);
+        let shadow = Shadow::new(gpu, &plan.arena, moments, plan.layout.len(), memory_plan.half_moments);
         let parts = step_parts(gpu, &plan, frozen.as_ref(), &vectors);
         let buffers = StepBuffers::new(gpu, &plan.dims, &shape);
         let program = parts.program(&setup.matmul, shape, &work, &buffers);
@@ -345,7 +345,7 @@ impl GpuEngine {
         let RunPlan { inner, dims, layout, fragments, arena, adamw, .. } = plan;
         Ok(Self {
             gpu: gpu.clone(),
-            room: Room { thrift, bytes },
+            room: Room { memory_plan, bytes },
             inner,
             dims,
             layout,
@@ -380,7 +380,7 @@ impl GpuEngine {
 
 /// Buffers of an engine whose size depends on memory plan and microbatch.
 struct Allocation {
-    thrift: MemoryPlan,
+    memory_plan: MemoryPlan,
     vectors: Vectors,
     exchange: Exchange,
     shape: BatchShape,
@@ -389,16 +389,16 @@ struct Allocation {
     bytes: u64,
 }
 
-/// Allocates the buffers of `plan` with the first of `thrifts` that fits within `bytes_max` bytes.
+/// Allocates the buffers of `plan` with the first of `memory_plans` that fits within `bytes_max` bytes.
 async fn allocate_first(
     gpu: &Gpu,
     plan: &RunPlan,
-    thrifts: &[MemoryPlan],
+    memory_plans: &[MemoryPlan],
     bytes_max: u64,
 ) -> Result<Allocation, GpuError> {
     let mut refused = None;
-    for thrift in plan.suitable(thrifts) {
-        match allocate_with(gpu, plan, thrift, bytes_max).await {
+    for memory_plan in plan.suitable(memory_plans) {
+        match allocate_with(gpu, plan, memory_plan, bytes_max).await {
             Err(error @ GpuError::Memory { .. }) => refused = Some(error),
             allocated => return allocated,
         }
@@ -409,29 +409,29 @@ async fn allocate_first(
 async fn allocate_with(
     gpu: &Gpu,
     plan: &RunPlan,
-    thrift: MemoryPlan,
+    memory_plan: MemoryPlan,
     bytes_max: u64,
 ) -> Result<Allocation, GpuError> {
     let begun = gpu.allocated_bytes();
-    let fixed = plan.bytes(thrift);
+    let fixed = plan.bytes(memory_plan);
     let Some(bytes_left) = bytes_max.checked_sub(fixed) else { return Err(gpu.out_of_memory(fixed)) };
-    let bytes = Vectors::bytes(&plan.arena, thrift.half_moments, plan.half);
-    let make = || Vectors::new(gpu, &plan.arena, thrift.half_moments, plan.half);
+    let bytes = Vectors::bytes(&plan.arena, memory_plan.half_moments, plan.half);
+    let make = || Vectors::new(gpu, &plan.arena, memory_plan.half_moments, plan.half);
     let vectors = gpu.allocate(bytes, make).await?;
-    let exchange = Exchange::new(gpu, &vectors.theta, plan.exchange(thrift)).await?;
+    let exchange = Exchange::new(gpu, &vectors.theta, plan.exchange(memory_plan)).await?;
     let (kept, mut refused) = (gpu.allocated_bytes() - begun, None);
     for shape in plan.shapes() {
-        let bytes = plan.step_bytes(gpu.binding_bytes_max(), &shape, thrift.recompute);
+        let bytes = plan.step_bytes(gpu.binding_bytes_max(), &shape, memory_plan.recompute);
         if bytes > bytes_left {
             refused = Some(gpu.out_of_memory(fixed + bytes));
             continue;
         }
         let before = gpu.allocated_bytes();
-        let make = || Workspace::new(gpu, &plan.dims, &shape, thrift.recompute);
+        let make = || Workspace::new(gpu, &plan.dims, &shape, memory_plan.recompute);
         match gpu.allocate(bytes, make).await.and_then(|made| made) {
             Ok(work) => {
                 let bytes = kept + gpu.allocated_bytes() - before;
-                return Ok(Allocation { thrift, vectors, exchange, shape, work, bytes });
+                return Ok(Allocation { memory_plan, vectors, exchange, shape, work, bytes });
             }
             Err(error @ (GpuError::Memory { .. } | GpuError::TensorTooLarge { .. })) => refused = Some(error),
             Err(error) => return Err(error),
@@ -469,7 +469,7 @@ impl GpuEngine {
     /// - [`EngineError::Gpu`]: the device rejected a command.
     pub async fn loss(&mut self, tokens: &[u32]) -> Result<f32, EngineError> {
         windows(tokens, &self.dims)?;
-        self.settle().await?;
+        self.synchronise().await?;
         let mut sum = 0.0;
         for batch in tokens.chunks(self.inner.batch as usize * (self.dims.context + 1)) {
             if self.ring.is_full() {
@@ -480,13 +480,13 @@ impl GpuEngine {
         while !self.ring.is_empty() {
             sum += self.take_loss().await?;
         }
-        Ok((sum / token::learnt(tokens, self.dims.context).max(1) as f64) as f32)
+        Ok((sum / token::target_count(tokens, self.dims.context).max(1) as f64) as f32)
     }
 
     /// Returns `tokens`, padded to the batch size with windows without target tokens.
     fn whole_batch(&self, tokens: &[u32]) -> Vec<u32> {
         let mut batch = tokens.to_vec();
-        batch.resize(self.inner.batch as usize * (self.dims.context + 1), token::GIVEN);
+        batch.resize(self.inner.batch as usize * (self.dims.context + 1), token::MASKED);
         batch
     }
 

@@ -272,7 +272,7 @@ impl Shadow {
     }
 
     /// Returns the copy, or `None` if a piece is missing.
-    pub fn salvage(&self) -> Option<OptimiserState> {
+    pub fn saved_moments(&self) -> Option<OptimiserState> {
         self.whole.then(|| self.moments.clone())
     }
 }

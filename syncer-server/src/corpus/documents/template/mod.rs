@@ -69,7 +69,7 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 #[derive(Clone, Debug, Default)]
 pub struct Dialogue {
     messages: Vec<Value>,
-    is_learnt: Vec<bool>,
+    is_target: Vec<bool>,
     options: Vec<(String, Value)>,
     bytes: u64,
 }
@@ -81,7 +81,7 @@ impl Dialogue {
     /// # Errors
     /// A sentence: a template cannot render it.
     pub fn new(conversation: &Conversation) -> Result<Self, String> {
-        let Conversation { messages, is_learnt, others } = conversation;
+        let Conversation { messages, is_target, others } = conversation;
         if messages.len() > MESSAGES_MAX {
             return Err(format!("it has {} messages, but at most {MESSAGES_MAX} are read", messages.len()));
         }
@@ -103,7 +103,7 @@ impl Dialogue {
             .chain(options.iter().map(|(_, value)| value))
             .try_for_each(|value| check(value, &mut bytes))?;
         let messages = messages.iter().map(message).collect();
-        Ok(Self { messages, is_learnt: is_learnt.clone(), options, bytes })
+        Ok(Self { messages, is_target: is_target.clone(), options, bytes })
     }
 
     /// Returns true if the conversation offers tools, even if the list is empty.
@@ -280,7 +280,7 @@ impl Compiled<'_> {
     /// A sentence with the reason why it cannot be rendered, and a remedy.
     pub fn document(&self, dialogue: &Dialogue) -> Result<Document, String> {
         let flattened = dialogue.flattened();
-        let (text, learnt) = match (&flattened, self.is_flat.get()) {
+        let (text, targets) = match (&flattened, self.is_flat.get()) {
             (None, _) => self.written(dialogue)?,
             (Some(flattened), true) => self.written(flattened)?,
             (Some(flattened), false) => match self.written(dialogue) {
@@ -292,8 +292,8 @@ impl Compiled<'_> {
                 }
             },
         };
-        match learnt.iter().any(|span| !span.is_empty()) {
-            true => Ok(Document { text, learnt, end: End::Given }),
+        match targets.iter().any(|span| !span.is_empty()) {
+            true => Ok(Document { text, targets, end: End::Masked }),
             false => Err("the chat template does not render the assistant's messages".into()),
         }
     }
@@ -304,16 +304,16 @@ impl Compiled<'_> {
     /// A sentence with the reason why it cannot be rendered, and a remedy.
     pub fn text(&self, dialogue: &Dialogue, add_generation_prompt: bool) -> Result<Document, String> {
         let text = self.write(dialogue, dialogue.messages.len(), add_generation_prompt, false)?;
-        Ok(Document { text, learnt: Vec::new(), end: End::Given })
+        Ok(Document { text, targets: Vec::new(), end: End::Masked })
     }
 
     fn written(&self, dialogue: &Dialogue) -> Result<(String, Vec<Range<usize>>), String> {
         let text = self.write(dialogue, dialogue.messages.len(), false, false)?;
-        let learnt = match self.template.has_marks {
+        let targets = match self.template.has_marks {
             true => self.marked(dialogue, &text)?,
             false => self.turns(dialogue, &text)?,
         };
-        Ok((text, learnt))
+        Ok((text, targets))
     }
 
     /// Returns the ranges of `text` that the template's own marks enclose.
@@ -326,10 +326,10 @@ impl Compiled<'_> {
                     .into(),
             );
         }
-        if dialogue.is_learnt.iter().all(|&is_learnt| is_learnt) {
+        if dialogue.is_target.iter().all(|&is_target| is_target) {
             return Ok(spans);
         }
-        let flags: Vec<bool> = assistant_messages(dialogue).map(|index| dialogue.is_learnt[index]).collect();
+        let flags: Vec<bool> = assistant_messages(dialogue).map(|index| dialogue.is_target[index]).collect();
         if flags.len() != spans.len() {
             return Err(format!(
                 "some of its messages are marked as not to be learnt, but the chat template has {} parts between {{% \
@@ -339,14 +339,14 @@ impl Compiled<'_> {
                 flags.len()
             ));
         }
-        Ok(spans.into_iter().zip(flags).filter_map(|(span, is_learnt)| is_learnt.then_some(span)).collect())
+        Ok(spans.into_iter().zip(flags).filter_map(|(span, is_target)| is_target.then_some(span)).collect())
     }
 
     /// Returns the range of each of the assistant's turns that is a target: the text that the turn adds to the
     /// rendered prompt before it.
     fn turns(&self, dialogue: &Dialogue, text: &str) -> Result<Vec<Range<usize>>, String> {
-        let mut learnt = Vec::new();
-        for index in assistant_messages(dialogue).filter(|&index| dialogue.is_learnt[index]) {
+        let mut targets = Vec::new();
+        for index in assistant_messages(dialogue).filter(|&index| dialogue.is_target[index]) {
             let before = self.write(dialogue, index, true, false);
             let before = match index {
                 0 => before.map_err(|why| format!("its first message is the assistant's, and {why}"))?,
@@ -357,7 +357,7 @@ impl Compiled<'_> {
             let found = span(text, &before, &with, message);
             // Some templates write the end-of-text token at the end of the whole text only, not after each turn.
             let found = found.or_else(|| span(text, &before, with.strip_suffix(end)?, message));
-            learnt.push(found.ok_or_else(|| {
+            targets.push(found.ok_or_else(|| {
                 format!(
                     "the chat template renders the turns up to message {} differently than in the whole conversation, \
                      so the assistant's text cannot be found: give --chat-template a file that has it between {{% \
@@ -366,7 +366,7 @@ impl Compiled<'_> {
                 )
             })?);
         }
-        Ok(learnt)
+        Ok(targets)
     }
 
     /// Returns the text of the end-of-text token.
@@ -490,7 +490,7 @@ fn one_line(error: &Error) -> String {
 
 /// Returns a text without its marks, and the ranges that they enclosed.
 fn unmarked(marked: &str) -> Result<(String, Vec<Range<usize>>), String> {
-    let (mut text, mut learnt, mut begun) = (String::with_capacity(marked.len()), Vec::new(), None);
+    let (mut text, mut targets, mut begun) = (String::with_capacity(marked.len()), Vec::new(), None);
     for part in marked.split_inclusive(MARKS) {
         let plain = part.trim_end_matches(MARKS);
         text.push_str(plain);
@@ -499,13 +499,13 @@ fn unmarked(marked: &str) -> Result<(String, Vec<Range<usize>>), String> {
             (None, _) => {}
             (Some(mark), None) if mark == MARKS[0] => begun = Some(text.len()),
             (Some(mark), Some(start)) if mark == MARKS[1] => {
-                learnt.push(start..text.len());
+                targets.push(start..text.len());
                 begun = None;
             }
             _ => return Err("the chat template has a {% generation %} inside another".into()),
         }
     }
-    Ok((text, learnt))
+    Ok((text, targets))
 }
 
 #[cfg(test)]

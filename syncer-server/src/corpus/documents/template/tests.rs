@@ -57,7 +57,7 @@ fn case(document: Document, vocabulary: &Vocabulary, ends: &Ends) -> Json {
     tokens::each(&[document], vocabulary, ends, &mut |_, found| tokens = found.to_vec()).unwrap();
     let mut groups: Vec<Vec<u32>> = vec![Vec::new()];
     for &one in &tokens {
-        if token::is_learnt(one) != groups.len().is_multiple_of(2) {
+        if token::is_target(one) != groups.len().is_multiple_of(2) {
             groups.push(Vec::new());
         }
         groups.last_mut().unwrap().push(token::id(one));

@@ -17,7 +17,7 @@ use super::program::{ALIGN_BYTES, DispatchList, Slice, buffer, buffer_bytes};
 use super::ring::Ring;
 use super::{Gpu, GpuError};
 use crate::diloco::replica::{all_finite, kept_share, same_length};
-use crate::diloco::{Codec, Fragments, ReplicaError, Segment, halves};
+use crate::diloco::{Codec, Fragments, ReplicaError, Segment, binary16};
 use crate::engine::{Encoded, EngineError};
 use crate::wire::{ApplyPolicy, FragmentId, Serial};
 use slices::{Body, DIGEST_BYTES, DispatchInputs, FLAG_BYTES, SPAN, SegmentSlice};
@@ -239,7 +239,7 @@ impl Exchange {
         if let Hat::Host(hat) = &self.hat {
             let mut values = self.codec.decode(segments, body).map_err(ReplicaError::Body)?;
             for (value, old) in values.iter_mut().zip(hat.values(fragment)) {
-                *value = halves::nearest(*value + old);
+                *value = binary16::nearest(*value + old);
             }
             self.put(fragment, &values, self.share.is_some());
             return Ok(());
@@ -274,7 +274,7 @@ impl Exchange {
         same_length(self.fragments.len(fragment), values.len())?;
         all_finite(fragment, values)?;
         let mut values = values.to_vec();
-        halves::round(&mut values);
+        binary16::round(&mut values);
         self.put(fragment, &values, keep && self.share.is_some());
         Ok(())
     }
@@ -413,7 +413,7 @@ enum Hat {
 /// Θ̂ in host memory.
 #[derive(Debug)]
 struct HostHat {
-    /// 16-bit values of each fragment, in order, as [`halves::to_bytes`] encodes them. They represent Θ̂ exactly.
+    /// 16-bit values of each fragment, in order, as [`binary16::to_bytes`] encodes them. They represent Θ̂ exactly.
     fragments: Vec<Vec<u8>>,
     /// Digest of Θ̂ of each fragment.
     digests: Vec<u64>,
@@ -427,9 +427,9 @@ impl Hat {
         if !parts.host_hat {
             return Self::Device(parts.arena.vector(gpu, "hat"));
         }
-        let zeros = |p| vec![0; halves::BYTES * parts.fragments.len(p)];
+        let zeros = |p| vec![0; binary16::BYTES * parts.fragments.len(p)];
         let fragments: Vec<Vec<u8>> = parts.fragments.ids().map(zeros).collect();
-        let digests = fragments.iter().map(|bytes| halves::digest(&halves::from_bytes(bytes))).collect();
+        let digests = fragments.iter().map(|bytes| binary16::digest(&binary16::from_bytes(bytes))).collect();
         let span = Slice::whole(&buffer(gpu, "hat", parts.span_words()));
         Self::Host(HostHat { fragments, digests, span })
     }
@@ -446,7 +446,7 @@ impl Hat {
     pub fn send(&self, gpu: &Gpu, fragment: FragmentId, span: &SegmentSlice) {
         if let Self::Host(host) = self {
             let mut values = vec![0.0; span.len as usize];
-            halves::widen(host.bytes(fragment, span), &mut values);
+            binary16::widen(host.bytes(fragment, span), &mut values);
             gpu.queue.write_buffer(&host.span.buffer, span.first_byte(), &from_f32s(&values));
         }
     }
@@ -458,8 +458,8 @@ impl Hat {
             Self::Host(host) => {
                 let range = span.in_fragment();
                 let bytes = &mut host.fragments[usize::from(fragment.0)];
-                bytes[halves::BYTES * range.start..halves::BYTES * range.end]
-                    .copy_from_slice(&halves::to_bytes(values));
+                bytes[binary16::BYTES * range.start..binary16::BYTES * range.end]
+                    .copy_from_slice(&binary16::to_bytes(values));
                 (&host.span.buffer, span.first_byte())
             }
         };
@@ -470,22 +470,22 @@ impl Hat {
 impl HostHat {
     fn bytes(&self, fragment: FragmentId, span: &SegmentSlice) -> &[u8] {
         let range = span.in_fragment();
-        &self.fragments[usize::from(fragment.0)][halves::BYTES * range.start..halves::BYTES * range.end]
+        &self.fragments[usize::from(fragment.0)][binary16::BYTES * range.start..binary16::BYTES * range.end]
     }
 
     /// Returns Θ̂ of `fragment`, `[fragment_len]`.
     pub fn values(&self, fragment: FragmentId) -> Vec<f32> {
-        halves::from_bytes(&self.fragments[usize::from(fragment.0)])
+        binary16::from_bytes(&self.fragments[usize::from(fragment.0)])
     }
 
-    /// Returns the digest of `fragment`'s Θ̂, see [`halves::digest`].
+    /// Returns the digest of `fragment`'s Θ̂, see [`binary16::digest`].
     pub fn digest(&self, fragment: FragmentId) -> u64 {
         self.digests[usize::from(fragment.0)]
     }
 
     /// Updates the digest of `fragment`; its Θ̂ is now `values`.
     pub fn note(&mut self, fragment: FragmentId, values: &[f32]) {
-        self.digests[usize::from(fragment.0)] = halves::digest(values);
+        self.digests[usize::from(fragment.0)] = binary16::digest(values);
     }
 }
 

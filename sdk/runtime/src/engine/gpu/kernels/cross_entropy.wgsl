@@ -23,7 +23,7 @@ struct Hyper {
 }
 
 // Bit that marks a masked target.
-const GIVEN = 0x80000000u;
+const MASKED = 0x80000000u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> targets: array<u32>;
@@ -79,15 +79,15 @@ fn main(
             sum = Sum(top, sum.sum * exp(sum.top - top) + dot(added, vec4(1.0)));
         }
         sum = total(lane, sum);
-        let expected = targets[row] & ~GIVEN;
-        let learnt = targets[row] < GIVEN;
-        let share = select(0.0, hyper.share, learnt);
+        let expected = targets[row] & ~MASKED;
+        let is_target = targets[row] < MASKED;
+        let share = select(0.0, hyper.share, is_target);
         let factor = share / sum.sum;
         for (var i = lane; i < params.quads; i += WG) {
             let x = logits[start + i];
-            var gradient = select(vec4(0.0), exp(x - sum.top) * factor, real(i) & vec4(learnt));
+            var gradient = select(vec4(0.0), exp(x - sum.top) * factor, real(i) & vec4(is_target));
             if i == expected / 4u {
-                losses[row] = select(0.0, sum.top - x[expected % 4u] + log(sum.sum), learnt);
+                losses[row] = select(0.0, sum.top - x[expected % 4u] + log(sum.sum), is_target);
                 gradient[expected % 4u] -= share;
             }
             logits[start + i] = gradient;

@@ -1,6 +1,6 @@
 // values[i] += the decoded value of `head` and `codes`, for one piece; if the values are a Θ̂, the sum is rounded to
 // 16 bits. The body has the layout of `delta_code`. Pieces: `parts/piece.wgsl`.
-// CPU twin: `diloco::Codec::decode`, an addition and for a Θ̂ `diloco::halves::nearest`.
+// CPU twin: `diloco::Codec::decode`, an addition and for a Θ̂ `diloco::binary16::nearest`.
 //
 // The bits equal the twins' on every device, even if the device flushes subnormal numbers or loses the sign of zero, so
 // that all learners and the syncer hold the same Θ̂. Decoded values are exact, and a sum of floats is rounded to

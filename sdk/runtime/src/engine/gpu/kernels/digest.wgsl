@@ -1,6 +1,6 @@
 // Adds the values of one piece of a Θ̂ to its digest, sums[0] and sums[1]; both are zero before the first piece.
 // Pieces: `parts/piece.wgsl`.
-// CPU twin: `diloco::halves::digest`.
+// CPU twin: `diloco::binary16::digest`.
 //
 // The sums are of integers, so the order and the number of workgroups do not matter. WG is a power of two.
 

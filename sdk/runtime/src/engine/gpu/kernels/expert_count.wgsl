@@ -1,6 +1,6 @@
 // Counts for each window and expert e the tokens routed to e, n, and adds n to seen[first + e]. Also writes
-// slopes[window, e] = aux · learnt · n / T², the load-balancing loss's gradient for each p_e of the window, where
-// learnt is the weight of the window's target tokens in the mean. weights [windows T, stride], slopes [windows,
+// slopes[window, e] = aux · target_count · n / T², the load-balancing loss's gradient for each p_e of the window, where
+// target_count is the weight of the window's target tokens in the mean. weights [windows T, stride], slopes [windows,
 // stride].
 // CPU twin: `model::ops::seen`, `model::ops::balance_slopes`.
 //
@@ -29,7 +29,7 @@ struct Hyper {
 }
 
 // Bit that marks a masked target.
-const GIVEN = 0x80000000u;
+const MASKED = 0x80000000u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> weights: array<f32>;
@@ -47,13 +47,13 @@ fn main(
         let window = i / params.experts;
         let expert = i % params.experts;
         var count = 0u;
-        var learnt = 0u;
+        var target_count = 0u;
         for (var row = window * params.context; row < (window + 1u) * params.context; row++) {
             count += select(0u, 1u, weights[row * params.stride + expert] > 0.0);
-            learnt += select(0u, 1u, targets[row] < GIVEN);
+            target_count += select(0u, 1u, targets[row] < MASKED);
         }
         let tokens = f32(params.context);
-        let counted = params.aux * hyper.share * f32(learnt);
+        let counted = params.aux * hyper.share * f32(target_count);
         slopes[window * params.stride + expert] = counted * (f32(count) / tokens) / tokens;
         atomicAdd(&seen[params.first + expert], count);
     }

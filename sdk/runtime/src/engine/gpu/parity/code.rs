@@ -8,7 +8,7 @@ use super::super::kernels::{self, Call};
 use super::super::params;
 use super::super::program::Constant;
 use super::harness::{Gpus, run, words};
-use crate::diloco::{Codec, MergeClass, Segment, halves};
+use crate::diloco::{Codec, MergeClass, Segment, binary16};
 use crate::rng::Rng;
 use crate::wire::{ApplyPolicy, Code, ExchangeSpec};
 
@@ -176,7 +176,7 @@ async fn sums_agree(gpus: &Gpus) {
             let head = [&[7], &body[..head_words]].concat();
             for (is_hat, what) in [(1, "of a Θ̂"), (0, "of parameters")] {
                 let expected = values.iter().zip(&decoded).map(|(value, decoded)| {
-                    let sum = if is_hat == 1 { halves::nearest(value + decoded) } else { value + decoded };
+                    let sum = if is_hat == 1 { binary16::nearest(value + decoded) } else { value + decoded };
                     sum.to_bits()
                 });
                 let expected: Vec<u32> = expected.collect();
@@ -208,7 +208,7 @@ async fn digests_agree(gpus: &Gpus) {
     let mut rng = Rng::new(4);
     for len in [1, 63, 64, 65, 1_001, 20_001] {
         let mut hat: Vec<f32> = (0..len).map(|_| float(&mut rng, 98, 144)).collect();
-        halves::round(&mut hat);
+        binary16::round(&mut hat);
         gpus.each(async |gpu| {
             let mut sums = vec![0; 2];
             for run in runs(len) {
@@ -222,7 +222,7 @@ async fn digests_agree(gpus: &Gpus) {
                 let buffers = [among_others(&hat[run.clone()], 7.0), sums];
                 sums = run_kernel(gpu, call, &constants(Code::Int4, 8), &buffers).await.remove(0);
             }
-            let digest = halves::digest(&hat);
+            let digest = binary16::digest(&hat);
             assert_eq!(sums, [digest as u32, (digest >> 32) as u32], "{len}");
         })
         .await;

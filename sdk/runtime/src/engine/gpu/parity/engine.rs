@@ -31,8 +31,8 @@ pub fn run_spec(model: ModelSpec, inner: InnerSpec) -> RunSpec {
 }
 
 pub fn setup() -> GpuSetup {
-    let (matmul, thrifts) = (Matmul::fixed(Variant::Register8), vec![MemoryPlan::NONE]);
-    GpuSetup { matmul, frozen: None, thrifts, bytes_max: None, moments: None, now_us: Box::new(|| 0) }
+    let (matmul, memory_plans) = (Matmul::fixed(Variant::Register8), vec![MemoryPlan::NONE]);
+    GpuSetup { matmul, frozen: None, memory_plans, bytes_max: None, moments: None, now_us: Box::new(|| 0) }
 }
 
 /// Returns four windows of tokens that ascend by 3 modulo 64. The first token depends on `step`.
@@ -50,7 +50,7 @@ pub fn partly_masked(model: &ModelSpec, windows: u32) -> Vec<u32> {
     let window = model.context as usize + 1;
     let is_given = |at: usize| (windows > 1 && at < window) || at / 3 % 2 == 1;
     let tokens = tokens(model, windows, 0).into_iter().enumerate();
-    tokens.map(|(at, token)| if is_given(at) { token | token::GIVEN } else { token }).collect()
+    tokens.map(|(at, token)| if is_given(at) { token | token::MASKED } else { token }).collect()
 }
 
 pub fn tokens(model: &ModelSpec, windows: u32, seed: u32) -> Vec<u32> {
@@ -108,7 +108,7 @@ pub async fn steps_agree(
             (f64::from(stats.loss) / expected - 1.0).abs() < 1e-5,
             "{model:?}: {stats:?}, not {expected}"
         );
-        engine.settle().await.unwrap();
+        engine.synchronise().await.unwrap();
         let grad = engine.grad().await.unwrap();
         for (start, tensor) in layout(model).unwrap().offsets() {
             let range = start as usize..(start + tensor.len()) as usize;
@@ -149,11 +149,11 @@ async fn experts_agree_with_the_reference(gpus: &Gpus) {
             engine.rehearse(&tokens).await.unwrap();
             engine.step(&tokens, 0.0).await.unwrap();
             engine.step(&tokens, 0.0).await.unwrap();
-            engine.settle().await.unwrap();
+            engine.synchronise().await.unwrap();
             let once = reference_seen(&model, &params, &tokens).unwrap();
             let twice: Vec<u64> = once.into_iter().map(|seen| 2 * seen).collect();
-            assert_eq!(engine.take_seen(), twice);
-            assert_eq!(engine.take_seen(), [0; 0]);
+            assert_eq!(engine.take_expert_counts(), twice);
+            assert_eq!(engine.take_expert_counts(), [0; 0]);
         }
     })
     .await;
@@ -199,17 +199,17 @@ async fn follows_the_cpu_engine(gpus: &Gpus) {
 async fn step_without_target_tokens_has_no_gradient(gpus: &Gpus) {
     let model = spec(SHAPES[0].0);
     let good = tokens(&model, 3, 0);
-    let nothing: Vec<u32> = good.iter().map(|token| token | token::GIVEN).collect();
+    let nothing: Vec<u32> = good.iter().map(|token| token | token::MASKED).collect();
     gpus.each(async |gpu| {
         let mut engine = engine(gpu, model, InnerSpec { batch: 3, ..Preset::Tiny.inner() }).await.unwrap();
         engine.set_params(&params(&model));
         assert_eq!(engine.step(&nothing, 1e-3).await.unwrap().loss, 0.0);
-        engine.settle().await.unwrap();
+        engine.synchronise().await.unwrap();
         assert!(engine.grad().await.unwrap().iter().all(|&g| g == 0.0));
         engine.step(&good, 1e-3).await.unwrap();
-        engine.settle().await.unwrap();
+        engine.synchronise().await.unwrap();
         let before = engine.step(&nothing, 1e-3).await.unwrap();
-        engine.settle().await.unwrap();
+        engine.synchronise().await.unwrap();
         let after = engine.step(&good, 1e-3).await.unwrap();
         assert!(
             before.loss > 1.0 && before.loss == after.loss && after.grad_norm == 0.0,
@@ -317,13 +317,13 @@ async fn a_rehearsal_changes_nothing(gpus: &Gpus) {
                     assert!(engine.rehearse(&tokens(&model, 3, 9)).await.unwrap());
                 }
                 stats.push(engine.step(&tokens(&model, 3, step), 1e-2).await.unwrap());
-                engine.settle().await.unwrap();
+                engine.synchronise().await.unwrap();
             }
             assert!(matches!(
                 engine.rehearse(&tokens(&model, 2, 0)).await,
                 Err(EngineError::Windows { found: 2, batch: 3 })
             ));
-            (stats, engine.params().await.unwrap(), engine.salvage())
+            (stats, engine.params().await.unwrap(), engine.saved_moments())
         };
         let (stats, params, moments) = train(0).await;
         let rehearsed = train(2).await;
@@ -339,15 +339,15 @@ async fn a_lost_device_leaves_its_moments(gpus: &Gpus) {
     let inner = InnerSpec { batch: 1, ..Preset::Tiny.inner() };
     let gpu = own_gpu(None).await;
     let mut lost = engine(&gpu, model, inner).await.unwrap();
-    assert!(lost.salvage().is_none(), "nothing was read back yet");
+    assert!(lost.saved_moments().is_none(), "nothing was read back yet");
     lost.set_params(&params(&model));
     for step in 0..40 {
         lost.step(&tokens(&model, 1, step), 1e-3).await.unwrap();
     }
     gpu.lose();
     assert!(matches!(lost.step(&tokens(&model, 1, 0), 1e-3).await, Err(EngineError::Lost { .. })));
-    assert!(matches!(lost.settle().await, Err(EngineError::Lost { .. })));
-    let moments = lost.salvage().expect("a small model is read back in a few steps");
+    assert!(matches!(lost.synchronise().await, Err(EngineError::Lost { .. })));
+    let moments = lost.saved_moments().expect("a small model is read back in a few steps");
     assert_eq!(moments.steps, 40);
     assert!(moments.vectors[1].iter().any(|&v| v > 0.0));
 
@@ -355,7 +355,7 @@ async fn a_lost_device_leaves_its_moments(gpus: &Gpus) {
         let setup = GpuSetup { moments: Some(moments.clone()), ..setup() };
         let mut next = GpuEngine::new(gpu, &run_spec(model, inner), setup).await.unwrap();
         next.set_params(&params(&model));
-        assert_eq!(next.salvage().as_ref(), Some(&moments));
+        assert_eq!(next.saved_moments().as_ref(), Some(&moments));
         next.step(&tokens(&model, 1, 0), 1e-3).await.unwrap();
     })
     .await;

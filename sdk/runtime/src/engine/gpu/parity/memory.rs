@@ -47,25 +47,29 @@ impl Case {
         ]
     }
 
-    async fn engine(&self, gpu: &Gpu, thrift: MemoryPlan) -> GpuEngine {
+    async fn engine(&self, gpu: &Gpu, memory_plan: MemoryPlan) -> GpuEngine {
         let inner = InnerSpec { batch: self.batch, ..Preset::Tiny.inner() };
-        let setup = GpuSetup { frozen: self.frozen.clone(), thrifts: vec![thrift], ..setup() };
+        let setup = GpuSetup { frozen: self.frozen.clone(), memory_plans: vec![memory_plan], ..setup() };
         let mut engine = GpuEngine::new(gpu, &run_spec(self.model, inner), setup).await.unwrap();
         engine.set_params(&self.params);
         engine
     }
 
     /// Returns loss, gradient, parameters and expert token counts after three steps; floats as bits.
-    async fn trained(&self, gpu: &Gpu, thrift: MemoryPlan) -> (u32, [Vec<u32>; 2], Vec<u64>) {
-        let mut engine = self.engine(gpu, thrift).await;
+    async fn trained(&self, gpu: &Gpu, memory_plan: MemoryPlan) -> (u32, [Vec<u32>; 2], Vec<u64>) {
+        let mut engine = self.engine(gpu, memory_plan).await;
         let batches = [tokens(&self.model, self.batch, 0), partly_masked(&self.model, self.batch)];
         let mut loss = 0;
         for step in 0..3 {
             loss = engine.step(&batches[step % 2], 1e-2).await.unwrap().loss.to_bits();
         }
-        engine.settle().await.unwrap();
+        engine.synchronise().await.unwrap();
         let vectors = [engine.grad().await.unwrap(), engine.params().await.unwrap()];
-        (loss, vectors.map(|vector| vector.iter().map(|value| value.to_bits()).collect()), engine.take_seen())
+        (
+            loss,
+            vectors.map(|vector| vector.iter().map(|value| value.to_bits()).collect()),
+            engine.take_expert_counts(),
+        )
     }
 }
 
@@ -90,16 +94,16 @@ async fn allocated_memory_equals_prediction(_: &Gpus) {
     let gpu = own_gpu(None).await;
     for case in Case::all() {
         let mut before = u64::MAX;
-        for thrift in MemoryPlan::LADDER {
+        for memory_plan in MemoryPlan::LADDER {
             let inner = InnerSpec { batch: case.batch, ..Preset::Tiny.inner() };
             let run = run_spec(case.model, inner);
-            let engine = case.engine(&gpu, thrift).await;
+            let engine = case.engine(&gpu, memory_plan).await;
             let plan = RunPlan::new(&gpu, &run, FrozenForm::F16, false).unwrap();
             let shape = plan.shapes().next().unwrap();
-            let step = plan.step_bytes(gpu.binding_bytes_max(), &shape, thrift.recompute);
-            let predicted = plan.bytes(thrift) + step;
-            assert_eq!(engine.room(), Room { thrift, bytes: predicted }, "{:?}", case.model);
-            assert!(predicted < before, "{thrift}: {predicted} after {before}");
+            let step = plan.step_bytes(gpu.binding_bytes_max(), &shape, memory_plan.recompute);
+            let predicted = plan.bytes(memory_plan) + step;
+            assert_eq!(engine.room(), Room { memory_plan, bytes: predicted }, "{:?}", case.model);
+            assert!(predicted < before, "{memory_plan}: {predicted} after {before}");
             before = predicted;
         }
     }
@@ -113,12 +117,12 @@ async fn muon_memory_equals_prediction(_: &Gpus) {
     let run = run_spec(spec(shape), inner);
     let plan = RunPlan::new(&gpu, &run, FrozenForm::F16, false).unwrap();
     assert!(!plan.matrices.is_empty());
-    let thrifts = vec![MemoryPlan::ALL, MemoryPlan::EXACT];
-    let engine = GpuEngine::new(&gpu, &run, GpuSetup { thrifts, ..setup() }).await.unwrap();
+    let memory_plans = vec![MemoryPlan::ALL, MemoryPlan::EXACT];
+    let engine = GpuEngine::new(&gpu, &run, GpuSetup { memory_plans, ..setup() }).await.unwrap();
     let shape = plan.shapes().next().unwrap();
     let step = plan.step_bytes(gpu.binding_bytes_max(), &shape, true);
-    let thrift = MemoryPlan::EXACT;
-    assert_eq!(engine.room(), Room { thrift, bytes: plan.bytes(thrift) + step });
+    let memory_plan = MemoryPlan::EXACT;
+    assert_eq!(engine.room(), Room { memory_plan, bytes: plan.bytes(memory_plan) + step });
 }
 
 /// Goal: with less memory, a run gets a more economical memory plan or smaller microbatches, and is finally refused.
@@ -127,8 +131,8 @@ async fn first_memory_plan_that_fits_is_used(_: &Gpus) {
     let case = Case::new(ModelSpec { layers: 6, ..spec(SHAPES[0].0) }, 4);
     let run = run_spec(case.model, InnerSpec { batch: 4, ..Preset::Tiny.inner() });
     let build = async |bytes_max: u64| {
-        let (thrifts, bytes_max) = (MemoryPlan::LADDER.to_vec(), Some(bytes_max));
-        let engine = GpuEngine::new(&gpu, &run, GpuSetup { thrifts, bytes_max, ..setup() }).await;
+        let (memory_plans, bytes_max) = (MemoryPlan::LADDER.to_vec(), Some(bytes_max));
+        let engine = GpuEngine::new(&gpu, &run, GpuSetup { memory_plans, bytes_max, ..setup() }).await;
         engine.map(|engine| engine.room())
     };
     let plan = RunPlan::new(&gpu, &run, FrozenForm::F16, false).unwrap();
@@ -136,17 +140,17 @@ async fn first_memory_plan_that_fits_is_used(_: &Gpus) {
     assert_eq!(shapes.len(), 3);
     // Memory of all attempts, in the engine's order.
     let mut tried = Vec::new();
-    for thrift in MemoryPlan::LADDER {
+    for memory_plan in MemoryPlan::LADDER {
         for shape in &shapes {
-            let step = plan.step_bytes(gpu.binding_bytes_max(), shape, thrift.recompute);
-            tried.push(Room { thrift, bytes: plan.bytes(thrift) + step });
+            let step = plan.step_bytes(gpu.binding_bytes_max(), shape, memory_plan.recompute);
+            tried.push(Room { memory_plan, bytes: plan.bytes(memory_plan) + step });
         }
     }
     for bytes_max in tried.iter().flat_map(|room| [room.bytes, room.bytes - 1]) {
         let Some(expected) = tried.iter().find(|room| room.bytes <= bytes_max) else { continue };
         assert_eq!(build(bytes_max).await.unwrap(), *expected, "in {bytes_max}");
         let found = plan.room(&gpu, &MemoryPlan::LADDER, Some(bytes_max)).await.unwrap();
-        assert_eq!(found.thrift, expected.thrift);
+        assert_eq!(found.memory_plan, expected.memory_plan);
     }
     let error = build(1 << 10).await.unwrap_err();
     assert!(matches!(error, EngineError::Gpu(GpuError::Memory { .. })), "{error}");
@@ -158,8 +162,8 @@ async fn half_moments_follow_whole_ones(gpus: &Gpus) {
     let model = Preset::Tiny.model(64);
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
     gpus.each(async |gpu| {
-        let begun = async |thrift: MemoryPlan, moments| {
-            let setup = GpuSetup { thrifts: vec![thrift], moments, ..setup() };
+        let begun = async |memory_plan: MemoryPlan, moments| {
+            let setup = GpuSetup { memory_plans: vec![memory_plan], moments, ..setup() };
             let mut engine = GpuEngine::new(gpu, &run_spec(model, inner), setup).await.unwrap();
             engine.set_params(&init(&model, 7).unwrap());
             engine
@@ -169,7 +173,7 @@ async fn half_moments_follow_whole_ones(gpus: &Gpus) {
             for step in steps {
                 losses.push(engine.step(&ramps(step), 2e-3).await.unwrap().loss);
             }
-            engine.settle().await.unwrap();
+            engine.synchronise().await.unwrap();
             losses
         };
         let whole = train(&mut begun(MemoryPlan::NONE, None).await, 0..50).await;
@@ -180,18 +184,18 @@ async fn half_moments_follow_whole_ones(gpus: &Gpus) {
         assert!(worst < 1e-2, "{worst}: {halves:?} beside {whole:?}");
         // A browser that is busy reads back fewer pieces than there are steps.
         for step in (50..500).step_by(10) {
-            if engine.salvage().is_some() {
+            if engine.saved_moments().is_some() {
                 break;
             }
             train(&mut engine, step..step + 10).await;
         }
-        let moments = engine.salvage().expect("all of them are read by then");
+        let moments = engine.saved_moments().expect("all of them are read by then");
         let fits = |value: &f32| value.to_bits() & 0xffff == 0;
         assert!(moments.vectors.iter().all(|vector| vector.iter().all(fits)));
         assert!(moments.vectors[1].iter().any(|v| *v > 0.0));
         let again = async || {
             let mut next = begun(MemoryPlan::ALL, Some(moments.clone())).await;
-            assert_eq!(next.salvage().as_ref(), Some(&moments));
+            assert_eq!(next.saved_moments().as_ref(), Some(&moments));
             next.rehearse(&ramps(3)).await.unwrap();
             train(&mut next, 50..53).await;
             next.params().await.unwrap()
@@ -210,8 +214,8 @@ async fn large_presets_fit_common_devices(_: &Gpus) {
         let plan = RunPlan::new(&gpu, &run, FrozenForm::F16, false).unwrap();
         let shape = plan.shapes().last().unwrap();
         assert_eq!((shape.windows, shape.context), (1, 512));
-        let bytes = MemoryPlan::LADDER.map(|thrift| {
-            plan.bytes(thrift) + plan.step_bytes(gpu.binding_bytes_max(), &shape, thrift.recompute)
+        let bytes = MemoryPlan::LADDER.map(|memory_plan| {
+            plan.bytes(memory_plan) + plan.step_bytes(gpu.binding_bytes_max(), &shape, memory_plan.recompute)
         });
         assert!(bytes[2] + SCRATCH < bytes_max && bytes_max < bytes[1], "{preset}: {bytes:?}");
     }
@@ -240,22 +244,22 @@ fn a_step_of_a_large_preset() {
         let mut rehearsal = Rehearsal::new(preset);
         rehearsal.spec.inner.batch = 1;
         rehearsal.tokens.truncate(rehearsal.spec.model.context as usize + 1);
-        let setup = GpuSetup { thrifts: vec![MemoryPlan::LADDER[rung]], ..setup() };
+        let setup = GpuSetup { memory_plans: vec![MemoryPlan::LADDER[rung]], ..setup() };
         let clock = crate::platform::Clock::start();
         let mut engine = GpuEngine::new(&gpu, &rehearsal.spec, setup).await.unwrap();
         let room = engine.room();
         rehearsal.load(&mut engine).unwrap();
-        engine.settle().await.unwrap();
+        engine.synchronise().await.unwrap();
         println!(
             "{preset}: {} bytes, {}; loaded after {} ms",
             room.bytes,
-            room.thrift,
+            room.memory_plan,
             clock.now_us() / 1_000
         );
         for step in 0..3 {
             let begun_us = clock.now_us();
             let stats = engine.step(&rehearsal.tokens, 1e-3).await.unwrap();
-            engine.settle().await.unwrap();
+            engine.synchronise().await.unwrap();
             println!("step {step}: loss {} in {} ms", stats.loss, (clock.now_us() - begun_us) / 1_000);
             assert!(stats.loss.is_finite() && stats.loss < 12.0, "{}", stats.loss);
         }
@@ -264,7 +268,7 @@ fn a_step_of_a_large_preset() {
         for p in ids {
             engine.encode(crate::wire::Serial(1), p).unwrap();
         }
-        engine.settle().await.unwrap();
+        engine.synchronise().await.unwrap();
         println!("coded in {} ms", (clock.now_us() - begun_us) / 1_000);
         if let Some(report) = gpu.device.generate_allocator_report() {
             println!(

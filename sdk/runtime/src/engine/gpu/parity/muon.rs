@@ -33,7 +33,7 @@ async fn muon_follows_the_core(gpus: &Gpus) {
             let mut expected = begun.clone();
             for step in 0..3 {
                 engine.step(&tokens(&model, *batch, step), 1e-2).await.unwrap();
-                engine.settle().await.unwrap();
+                engine.synchronise().await.unwrap();
                 let grad = engine.grad().await.unwrap();
                 muon.step(&layout, &inner(*batch), 1e-2, &mut expected, &grad);
             }
@@ -62,9 +62,9 @@ async fn muon_state_is_restored(gpus: &Gpus) {
                     assert!(engine.rehearse(&tokens(&model, batch, 9)).await.unwrap());
                 }
                 engine.step(&tokens(&model, batch, step), 1e-2).await.unwrap();
-                engine.settle().await.unwrap();
+                engine.synchronise().await.unwrap();
             }
-            (engine.params().await.unwrap(), engine.salvage().expect("every piece is read by then"))
+            (engine.params().await.unwrap(), engine.saved_moments().expect("every piece is read by then"))
         };
         let (params, state) = train(0).await;
         assert!(train(1).await == (params, state.clone()), "a rehearsal moved something");
@@ -74,7 +74,7 @@ async fn muon_state_is_restored(gpus: &Gpus) {
         assert!(state.vectors.iter().all(|vector| vector.iter().any(|value| *value != 0.0)));
 
         let mut restored = engine(gpu, model, batch, Some(state.clone())).await;
-        assert_eq!(restored.salvage(), Some(state));
+        assert_eq!(restored.saved_moments(), Some(state));
     })
     .await;
 }

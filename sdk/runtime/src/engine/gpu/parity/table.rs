@@ -164,8 +164,8 @@ twins! {
     "muon_apply": model::Muon::step;
     "delta_max": diloco::Codec::encode, diloco::Replica::encode;
     "delta_code": diloco::Codec::encode;
-    "decode_add": diloco::Codec::decode, diloco::halves::nearest;
-    "digest": diloco::halves::digest;
+    "decode_add": diloco::Codec::decode, diloco::binary16::nearest;
+    "digest": diloco::binary16::digest;
     "rebase": diloco::Replica::apply;
 }
 

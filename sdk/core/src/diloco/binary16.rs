@@ -2,7 +2,8 @@
 //! exactly in two bytes per parameter.
 //!
 //! Each new Θ̂ is rounded with [`nearest`]: by the syncer after a merge, and by a learner after a change. The rounding
-//! error stays in Θ − Θ̂, like that of the code of changes. `parts/halves.wgsl` is the same arithmetic for GPU kernels.
+//! error stays in Θ − Θ̂, like that of the code of changes. `parts/binary16.wgsl` is the same arithmetic for GPU
+//! kernels.
 
 use crate::rng::mix_word;
 

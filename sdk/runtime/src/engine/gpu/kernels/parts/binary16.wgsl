@@ -1,4 +1,4 @@
-// Rounding of Θ̂ to 16-bit floats, as in `diloco::halves`. It uses only integers and exact products, so every device
+// Rounding of Θ̂ to 16-bit floats, as in `diloco::binary16`. It uses only integers and exact products, so every device
 // gives the same bits. Constants: `parts/piece.wgsl`.
 
 // Returns the bits of the 16-bit float nearest to the finite float with these bits. Ties go to even, results are
