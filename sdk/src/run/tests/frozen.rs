@@ -22,8 +22,8 @@ fn parts() -> usize {
 
 /// Runs a learner until two updates are merged, with a cache of frozen weights if `cache` is given.
 fn take_part(fake: &FakeSyncer, cache: Option<Folder>) -> (Report, Vec<Event>) {
-    let shelf = cache.map(|folder| Rc::new(folder) as Rc<dyn WeightCache>);
-    let config = RunConfig { shelf, ..config(&fake.address) };
+    let weight_cache = cache.map(|folder| Rc::new(folder) as Rc<dyn WeightCache>);
+    let config = RunConfig { weight_cache, ..config(&fake.address) };
     let (control, events) = (Control::new(), RefCell::new(Vec::new()));
     let observe = |event: &Event| {
         events.borrow_mut().push(event.clone());
