@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use archipelago::run::{Address, BatchChoice, Folder, WeightCache, default_shelf};
+use archipelago::run::{Address, BatchChoice, Folder, WeightCache, default_cache_folder};
 use archipelago_cli::{Bytes, Program, Span, range, some_time};
 use archipelago_core::model::Preset;
 use archipelago_runtime::engine::EngineKind;
@@ -273,8 +273,9 @@ pub(crate) struct CacheArgs {
 
 impl CacheArgs {
     /// Returns the cache; `None` if it is switched off or there is no home folder.
-    pub(crate) fn shelf(&self) -> Option<Rc<dyn WeightCache>> {
-        let folder = self.cache_dir.clone().or_else(|| default_shelf(|name| std::env::var(name).ok()))?;
+    pub(crate) fn weight_cache(&self) -> Option<Rc<dyn WeightCache>> {
+        let folder =
+            self.cache_dir.clone().or_else(|| default_cache_folder(|name| std::env::var(name).ok()))?;
         (self.cache_max.0 > 0).then(|| Rc::new(Folder::new(folder, self.cache_max.0)) as Rc<dyn WeightCache>)
     }
 }
@@ -430,8 +431,8 @@ mod tests {
     #[test]
     fn a_cache_of_no_bytes_is_none() {
         let args = |cache_max| CacheArgs { cache_dir: Some("cache".into()), cache_max: Bytes(cache_max) };
-        assert!(args(0).shelf().is_none());
-        let shelf = args(1 << 20).shelf().unwrap();
-        assert!(shelf.has_room(1 << 20) && !shelf.has_room(1 + (1 << 20)));
+        assert!(args(0).weight_cache().is_none());
+        let weight_cache = args(1 << 20).weight_cache().unwrap();
+        assert!(weight_cache.has_room(1 << 20) && !weight_cache.has_room(1 + (1 << 20)));
     }
 }

@@ -46,7 +46,7 @@ async fn take_part(
         reconnect_ms_max: args.reconnect_max.map(Span::ms),
         run_ms_max: args.run_max.map(Span::ms),
         batch: args.batch,
-        shelf: args.cache.shelf(),
+        weight_cache: args.cache.weight_cache(),
         frozen: FrozenSource::Syncer,
     };
     let mut show = EventPrinter::new(args.output);

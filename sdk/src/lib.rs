@@ -151,7 +151,7 @@ pub mod data {
 /// [`Syncer::record`] and [`Syncer::restore`] preserve a run across a restart; record the state while no merge is in
 /// progress. `syncer-server` also stores every decision before any learner sees its effect. That is internal to
 /// `archipelago-core`. The contents of [`Output::Record`](syncer::Output::Record), the rollback based on it
-/// ([`Output::Rollback`](syncer::Output::Rollback)) and the input of [`Syncer::go_on`] are therefore not part of this
+/// ([`Output::Rollback`](syncer::Output::Rollback)) and the input of [`Syncer::resume`] are therefore not part of this
 /// crate.
 pub mod syncer {
     pub use archipelago_core::diloco::syncer::{
@@ -159,10 +159,10 @@ pub mod syncer {
         SyncerRecord,
     };
     pub use archipelago_core::diloco::{
-        AbandonCause, Account, Decision, DownlinkPolicy, FateCounts, FragmentState, Influence, LeaseError,
-        LeasePool, Ledger, MergeCause, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule,
-        OuterSpec, PartialSum, QuorumPolicy, Restrictions, SumError, SumPlan, Timing, TrustLevel,
-        TrustRecord, Verified, Verifier,
+        AbandonCause, Account, Decision, DownlinkPolicy, FateCounts, FragmentState, LeaseError, LeasePool,
+        Ledger, MergeCause, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, OuterSpec,
+        PartialSum, QuorumPolicy, Restrictions, SumError, SumPlan, Timing, TrustLevel, TrustRecord, Verified,
+        Verifier, WeightBounds,
     };
 }
 

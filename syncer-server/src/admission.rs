@@ -148,7 +148,7 @@ impl Admission {
 
     /// Returns true if a request with this invite or this pass may fetch parameters and data.
     #[must_use]
-    pub fn lets_fetch(&self, invite: Option<&[u8]>, pass: Option<&[u8]>) -> bool {
+    pub fn may_fetch(&self, invite: Option<&[u8]>, pass: Option<&[u8]>) -> bool {
         !self.is_by_invite() || self.shows_common(invite) || pass.is_some_and(|pass| self.holds_pass(pass))
     }
 

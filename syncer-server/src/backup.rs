@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::errors::ServerError;
 use crate::invites::InviteStore;
 use crate::store::{Manifest, Store, disk, is_within, vacant, whole_folder};
-use crate::tape::{Copied, copy};
+use crate::tape::{CopySummary, copy};
 
 /// Number of attempts to copy. An attempt fails if the syncer writes two snapshots while the files are being opened.
 const TRIES: u32 = 5;
@@ -16,7 +16,7 @@ const TRIES: u32 = 5;
 /// A copy of a run's folder.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct BackedUp {
+pub struct BackupResult {
     /// Folder of the copy.
     pub to: PathBuf,
     /// The run, as 16 hex digits.
@@ -36,7 +36,7 @@ pub struct BackedUp {
 /// - `DirTaken`: `to` exists and is not an empty folder.
 /// - `Disk`: a file cannot be read or written.
 /// - `DirCorrupt`: a file of the run is damaged or missing.
-pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
+pub fn backup(dir: &Path, to: &Path) -> Result<BackupResult, ServerError> {
     let store = Store::open_read_only(dir);
     let manifest = store.begun()?;
     vacant(to)?;
@@ -55,7 +55,12 @@ pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
         match whole_folder(to, |folder| copy_to(&store, &manifest, folder)) {
             Ok(copied) => {
                 let run = manifest.run.to_string();
-                return Ok(BackedUp { to: to.to_owned(), run, decision: copied.last, bytes: copied.bytes });
+                return Ok(BackupResult {
+                    to: to.to_owned(),
+                    run,
+                    decision: copied.last,
+                    bytes: copied.bytes,
+                });
             }
             // The syncer has written a snapshot meanwhile, which may be the cause.
             Err(error) if tries_left > 0 && store.snapshots()? != before => {
@@ -67,7 +72,7 @@ pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
 }
 
 /// Copies the run in the folder of `store` to `folder`, with the same permissions.
-fn copy_to(store: &Store, manifest: &Manifest, folder: &Path) -> Result<Copied, ServerError> {
+fn copy_to(store: &Store, manifest: &Manifest, folder: &Path) -> Result<CopySummary, ServerError> {
     let dir = store.dir();
     InviteStore::copy(dir, folder)?;
     let copied = copy(store, manifest, folder)?;

@@ -19,8 +19,8 @@ use crate::config;
 use crate::corpus::{Stops, Vocabulary};
 use crate::errors::ServerError;
 use crate::llama::{
-    Card, Course, Precision, SourceSettings, SpecialTokens, adapter_config, generation_config, model_config,
-    peft_layout, tokenizer_config, write_tensors,
+    Card, Precision, SourceSettings, SpecialTokens, TrainingProgress, adapter_config, generation_config,
+    model_config, peft_layout, tokenizer_config, write_tensors,
 };
 use crate::store::{
     Manifest, Snapshot, Store, disk, free_bytes, is_temporary, names, sweep_files, temporary, whole_file,
@@ -166,7 +166,7 @@ pub(crate) fn write(
     if let Some(decoder) = manifest.decoder()?.filter(|_| form.merged) {
         theta = store.whole(&manifest.spec, &decoder, theta)?;
     }
-    let course = Course::of(&record.ledger, losses);
+    let course = TrainingProgress::of(&record.ledger, losses);
     let whole = std::path::absolute(out).unwrap_or_else(|_| out.to_owned());
     let name = whole.file_name().unwrap_or_default().to_string_lossy();
     Model { theta: &theta, manifest: &manifest, tokenizer: &tokenizer, course, form }.write(out, &name)?;
@@ -188,7 +188,7 @@ pub(crate) struct Model<'a> {
     /// Content of the run's `tokenizer.json`.
     pub(crate) tokenizer: &'a str,
     /// Progress of the run.
-    pub(crate) course: Course,
+    pub(crate) course: TrainingProgress,
     /// Options of the export.
     pub(crate) form: Form<'a>,
 }

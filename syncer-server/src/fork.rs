@@ -18,7 +18,7 @@ use crate::tape::{Recording, Replayed};
 /// The result of a fork.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Forked {
+pub struct ForkResult {
     /// The folder of the new run.
     pub to: PathBuf,
     /// The new run, as 16 hex digits.
@@ -44,7 +44,7 @@ pub struct Forked {
 /// - `DirCorrupt`: the run's tape is missing or damaged.
 /// - `Config`: there is no such decision.
 /// - `System`: the system gives no random numbers.
-pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
+pub fn fork(args: &ForkArgs) -> Result<ForkResult, ServerError> {
     let recording = Recording::open(args.folder.path())?;
     vacant(&args.to)?;
     let Replayed { last, recovery, .. } = recording.play(args.at, |_, _| Ok(()))?;
@@ -65,7 +65,7 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
     let snapshot = Snapshot { seq: 0, record, states, statistics: RunStatistics::default() };
     let filled = |folder: &Path| begin(folder, there, (&manifest, &tokenizer), &snapshot);
     let dropped_stop = whole_folder(&args.to, filled)?;
-    Ok(Forked { to: args.to.clone(), run, of: of.to_string(), at: last, tokens_merged, dropped_stop })
+    Ok(ForkResult { to: args.to.clone(), run, of: of.to_string(), at: last, tokens_merged, dropped_stop })
 }
 
 /// Fills `folder` with a run: its `manifest`, the tokenizer, its first `snapshot`, and the permanent files of the

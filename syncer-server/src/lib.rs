@@ -94,29 +94,29 @@ mod tape;
 mod webhook;
 
 pub use announce::Announcement;
-pub use backup::{BackedUp, backup};
+pub use backup::{BackupResult, backup};
 pub use config::{
     AgreedSettings, AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, ClusterArgs, DemoSetup, DropArgs,
-    EventsArgs, ExportArgs, FolderArgs, ForkArgs, InitialFiles, InviteArgs, InviteOrder, LiveSettings,
-    LoraArgs, OrderArgs, PaceArgs, PlaceArgs, ReplayArgs, Role, RunIdentity, RunName, RunOrder, RunsArgs,
-    SampleArgs, ServeConfig, ServerSettings, SetArgs, StartSettings, SteerArgs, TableArgs, TokenArgs,
-    TokenOrder, Verb, Within, hides_names, moved, parse,
+    EventsArgs, ExportArgs, FolderArgs, ForkArgs, InProcessServices, InitialFiles, InviteArgs, InviteOrder,
+    LiveSettings, LoraArgs, OrderArgs, PaceArgs, PlaceArgs, ReplayArgs, Role, RunIdentity, RunName, RunOrder,
+    RunsArgs, SampleArgs, ServeConfig, ServerSettings, SetArgs, StartSettings, SteerArgs, TableArgs,
+    TokenArgs, TokenOrder, Verb, hides_names, moved, parse,
 };
 pub use demo::{DemoError, demo};
 pub use doctor::{Finding, examine, judge};
 pub use errors::{CertificateError, Exit, ServerError};
 pub use export::{Exported, Form, export};
-pub use fork::{Forked, fork};
+pub use fork::{ForkResult, fork};
 pub use hosting::{RunFigures, RunState, RunView, RunsView, host, order, runs};
 pub use http::WATCHERS_MAX;
 pub use llama::Precision;
 pub use prepare::{PlanFacts, invite, owner_token, validate};
 pub use replay::{Losses, Replay, Rise, replayed};
 pub use report::{Reports, report};
-pub use sample::{Written, sample};
+pub use sample::{GeneratedText, sample};
 pub use status::{AdapterFacts, ServerStatus};
 pub use store::Store;
-pub use tape::{MergedSender, ReplayedMerge, Undone};
+pub use tape::{MergedSender, ReplayedMerge, RolledBackFragment};
 
 use std::future::Future;
 use std::sync::Arc;
@@ -150,7 +150,7 @@ pub async fn serve(
     config: ServeConfig,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<ServerStatus, ServerError> {
-    serve_and_tell(listener, config, || {}, shutdown).await
+    serve_with_callback(listener, config, || {}, shutdown).await
 }
 
 /// Leads rounds of a run on several machines until `shutdown` resolves, without serving learners: the role of an owner
@@ -172,7 +172,7 @@ pub async fn lead(
 ///
 /// # Errors
 /// Those of [`serve`].
-pub async fn serve_and_tell(
+pub async fn serve_with_callback(
     listener: TcpListener,
     config: ServeConfig,
     on_ready: impl FnOnce(),
@@ -187,8 +187,8 @@ pub async fn serve_and_tell(
     };
     let run =
         OpenRun::open(&config, links.map(|links| links.pages).unwrap_or_default(), None, restart).await?;
-    if let Some(remark) = http::remark(config.server.pages.as_deref()) {
-        tracing::warn!("{remark}");
+    if let Some(missing_pages_warning) = http::missing_pages_warning(config.server.pages.as_deref()) {
+        tracing::warn!("{missing_pages_warning}");
     }
     let app = Arc::clone(&run.app);
     let on_renewal = move |shown| open_run::certificate(vec![Arc::clone(&app)], shown);

@@ -16,7 +16,7 @@ use syncer_server::{
     Announcement, BackupArgs, Cli, DemoSetup, Exit, ExportArgs, ForkArgs, Form, ReplayArgs, Reports, Role,
     SampleArgs, ServeConfig, ServerError, Verb, backup, bind, demo, examine, export, fork, hides_names, host,
     inspect, invite, invite_commands, judge, lead, moved, order, owner_token, parse, replayed, report, runs,
-    sample, serve_and_tell, steer,
+    sample, serve_with_callback, steer,
 };
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
@@ -78,7 +78,7 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
         Verb::Finish(args) => steer::finish(&args).map(|text| say(&text)),
         Verb::Set(args) => steer::set(&args).map(|text| say(&text)),
         Verb::Pace(args) => steer::pace(&args).map(|text| say(&text)),
-        Verb::Drop(args) => steer::send_away(&args).map(|text| say(&text)),
+        Verb::Drop(args) => steer::drop_learner(&args).map(|text| say(&text)),
         Verb::Export(args) => export_model(&args),
         Verb::Backup(args) => backup_run(&args),
         Verb::Sample(args) => write_sample(&args),
@@ -153,7 +153,7 @@ async fn serve_run(mut config: ServeConfig) -> Result<(), ServerError> {
             say(&format!("for the owner alone: {}", announcement.owner_link(&token)));
         }
     };
-    let status = serve_and_tell(listener, config, announce, signalled()?).await?;
+    let status = serve_with_callback(listener, config, announce, signalled()?).await?;
     match json {
         true => say(&serde_json::to_string(&status).expect("plain data")),
         false => say(&format!(

@@ -19,7 +19,7 @@ use crate::cluster_node::{AdminBroadcast, CommandReader, Membership};
 use crate::config::{ServeConfig, syncer_config};
 use crate::connection::Context;
 use crate::errors::ServerError;
-use crate::evaluate::{self, Judge, Prover};
+use crate::evaluate::{self, HarmDetector, Prover};
 use crate::invites::InviteStore;
 use crate::listener::ConnectionShare;
 use crate::meters::Meters;
@@ -316,7 +316,7 @@ impl RunParts {
         // Rollback needs a tape.
         if tape.keeps() && !self.config.no_undo {
             let losses = statistics.history.evaluations.iter().map(|evaluation| evaluation.loss);
-            evaluator = evaluator.with_judge(Judge::new(Arc::clone(store), syncer.run(), losses));
+            evaluator = evaluator.with_judge(HarmDetector::new(Arc::clone(store), syncer.run(), losses));
         }
         let (every, written) = (self.config.eval_every.0, statistics.history.written());
         let measured =

@@ -22,7 +22,7 @@ use crate::store::{Store, disk};
 /// The generated text and its speed.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Written {
+pub struct GeneratedText {
     /// The prompt, or the conversation as rendered by the chat template.
     pub prompt: String,
     /// The continuation.
@@ -55,7 +55,7 @@ const PENDING_MAX: usize = 256;
 pub fn sample(
     args: &SampleArgs,
     mut show: impl FnMut(&str) -> std::io::Result<()>,
-) -> Result<Written, ServerError> {
+) -> Result<GeneratedText, ServerError> {
     let temperature = args.temperature;
     range(
         "temperature",
@@ -116,7 +116,7 @@ pub fn sample(
         let mut file = File::create_new(path).map_err(disk("write", path))?;
         file.write_all(svg(&picture).as_bytes()).map_err(disk("write", path))?;
     }
-    Ok(Written {
+    Ok(GeneratedText {
         prompt,
         text,
         tokens,

@@ -60,10 +60,10 @@ struct Signals(Vec<tokio::signal::unix::Signal>);
 impl Signals {
     /// Starts listening. From now on, none of the signals ends the process by itself.
     fn listen() -> io::Result<Self> {
-        use archipelago_runtime::platform::hears_hangup;
+        use archipelago_runtime::platform::handles_sighup;
         use tokio::signal::unix::{SignalKind, signal};
 
-        let hangup = hears_hangup().then(SignalKind::hangup);
+        let hangup = handles_sighup().then(SignalKind::hangup);
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit()];
         kinds.into_iter().chain(hangup).map(signal).collect::<io::Result<_>>().map(Self)
     }

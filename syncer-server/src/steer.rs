@@ -62,7 +62,7 @@ pub fn pace(args: &PaceArgs) -> Result<String, ServerError> {
 ///
 /// # Errors
 /// As [`pause`].
-pub fn send_away(args: &DropArgs) -> Result<String, ServerError> {
+pub fn drop_learner(args: &DropArgs) -> Result<String, ServerError> {
     let body = json!({ "seconds": args.time.0.as_secs_f64() }).to_string();
     send_order(&args.run, &format!("learners/{}/drop", args.learner), body)
 }

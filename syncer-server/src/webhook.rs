@@ -73,7 +73,7 @@ impl Webhook {
             .timeout_global(Some(TRY_WITHIN))
             .build()
             .into();
-        let poster = Poster { agent, proxy, url: url.to_owned(), waits, is_failing: false };
+        let poster = WebhookSender { agent, proxy, url: url.to_owned(), waits, is_failing: false };
         let spawned = thread::Builder::new().name("webhook".to_owned()).spawn(move || poster.work(&notices));
         spawned.map_err(|source| ServerError::System { what: "cannot start a thread".into(), source })?;
         Ok(Self { queue })
@@ -117,7 +117,7 @@ fn next(waiting: &VecDeque<Waiting>) -> Option<usize> {
     (0..waiting.len()).filter(|&at| is_free(at)).min_by_key(|&at| waiting[at].due)
 }
 
-struct Poster {
+struct WebhookSender {
     agent: Agent,
     proxy: Option<Proxy>,
     url: String,
@@ -127,7 +127,7 @@ struct Poster {
 }
 
 /// The outcome of an attempt.
-enum Tried {
+enum AttemptOutcome {
     Posted,
     /// A temporary failure.
     Later(String),
@@ -144,7 +144,7 @@ struct Waiting {
     due: Instant,
 }
 
-impl Poster {
+impl WebhookSender {
     /// Posts notices until all senders are gone. A failing notice delays only later notices of the same alert, since
     /// their order matters.
     fn work(mut self, notices: &Receiver<Notice>) {
@@ -169,16 +169,16 @@ impl Poster {
             let Some(at) = next(&waiting) else { continue };
             let wait = self.waits.get(waiting[at].failed).copied();
             match (self.post(&waiting[at].notice), wait) {
-                (Tried::Later(why), Some(wait)) => {
+                (AttemptOutcome::Later(why), Some(wait)) => {
                     self.log_failure(&why);
                     waiting[at].failed += 1;
                     waiting[at].due = now() + wait;
                 }
-                (Tried::Later(why) | Tried::Never(why), _) => {
+                (AttemptOutcome::Later(why) | AttemptOutcome::Never(why), _) => {
                     self.log_failure(&why);
                     waiting.remove(at);
                 }
-                (Tried::Posted, _) => {
+                (AttemptOutcome::Posted, _) => {
                     if std::mem::take(&mut self.is_failing) {
                         tracing::info!("the webhook accepts alerts again");
                     }
@@ -188,16 +188,16 @@ impl Poster {
         }
     }
 
-    fn post(&self, notice: &Notice) -> Tried {
+    fn post(&self, notice: &Notice) -> AttemptOutcome {
         let body = serde_json::to_string(notice).expect("plain data");
         let answer = self.agent.post(&self.url).header("content-type", "application/json").send(body);
         match answer.map(|answer| answer.status()) {
-            Ok(status) if status.is_success() => Tried::Posted,
+            Ok(status) if status.is_success() => AttemptOutcome::Posted,
             Ok(status) if status.is_server_error() || [408, 429].contains(&status.as_u16()) => {
-                Tried::Later(format!("it answers {status}"))
+                AttemptOutcome::Later(format!("it answers {status}"))
             }
-            Ok(status) => Tried::Never(format!("it answers {status}")),
-            Err(error) => Tried::Later(transfer_fault(&error, self.proxy.as_ref())),
+            Ok(status) => AttemptOutcome::Never(format!("it answers {status}")),
+            Err(error) => AttemptOutcome::Later(transfer_fault(&error, self.proxy.as_ref())),
         }
     }
 

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::rc::Rc;
 
 use archipelago::run::{
-    Address, Control, EngineInputs, Event, FrozenSource, Key, Report, RunConfig, ShelfError, SignError,
+    Address, CacheError, Control, EngineInputs, Event, FrozenSource, Key, Report, RunConfig, SignError,
     Signer, WeightCache, run,
 };
 use archipelago_core::diloco::Layout;
@@ -125,7 +125,7 @@ impl Learner {
             reconnect_ms_max: None,
             run_ms_max: None,
             batch,
-            shelf: options
+            weight_cache: options
                 .keeps
                 .then(|| Rc::new(BrowserStorage { hooks: Rc::clone(&hooks) }) as Rc<dyn WeightCache>),
             frozen: FrozenSource::Syncer,
@@ -323,22 +323,22 @@ impl WeightCache for BrowserStorage {
         true
     }
 
-    fn take<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<Vec<u8>>, ShelfError>> {
+    fn take<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<Vec<u8>>, CacheError>> {
         Box::pin(async move {
             let kept = await_promise(self.hooks.take_kept(name)).await?;
             Ok((!kept.is_undefined()).then(|| Uint8Array::new(&kept).to_vec()))
         })
     }
 
-    fn keep<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> LocalBoxFuture<'a, Result<(), ShelfError>> {
+    fn keep<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> LocalBoxFuture<'a, Result<(), CacheError>> {
         Box::pin(async move { await_promise(self.hooks.keep(name, Uint8Array::from(bytes))).await.map(drop) })
     }
 }
 
-async fn await_promise(promise: Promise) -> Result<JsValue, ShelfError> {
+async fn await_promise(promise: Promise) -> Result<JsValue, CacheError> {
     JsFuture::from(promise).await.map_err(|error| {
         let message = js_sys::Reflect::get(&error, &"message".into()).ok().and_then(|text| text.as_string());
-        ShelfError { reason: format!("the browser's storage failed: {}", message.unwrap_or_default()) }
+        CacheError { reason: format!("the browser's storage failed: {}", message.unwrap_or_default()) }
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use archipelago_core::cluster::{FollowError, GatewayInput, GatewayOutput, GatewayTerms, Record, follow};
-use archipelago_core::diloco::syncer::{Answer, Followed, Input, LeaderRequest};
+use archipelago_core::diloco::syncer::{Answer, Input, LeaderRequest, RemoteMerge};
 use archipelago_core::diloco::{Codec, FragmentState, MergeEntry, Segment, Version};
 use archipelago_core::wire::{ConnId, FragmentId, Hello, LearnerId, Round};
 use tokio::sync::{Semaphore, mpsc};
@@ -396,7 +396,7 @@ type NumberedEvent = (FragmentId, u64, RecordEvent);
 /// Event of a record for a process that serves learners.
 enum RecordEvent {
     /// The fragment has a new version.
-    Merged(Followed),
+    Merged(RemoteMerge),
     /// No record follows this one.
     Finished,
     /// A round ended without a merge, or a process took the fragment over.
@@ -470,7 +470,7 @@ impl Follower {
             match led {
                 Some(led) => {
                     fragment_queue.state = led.0.clone();
-                    let event = RecordEvent::Merged(Followed { merge: *merge, led: Some(led) });
+                    let event = RecordEvent::Merged(RemoteMerge { merge: *merge, led: Some(led) });
                     self.ready.push_back((fragment, seq, event));
                 }
                 // A missing state is loaded again, unless a newer merge exists. In that case it may have been
@@ -503,7 +503,7 @@ impl Follower {
             };
             if fragment_queue.has_newer() {
                 // Learners skip this version and get the newest one.
-                let event = RecordEvent::Merged(Followed { merge: *merge, led: None });
+                let event = RecordEvent::Merged(RemoteMerge { merge: *merge, led: None });
                 self.ready.push_back((fragment, seq, event));
                 continue;
             }

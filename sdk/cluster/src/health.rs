@@ -67,12 +67,12 @@ enum Symptom {
 
 /// Failing service and its symptom. It has no address, because everyone may read it; the log has the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct ServiceFault {
     is_storage: bool,
     what: Symptom,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ServiceFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whom = if self.is_storage { "the storage" } else { "NATS" };
         let what = match self.what {
@@ -100,17 +100,17 @@ impl Health {
 
     /// Returns the oldest failure that lasts, if any: a service is reported after `LASTING_MS` of errors.
     #[must_use]
-    pub fn trouble(&self) -> Option<Trouble> {
-        self.trouble_at(self.clock.now())
+    pub fn trouble(&self) -> Option<ServiceFault> {
+        self.fault_at(self.clock.now())
     }
 
-    fn trouble_at(&self, now: Millis) -> Option<Trouble> {
+    fn fault_at(&self, now: Millis) -> Option<ServiceFault> {
         let seen = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let lasting = RequestKind::ALL.into_iter().zip(seen).filter_map(|(kind, seen)| {
             let ((since, newest), what) = (seen.errors?, seen.what?);
             let is_lasting = now.since(since) >= LASTING_MS && now.since(newest) < FORGOTTEN_MS;
             let is_storage = matches!(kind, RequestKind::Store | RequestKind::Load);
-            is_lasting.then_some((since, Trouble { is_storage, what }))
+            is_lasting.then_some((since, ServiceFault { is_storage, what }))
         });
         lasting.min_by_key(|(since, _)| *since).map(|(_, trouble)| trouble)
     }
@@ -263,17 +263,17 @@ mod tests {
         let health = Health::new();
         let at = |s: u64| Millis(1_000 * s);
         health.note(RequestKind::Read, at(0), Some(&silent()));
-        assert_eq!(health.trouble_at(at(2)), None);
+        assert_eq!(health.fault_at(at(2)), None);
         health.note(
             RequestKind::Store,
             at(1),
             Some(&ServiceError::Full { place: "s3".into(), detail: "".into() }),
         );
         health.note(RequestKind::Read, at(4), Some(&silent()));
-        assert_eq!(health.trouble_at(at(4)).unwrap().to_string(), "NATS does not answer");
+        assert_eq!(health.fault_at(at(4)).unwrap().to_string(), "NATS does not answer");
         health.note(RequestKind::Read, at(5), None);
-        assert_eq!(health.trouble_at(at(5)).unwrap().to_string(), "the storage is full");
-        assert_eq!(health.trouble_at(at(61)), None, "nobody asks any more");
+        assert_eq!(health.fault_at(at(5)).unwrap().to_string(), "the storage is full");
+        assert_eq!(health.fault_at(at(61)), None, "nobody asks any more");
     }
 
     /// Goal: requests of every kind are recorded.
@@ -282,9 +282,9 @@ mod tests {
         let (services, health) = watched(Local::services());
         let marked = |kind: RequestKind| {
             health.note(kind, Millis(0), Some(&silent()));
-            assert!(health.trouble_at(Millis(LASTING_MS)).is_some());
+            assert!(health.fault_at(Millis(LASTING_MS)).is_some());
         };
-        let trouble = || health.trouble_at(Millis(LASTING_MS));
+        let trouble = || health.fault_at(Millis(LASTING_MS));
         let (fragment, record) = (FragmentId(0), Record::Finished);
         marked(RequestKind::Append);
         services.tape.append(fragment, 0, &record).await.unwrap();

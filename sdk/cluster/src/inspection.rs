@@ -73,7 +73,7 @@ pub struct StorageFindings {
 /// Comparison of the number of answering servers with the number of required replicas. Each variant holds the number of
 /// different servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
+pub enum ReplicaComparison {
     /// There are enough servers.
     Enough(usize),
     /// There are fewer servers than replicas.
@@ -96,17 +96,17 @@ pub enum DataOwnership {
 impl Findings {
     /// Compares the servers that answer with the required number of replicas.
     #[must_use]
-    pub fn spread(&self, replicas: usize) -> Spread {
+    pub fn spread(&self, replicas: usize) -> ReplicaComparison {
         let nodes = || self.nodes.iter().filter_map(|(_, node)| node.as_ref().ok()).filter(|it| it.jetstream);
         let servers = nodes().map(|node| &node.name).collect::<BTreeSet<_>>().len();
         let clusters = nodes().map(|node| &node.cluster).collect::<BTreeSet<_>>();
         let is_one = clusters.len() == 1 && clusters.iter().all(|cluster| cluster.is_some());
         let is_alone = nodes().any(|node| (1..replicas).contains(&node.known));
         match servers {
-            _ if replicas > 1 && servers > 1 && !is_one => Spread::Apart(servers),
-            _ if servers < replicas => Spread::TooFew(servers),
-            _ if replicas > 1 && is_alone => Spread::Apart(servers),
-            _ => Spread::Enough(servers),
+            _ if replicas > 1 && servers > 1 && !is_one => ReplicaComparison::Apart(servers),
+            _ if servers < replicas => ReplicaComparison::TooFew(servers),
+            _ if replicas > 1 && is_alone => ReplicaComparison::Apart(servers),
+            _ => ReplicaComparison::Enough(servers),
         }
     }
 
@@ -202,18 +202,18 @@ mod tests {
             assert_eq!(findings.spread(replicas), expected, "{nodes:?}");
         };
         let c = Some("c");
-        check(&[("a", None, 0)], 1, Spread::Enough(1));
-        check(&[], 1, Spread::TooFew(0));
-        check(&[("a", c, 3), ("b", c, 3), ("d", c, 3)], 3, Spread::Enough(3));
-        check(&[("a", c, 0), ("b", c, 0), ("d", c, 0)], 3, Spread::Enough(3));
-        check(&[("a", c, 3), ("b", c, 3)], 3, Spread::TooFew(2));
-        check(&[("a", c, 3), ("a", c, 3), ("a", c, 3)], 3, Spread::TooFew(1));
-        check(&[("a", None, 0), ("b", None, 0), ("d", None, 0)], 3, Spread::Apart(3));
-        check(&[("a", c, 3), ("b", c, 3), ("d", Some("e"), 3)], 3, Spread::Apart(3));
-        check(&[("a", c, 2), ("b", c, 2), ("d", c, 1)], 3, Spread::Apart(3));
+        check(&[("a", None, 0)], 1, ReplicaComparison::Enough(1));
+        check(&[], 1, ReplicaComparison::TooFew(0));
+        check(&[("a", c, 3), ("b", c, 3), ("d", c, 3)], 3, ReplicaComparison::Enough(3));
+        check(&[("a", c, 0), ("b", c, 0), ("d", c, 0)], 3, ReplicaComparison::Enough(3));
+        check(&[("a", c, 3), ("b", c, 3)], 3, ReplicaComparison::TooFew(2));
+        check(&[("a", c, 3), ("a", c, 3), ("a", c, 3)], 3, ReplicaComparison::TooFew(1));
+        check(&[("a", None, 0), ("b", None, 0), ("d", None, 0)], 3, ReplicaComparison::Apart(3));
+        check(&[("a", c, 3), ("b", c, 3), ("d", Some("e"), 3)], 3, ReplicaComparison::Apart(3));
+        check(&[("a", c, 2), ("b", c, 2), ("d", c, 1)], 3, ReplicaComparison::Apart(3));
         let mut off = found(None, None);
         off.nodes[0].1.as_mut().unwrap().jetstream = false;
-        assert_eq!(off.spread(3), Spread::TooFew(2), "one without JetStream holds no records");
+        assert_eq!(off.spread(3), ReplicaComparison::TooFew(2), "one without JetStream holds no records");
     }
 
     #[test]

@@ -35,9 +35,9 @@ use archipelago_core::cluster::ProcessId;
 pub use admin_commands::{AdminCommandLog, Reader};
 pub use bridge::{Bridge, BridgeHandle, front};
 pub use gateway::{GatewayLoop, GatewaySettings, Learners, gateway};
-pub use health::{Health, Trouble, watched};
+pub use health::{Health, ServiceFault, watched};
 pub use ids::ClusterId;
-pub use inspection::{DataOwnership, Findings, Node, Spread, Storage, StorageFindings, Streams};
+pub use inspection::{DataOwnership, Findings, Node, ReplicaComparison, Storage, StorageFindings, Streams};
 pub use leader::{InitialStates, LeaderSettings, finished, own};
 pub use local::Local;
 #[cfg(feature = "nats-s3")]

@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use archipelago_cluster::{
-    DataOwnership, Findings, Servers, ServiceError, Spread, StoreSettings, inspect, open,
+    DataOwnership, Findings, ReplicaComparison, Servers, ServiceError, StoreSettings, inspect, open,
 };
 use archipelago_core::wire::{FragmentId, RunId};
 use support::servers::{self, ClusterServers};
@@ -56,7 +56,7 @@ async fn inspection_finds_servers_and_changes_nothing() {
     let before = keys(&crew);
     for _ in 0..2 {
         let findings = inspect(&ours, &FRAGMENTS).await;
-        assert_eq!(findings.spread(3), Spread::Enough(3), "{findings:#?}");
+        assert_eq!(findings.spread(3), ReplicaComparison::Enough(3), "{findings:#?}");
         assert_eq!(findings.kept(Some(RUN)), Some(Ok(DataOwnership::Nothing)), "{findings:#?}");
         assert_eq!(findings.clocks().count(), 4, "{findings:#?}");
         is_near(&findings);
@@ -111,7 +111,7 @@ async fn inspection_finds_each_kind_of_failure() {
 
     crew.kill(2);
     let findings = inspect(&sound, &FRAGMENTS).await;
-    assert_eq!(findings.spread(3), Spread::TooFew(2), "{findings:#?}");
+    assert_eq!(findings.spread(3), ReplicaComparison::TooFew(2), "{findings:#?}");
     assert!(matches!(findings.nodes[2].1, Err(ServiceError::Silent { .. })), "{findings:#?}");
     assert_eq!(
         findings.kept(Some(RUN)),
@@ -127,8 +127,8 @@ async fn repeated_server_is_counted_once() {
     let crew = ClusterServers::start(&bin, 1);
     let thrice = vec![crew.nats()[0].clone(); 3];
     let findings = inspect(&Servers { nats: thrice, ..at(&crew, "p", 3, "s3://states") }, &FRAGMENTS).await;
-    assert_eq!(findings.spread(3), Spread::TooFew(1), "{findings:#?}");
-    assert_eq!(findings.spread(1), Spread::Enough(1));
+    assert_eq!(findings.spread(3), ReplicaComparison::TooFew(1), "{findings:#?}");
+    assert_eq!(findings.spread(1), ReplicaComparison::Enough(1));
     assert_eq!(findings.kept(None), Some(Ok(DataOwnership::Nothing)), "{findings:#?}");
 }
 

@@ -142,7 +142,12 @@ where
                 let download =
                     FrozenDownload::new(welcome, frozen).map_err(|reason| RunError::Frozen { reason })?;
                 self.frozen_download = Some(download);
-                if self.config.shelf.take_if(|shelf| !shelf.has_room(frozen.bytes)).is_some() {
+                if self
+                    .config
+                    .weight_cache
+                    .take_if(|weight_cache| !weight_cache.has_room(frozen.bytes))
+                    .is_some()
+                {
                     let reason = format!(
                         "the run's {:.0} MB of frozen weights exceed the size of the cache, so they are fetched at \
                          each start",
@@ -169,8 +174,8 @@ where
             return Ok(false);
         };
         let Some((name, bytes)) = download.wanted() else { return self.finish_frozen().await.map(|()| true) };
-        if let Some(shelf) = &self.config.shelf {
-            let reason = match shelf.take(&name).await {
+        if let Some(weight_cache) = &self.config.weight_cache {
+            let reason = match weight_cache.take(&name).await {
                 Ok(Some(part)) if download.add(&part) => return Ok(true),
                 Ok(Some(_)) => Some("the cached frozen weights are damaged: they are fetched again".into()),
                 Ok(None) => None,
@@ -191,10 +196,12 @@ where
         let wanted = download.wanted();
         let reason = match result {
             Ok(part) if download.add(&part) => {
-                let (Some(shelf), Some((name, _))) = (&self.config.shelf, wanted) else { return };
-                let Err(error) = shelf.keep(&name, &part).await else { return };
+                let (Some(weight_cache), Some((name, _))) = (&self.config.weight_cache, wanted) else {
+                    return;
+                };
+                let Err(error) = weight_cache.keep(&name, &part).await else { return };
                 // Storing the next part would fail too.
-                self.config.shelf = None;
+                self.config.weight_cache = None;
                 format!("the frozen weights are not cached, and are fetched at the next start: {error}")
             }
             Ok(_) => {
@@ -236,20 +243,20 @@ pub trait WeightCache: fmt::Debug {
     /// Returns the bytes stored under `name`, 64 hex digits, or `None`.
     ///
     /// # Errors
-    /// [`ShelfError`]: the cache cannot be read.
-    fn take<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<Vec<u8>>, ShelfError>>;
+    /// [`CacheError`]: the cache cannot be read.
+    fn take<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<Vec<u8>>, CacheError>>;
 
     /// Stores `bytes` under `name`, 64 hex digits, replacing earlier ones.
     ///
     /// # Errors
-    /// [`ShelfError`]: the bytes cannot be stored.
-    fn keep<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> LocalBoxFuture<'a, Result<(), ShelfError>>;
+    /// [`CacheError`]: the bytes cannot be stored.
+    fn keep<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> LocalBoxFuture<'a, Result<(), CacheError>>;
 }
 
 /// Failure of a cache.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub struct ShelfError {
+pub struct CacheError {
     /// Cause of the failure.
     pub reason: String,
 }
@@ -273,7 +280,7 @@ impl Folder {
         self.path.join(format!("{name}.{ENDING}"))
     }
 
-    fn read(&self, name: &str) -> Result<Option<Vec<u8>>, ShelfError> {
+    fn read(&self, name: &str) -> Result<Option<Vec<u8>>, CacheError> {
         let path = self.file(name);
         match fs::read(&path) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -282,9 +289,9 @@ impl Folder {
         }
     }
 
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), ShelfError> {
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), CacheError> {
         fs::create_dir_all(&self.path).map_err(|error| failed("make", &self.path, &error))?;
-        self.make_room(bytes.len() as u64)?;
+        self.evict_oldest(bytes.len() as u64)?;
         // The bytes are written to a temporary file that is then renamed, so that another learner sees the whole file
         // or none. A power failure may still leave a partial file, which verification detects.
         let (path, draft) = (self.file(name), self.path.join(format!("{name}.{}.tmp", process::id())));
@@ -297,7 +304,7 @@ impl Folder {
     }
 
     /// Removes the oldest files until `bytes` more bytes fit.
-    fn make_room(&self, bytes: u64) -> Result<(), ShelfError> {
+    fn evict_oldest(&self, bytes: u64) -> Result<(), CacheError> {
         let mut kept = self.kept()?;
         kept.sort_by_key(|(written, _, path)| (*written, path.clone()));
         let mut held: u64 = kept.iter().map(|(_, len, _)| len).sum();
@@ -317,13 +324,13 @@ impl Folder {
             false => {
                 let reason =
                     format!("{} may hold {} bytes, not {bytes}", self.path.display(), self.bytes_max);
-                Err(ShelfError { reason })
+                Err(CacheError { reason })
             }
         }
     }
 
     /// Returns the modification time, length and path of each file.
-    fn kept(&self) -> Result<Vec<(SystemTime, u64, PathBuf)>, ShelfError> {
+    fn kept(&self) -> Result<Vec<(SystemTime, u64, PathBuf)>, CacheError> {
         let wrong = |error: io::Error| failed("read", &self.path, &error);
         let mut kept = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(wrong)? {
@@ -344,22 +351,22 @@ impl WeightCache for Folder {
         bytes <= self.bytes_max
     }
 
-    fn take<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<Vec<u8>>, ShelfError>> {
+    fn take<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<Vec<u8>>, CacheError>> {
         Box::pin(ready(self.read(name)))
     }
 
-    fn keep<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> LocalBoxFuture<'a, Result<(), ShelfError>> {
+    fn keep<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> LocalBoxFuture<'a, Result<(), CacheError>> {
         Box::pin(ready(self.write(name, bytes)))
     }
 }
 
-fn failed(what: &str, path: &Path, error: &io::Error) -> ShelfError {
-    ShelfError { reason: format!("cannot {what} {}: {error}", path.display()) }
+fn failed(what: &str, path: &Path, error: &io::Error) -> CacheError {
+    CacheError { reason: format!("cannot {what} {}: {error}", path.display()) }
 }
 
 /// Returns the default folder for frozen weights: `archipelago/frozen` in the XDG cache folder. `env` returns the
 /// value of an environment variable. Without a home folder, returns `None`.
-pub fn default_shelf(env: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+pub fn default_cache_folder(env: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let set = |name| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
     Some(cache.or_else(|| Some(set("HOME")?.join(".cache")))?.join("archipelago/frozen"))
@@ -422,7 +429,7 @@ mod tests {
     #[test]
     fn the_folder_follows_the_environment() {
         let folder = |xdg: &str, home: &str| {
-            default_shelf(|name| Some(if name == "HOME" { home } else { xdg }.to_owned()))
+            default_cache_folder(|name| Some(if name == "HOME" { home } else { xdg }.to_owned()))
         };
         assert_eq!(folder("/x", "/h").unwrap(), Path::new("/x/archipelago/frozen"));
         assert_eq!(folder("relative", "/h").unwrap(), Path::new("/h/.cache/archipelago/frozen"));

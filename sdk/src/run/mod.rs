@@ -36,7 +36,7 @@ pub use archipelago_runtime::platform::RandomError;
 pub use batch::{BatchChoice, BatchError};
 pub use control::{Control, DutyError};
 pub use event::{Doing, Event, Offline, Report};
-pub use frozen::{Folder, ShelfError, WeightCache, default_shelf};
+pub use frozen::{CacheError, Folder, WeightCache, default_cache_folder};
 pub use key::{Key, SignError, Signer};
 
 /// Settings of a learner in a run.
@@ -59,7 +59,7 @@ pub struct RunConfig {
     /// Choice of the number of windows in one training step.
     pub batch: BatchChoice,
     /// Cache of frozen weights across starts. Without it they are fetched at each start.
-    pub shelf: Option<Rc<dyn WeightCache>>,
+    pub weight_cache: Option<Rc<dyn WeightCache>>,
     /// Source of the frozen weights in runs that train adapters.
     pub frozen: FrozenSource,
 }
@@ -102,7 +102,7 @@ impl RunConfig {
             reconnect_ms_max: None,
             run_ms_max: None,
             batch: BatchChoice::AUTO,
-            shelf: None,
+            weight_cache: None,
             frozen: FrozenSource::Unsupported,
         }
     }

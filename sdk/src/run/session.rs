@@ -198,7 +198,7 @@ where
 
     /// Fails if the syncer is unreachable. The caller has found that the time is up and nothing was trained.
     fn check_hindrance(&self, now_us: u64) -> Result<(), RunError> {
-        let reason = match self.member.hindrance(now_us) {
+        let reason = match self.member.blocked_reason(now_us) {
             Some(reason) => reason.to_owned(),
             None if self.member.phase() == Phase::Greeting => NO_ANSWER.to_owned(),
             None => return Ok(()),
@@ -429,7 +429,7 @@ where
                 (self.observe)(&Event::Connecting { address: self.config.address.to_string() });
                 self.link.connect();
             }
-            Output::Greet { hello, challenge } => return self.greet(*hello, &challenge).await,
+            Output::Greet { hello, challenge } => return self.send_hello(*hello, &challenge).await,
             Output::Send(message) => {
                 self.send(&message);
             }
@@ -471,7 +471,7 @@ where
     }
 
     /// Sends the signed `Hello` in answer to the syncer's challenge.
-    async fn greet(&mut self, hello: Hello, challenge: &Challenge) -> Result<(), RunError> {
+    async fn send_hello(&mut self, hello: Hello, challenge: &Challenge) -> Result<(), RunError> {
         match self.config.signer.sign(&challenge.text()).await {
             Ok(signature) => {
                 self.downloads.set_pass(&challenge.nonce);

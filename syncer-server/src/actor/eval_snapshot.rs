@@ -5,7 +5,7 @@ use std::sync::Arc;
 use archipelago_core::diloco::syncer::Syncer;
 use archipelago_core::diloco::{Codec, FragmentState, Fragments, LearnerId};
 
-use crate::llama::Course;
+use crate::llama::TrainingProgress;
 use crate::status::StatusTracker;
 
 /// Parameters to measure, with the progress of the run.
@@ -20,7 +20,7 @@ pub struct EvalSnapshot {
     /// Positions of the fragments in the flat parameter vector.
     pub fragments: Arc<Fragments>,
     /// Progress of the run, for a model card.
-    pub course: Course,
+    pub course: TrainingProgress,
     /// Tokens merged into the parameters.
     pub tokens_merged: u64,
     /// Rounds merged into the parameters.
@@ -31,7 +31,7 @@ pub struct EvalSnapshot {
 
 /// Result of a check of the held-out loss for harm.
 #[derive(Debug)]
-pub enum Judgement {
+pub enum HarmVerdict {
     /// The loss is normal or cannot be judged; decisions after `seq` may still be rolled back later.
     Well {
         /// Number of the newest decision at the last measurement with a normal loss.
@@ -68,7 +68,7 @@ impl EvalSnapshot {
             seq,
             codec: syncer.verifier().codec(),
             fragments: Arc::clone(syncer.fragments()),
-            course: Course::of(syncer.ledger(), board.losses()),
+            course: TrainingProgress::of(syncer.ledger(), board.losses()),
             tokens_merged: syncer.ledger().clock_tokens(),
             rounds: syncer.rounds_merged(),
             is_final: syncer.is_over(),

@@ -5,15 +5,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago_core::diloco::syncer::{Input, LeaderRequest, RollbackJob, Syncer, SyncerConfig, Undo};
-use archipelago_core::diloco::{ConnId, FragmentId, LearnerId, Millis, Version, kept};
+use archipelago_core::diloco::syncer::{
+    Input, LeaderRequest, RollbackJob, RollbackOrder, Syncer, SyncerConfig,
+};
+use archipelago_core::diloco::{ConnId, FragmentId, LearnerId, Millis, Version, encode_state};
 use archipelago_core::wire::{Bye, CloseCode, Message, RunId};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::eval_snapshot::{EvalSnapshot, Judgement};
+use super::eval_snapshot::{EvalSnapshot, HarmVerdict};
 use super::handle::{Command, Mailbox, OrderOutcome, View};
 use super::host::{Done, HostAdapter, json};
 use super::measuring::LossCheckCapture;
@@ -222,7 +224,7 @@ impl EventLoop {
             self.answer(&mut state);
             self.publish_log(&state);
         };
-        self.wind_up(state, &bye).await
+        self.shut_down(state, &bye).await
     }
 
     /// Marks the run as complete since `now` on the run's clock.
@@ -548,15 +550,19 @@ impl EventLoop {
     }
 
     /// Handles the result of a check of the held-out loss.
-    fn judged(&mut self, state: &mut State, judgement: Judgement) {
+    fn judged(&mut self, state: &mut State, judgement: HarmVerdict) {
         match judgement {
-            Judgement::Well { seq } => state.record.need(seq),
-            Judgement::Unexplained { losses, seq } => {
+            HarmVerdict::Well { seq } => state.record.need(seq),
+            HarmVerdict::Unexplained { losses, seq } => {
                 state.record.need(seq);
                 self.log(&state.record, LogEvent::LossUnexplained { losses });
             }
-            Judgement::Harm { from, after, culprits, losses, without } => {
-                self.handle(Input::Undo(Box::new(Undo { from, after, culprits: culprits.clone() })));
+            HarmVerdict::Harm { from, after, culprits, losses, without } => {
+                self.handle(Input::Rollback(Box::new(RollbackOrder {
+                    from,
+                    after,
+                    culprits: culprits.clone(),
+                })));
                 for learner in culprits {
                     let Some(account) = self.syncer.ledger().account(learner) else { continue };
                     let (name, for_good) = (account.name.clone(), account.trust.is_banned());
@@ -578,7 +584,7 @@ impl EventLoop {
                          back");
                 }
                 let result = job.run();
-                let kept = result.as_ref().ok().map(|outcome| kept(&outcome.state));
+                let kept = result.as_ref().ok().map(|outcome| encode_state(&outcome.state));
                 Done { result, kept }
             });
         }
@@ -643,7 +649,7 @@ impl EventLoop {
     }
 
     /// Sends `bye` to all peers, waits for merges and saves in flight, and returns the last state.
-    async fn wind_up(mut self, mut state: State, bye: &Bye) -> Result<Final, ServerError> {
+    async fn shut_down(mut self, mut state: State, bye: &Bye) -> Result<Final, ServerError> {
         self.log(&state.record, LogEvent::Stopped);
         // Notices of completion and receipts go out before the goodbye.
         self.wait_for_tape(&mut state).await?;

@@ -8,7 +8,7 @@ use archipelago_core::diloco::{ConnId, FragmentId, LearnerId, Version};
 use archipelago_core::wire::Bye;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use super::eval_snapshot::{EvalSnapshot, Judgement};
+use super::eval_snapshot::{EvalSnapshot, HarmVerdict};
 use crate::outbox::Outbox;
 use crate::report::RunReport;
 use crate::status::{Evaluation, LearnersQuery, LogEvent, LogQuery, ServerStatus};
@@ -59,7 +59,7 @@ pub enum Command {
     /// Asks for the next merge that matches this sampling, for loss checks.
     LossCheck(Box<Sampling>, oneshot::Sender<LossCheck>),
     /// The result of a check of the held-out loss.
-    Judged(Box<Judgement>),
+    Judged(Box<HarmVerdict>),
     /// A measurement of the held-out loss, with a text sample if there is one; answered when it is recorded.
     Evaluated(Evaluation, Option<String>, oneshot::Sender<()>),
 }
@@ -192,7 +192,7 @@ impl ActorHandle {
     }
 
     /// Reports the result of a check of the held-out loss.
-    pub async fn report_judgement(&self, judgement: Judgement) {
+    pub async fn report_judgement(&self, judgement: HarmVerdict) {
         self.send(Command::Judged(Box::new(judgement))).await;
     }
 

@@ -147,7 +147,7 @@ impl HostAdapter<'_> {
                 self.board.note(at, &event);
                 if self.mailbox.events.receiver_count() > 0 {
                     // Fails only if the last subscriber has left.
-                    let _ = self.mailbox.events.send(json(&self.board.told(*event)));
+                    let _ = self.mailbox.events.send(json(&self.board.redacted(*event)));
                 }
             }
         }

@@ -8,7 +8,7 @@ mod measuring;
 mod record;
 mod save;
 
-pub use eval_snapshot::{EvalSnapshot, Judgement};
+pub use eval_snapshot::{EvalSnapshot, HarmVerdict};
 pub use event_loop::{Actor, Final};
 pub use handle::{ActorHandle, Command, Mailbox, News, OrderOutcome, View};
 pub use measuring::Trusted;

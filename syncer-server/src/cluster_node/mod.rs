@@ -159,7 +159,7 @@ impl Membership {
             // Fails only if the actor has ended too.
             let _ = lost.send(());
         });
-        Ok((syncer.led_elsewhere(self.process.0), said, is_lost))
+        Ok((syncer.into_gateway(self.process.0), said, is_lost))
     }
 }
 

@@ -49,14 +49,14 @@ pub struct ClusterArgs {
     // Services that replace the servers, for programs that contain a whole cluster.
     #[arg(skip)]
     #[serde(skip)]
-    pub within: Option<Within>,
+    pub within: Option<InProcessServices>,
 }
 
 /// In-process services that connect the processes of a cluster.
 #[derive(Clone)]
-pub struct Within(pub Services);
+pub struct InProcessServices(pub Services);
 
-impl std::fmt::Debug for Within {
+impl std::fmt::Debug for InProcessServices {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("within this program")
     }
@@ -77,7 +77,7 @@ pub(crate) struct Part {
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     /// Services inside this program.
-    Here(Within),
+    Here(InProcessServices),
     /// External servers.
     There {
         /// Addresses of the NATS servers.

@@ -1,6 +1,5 @@
 //! Settings of a run: one struct, filled from flags, environment, file and defaults, in that order.
 
-mod alerts;
 mod classroom;
 mod cli;
 mod cluster;
@@ -14,7 +13,6 @@ mod lora;
 mod run;
 mod runs;
 mod server;
-mod steer;
 mod stored;
 
 use std::path::PathBuf;
@@ -22,15 +20,14 @@ use std::path::PathBuf;
 use archipelago_cli::{Bytes, ExpertArgs, Span, link, some_time};
 use serde::Serialize;
 
-pub use alerts::AlertArgs;
 pub use cli::{BackupArgs, Cli, DemoSetup, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
-pub use cluster::{ClusterArgs, Role, Within};
+pub use cluster::{ClusterArgs, InProcessServices, Role};
 pub(crate) use cluster::{Part, Place};
 pub use data::{BuiltIn, DataSource};
 pub use flags::{RunFlags, absolute_path, is_among, is_path, run_flags, stored_flags};
 pub use identity::{InitialFiles, RunIdentity};
 use inspect::DEFAULT_FOLDER;
-pub use inspect::{EventsArgs, FolderArgs, PlaceArgs, TableArgs};
+pub use inspect::{DropArgs, EventsArgs, FolderArgs, PaceArgs, PlaceArgs, SetArgs, SteerArgs, TableArgs};
 pub use invites::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
 pub use live::{AgreedSettings, Changed, LiveSettings, changed, given, words};
 pub use lora::LoraArgs;
@@ -40,8 +37,7 @@ pub use run::{
 };
 pub use runs::RunName;
 pub use runs::{OrderArgs, RunOrder, RunsArgs};
-pub use server::{ServerSettings, StartSettings};
-pub use steer::{DropArgs, PaceArgs, SetArgs, SteerArgs};
+pub use server::{AlertArgs, ServerSettings, StartSettings};
 pub use stored::{SETTINGS_FILE, StoredSettings, hides_names};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an environment variable

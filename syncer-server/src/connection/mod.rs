@@ -66,7 +66,7 @@ pub fn limit(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
 }
 
 /// Sends a goodbye to a peer that speaks another version of the protocol, and closes.
-pub async fn turn_away(mut socket: WebSocket, asked: &str, peer: &Peer) {
+pub async fn reject_version(mut socket: WebSocket, asked: &str, peer: &Peer) {
     let reason = format!("this server speaks {SUBPROTOCOL}, not {asked}: update the older side");
     let code = CloseCode::Version;
     let bye = encode(&Message::Bye(Bye::new(code, reason.clone())));
@@ -129,7 +129,7 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer
         return writing.abort();
     }
     // From here on the socket belongs to no learner.
-    peer.dismiss();
+    peer.mark_pending();
     let parting = async {
         if !writing.is_finished() {
             // The writer ends soon: it has a goodbye to send, or the other end of its queues is gone.

@@ -56,10 +56,10 @@ impl Peer {
     }
 
     /// Marks the socket as pending again until it is closed: its learner has left.
-    pub(super) fn dismiss(&self) {
+    pub(super) fn mark_pending(&self) {
         self.permit().take();
         if let Some(socket) = &self.socket {
-            socket.dismiss();
+            socket.mark_pending();
         }
     }
 

@@ -41,7 +41,7 @@ pub fn parts(text: &str, part_bytes: usize) -> Vec<Range<usize>> {
 /// Returns where two neighbouring parts can be joined: the number of tokens of `before` to keep, and the number of
 /// tokens of `after` to drop. `overlap` is the byte range that both parts contain. `None` if their tokens do not
 /// agree.
-pub fn seam(before: &[Piece], after: &[Piece], overlap: &Range<usize>) -> Option<(usize, usize)> {
+pub fn join_position(before: &[Piece], after: &[Piece], overlap: &Range<usize>) -> Option<(usize, usize)> {
     let middle = overlap.start + overlap.len() / 2;
     let first = before.partition_point(|piece| piece.bytes.start < middle);
     (first..before.len().saturating_sub(AGREEMENT)).find_map(|at| {
@@ -78,9 +78,9 @@ mod tests {
         let piece = |at: usize| Piece { token: at as u32 % 7, bytes: at..at + 1 };
         let before: Vec<Piece> = (0..100).map(piece).collect();
         let after: Vec<Piece> = (50..150).map(piece).collect();
-        assert_eq!(seam(&before, &after, &(50..100)), Some((75, 25)));
+        assert_eq!(join_position(&before, &after, &(50..100)), Some((75, 25)));
         let other: Vec<Piece> = (50..150).map(|at| Piece { token: 9, bytes: at..at + 1 }).collect();
-        assert_eq!(seam(&before, &other, &(50..100)), None);
-        assert_eq!(seam(&[], &[], &(0..0)), None);
+        assert_eq!(join_position(&before, &other, &(50..100)), None);
+        assert_eq!(join_position(&[], &[], &(0..0)), None);
     }
 }

@@ -14,7 +14,7 @@ use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{Model, Tokenizer};
 
-use super::cutting::{PART_BYTES, Piece, parts, seam};
+use super::cutting::{PART_BYTES, Piece, join_position, parts};
 use super::limits::{self, Growth};
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
@@ -355,7 +355,7 @@ impl Joiner<'_> {
         for (mut part, mut pieces) in parts.into_iter().zip(found) {
             if let Some((before, kept)) = self.last.take_if(|(before, _)| before.text == part.text) {
                 let overlap = part.range.start..before.range.end;
-                if let Some((end, start)) = seam(&kept, &pieces, &overlap) {
+                if let Some((end, start)) = join_position(&kept, &pieces, &overlap) {
                     (self.take)(before.text, &kept[..end]);
                     pieces.drain(..start);
                 } else {

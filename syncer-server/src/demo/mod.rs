@@ -160,7 +160,7 @@ fn run(
         say(&format!("the run is complete; its model is in {}", programs.dir.display()));
         if args.is_open_ended() {
             say(&"the pages stay, with the last text and the model to download; Ctrl+C ends them");
-            session.linger(stop);
+            session.keep_visible(stop);
         }
     } else {
         say(&"finishing: the last updates are collected and merged");

@@ -24,7 +24,7 @@ pub enum Stop {
 
 /// First held-out loss below that of the initial parameters. Losses are in nats per token.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fall {
+pub struct LossDrop {
     /// Seconds since the start of the command, including builds.
     after_s: f64,
     /// Seconds since the first trained token.
@@ -33,7 +33,7 @@ pub struct Fall {
     to: f32,
 }
 
-impl Fall {
+impl LossDrop {
     /// Returns the fall from `first` to `last`, if the loss has fallen.
     pub fn of(first: Option<f32>, last: Option<f32>, after_s: f64, trained_s: f64) -> Option<Self> {
         let (from, to) = first.zip(last)?;
@@ -41,7 +41,7 @@ impl Fall {
     }
 }
 
-impl fmt::Display for Fall {
+impl fmt::Display for LossDrop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { after_s, trained_s, from, to } = self;
         write!(
@@ -109,7 +109,7 @@ pub struct Report {
     /// Peak resident memory of the largest learner in bytes; 0 if the system does not report it.
     pub rss_learner_bytes: u64,
     /// First fall of the loss.
-    pub fall: Option<Fall>,
+    pub fall: Option<LossDrop>,
     /// Last status of the syncer.
     pub status: ServerStatus,
 }
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn only_a_lower_loss_is_a_fall() {
-        let fall = |first, last| Fall::of(first, last, 95.0, 9.0).map(|fall| fall.to_string());
+        let fall = |first, last| LossDrop::of(first, last, 95.0, 9.0).map(|fall| fall.to_string());
         assert_eq!(fall(None, None), None);
         assert_eq!(fall(Some(5.5), Some(5.5)), None);
         assert_eq!(fall(Some(5.5), Some(f32::NAN)), None);

@@ -11,7 +11,7 @@ use axum::http::Method;
 
 use super::DemoError;
 use super::programs::{Programs, Syncer};
-use super::report::{Fall, Outcome, Report, Stop, status_line};
+use super::report::{LossDrop, Outcome, Report, Stop, status_line};
 use crate::config::DemoSetup;
 use crate::inspect::Remote;
 use crate::status::ServerStatus;
@@ -65,7 +65,7 @@ pub struct Session<'a> {
     seconds: f64,
     rss_syncer_bytes: u64,
     rss_learner_bytes: u64,
-    fall: Option<Fall>,
+    fall: Option<LossDrop>,
 }
 
 impl<'a> Session<'a> {
@@ -164,7 +164,8 @@ impl<'a> Session<'a> {
             self.check_page_builder();
             if self.fall.is_none() {
                 let after_s = (since.build + since.start.elapsed()).as_secs_f64();
-                self.fall = Fall::of(self.status.val_loss_first, self.status.val_loss_last, after_s, now_s);
+                self.fall =
+                    LossDrop::of(self.status.val_loss_first, self.status.val_loss_last, after_s, now_s);
                 self.fall.iter().for_each(say);
             }
             if now_s >= line_due_s {
@@ -180,7 +181,7 @@ impl<'a> Session<'a> {
     }
 
     /// Keeps a complete run visible until `stop` is set.
-    pub fn linger(&mut self, stop: &AtomicBool) {
+    pub fn keep_visible(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) && self.syncer.process.exit_code().is_none() {
             thread::sleep(TICK);
         }

@@ -1,7 +1,7 @@
 //! Checks of the services that the processes of a cluster share: one line each, with a remedy.
 
 use archipelago_cli::Bytes;
-use archipelago_cluster::{DataOwnership, Findings, Node, ServiceError, Spread, Storage, Streams};
+use archipelago_cluster::{DataOwnership, Findings, Node, ReplicaComparison, ServiceError, Storage, Streams};
 use archipelago_core::wire::{FragmentId, RunId};
 
 use super::{Finding, finding};
@@ -78,28 +78,28 @@ fn of_node(place: &str, node: Result<&Node, &ServiceError>) -> Finding {
     works("bus", format!("{place} accepts this process: {name}{cluster}, NATS {version} with JetStream"))
 }
 
-fn of_spread(spread: Spread, replicas: usize) -> Finding {
+fn of_spread(spread: ReplicaComparison, replicas: usize) -> Finding {
     const SYNC: &str =
         "check in their settings that each has `sync_interval: always`, since this cannot be seen from here";
     match spread {
-        Spread::Enough(_) if replicas == 1 => works(
+        ReplicaComparison::Enough(_) if replicas == 1 => works(
             "cluster",
             format!(
                 "each record is on a single server; with three in --bus the run survives the loss of one; {SYNC}"
             ),
         ),
-        Spread::Enough(servers) => works(
+        ReplicaComparison::Enough(servers) => works(
             "cluster",
             format!("{servers} servers, enough for {replicas} replicas of each record; {SYNC}"),
         ),
-        Spread::TooFew(servers) => fails(
+        ReplicaComparison::TooFew(servers) => fails(
             "cluster",
             format!(
                 "{servers} different servers with JetStream answer, but each record needs {replicas}: start the \
                  others, or correct --bus"
             ),
         ),
-        Spread::Apart(servers) => fails(
+        ReplicaComparison::Apart(servers) => fails(
             "cluster",
             format!(
                 "{servers} servers answer, but they are not one cluster: give all of them the same `cluster {{ name \

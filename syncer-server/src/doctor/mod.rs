@@ -8,7 +8,7 @@ use archipelago_cli::{Bytes, available_bytes};
 
 use crate::config::{Role, ServeConfig};
 use crate::errors::ServerError;
-use crate::listener::{self, descriptors};
+use crate::listener;
 use crate::{bind, corpus, prepare};
 
 /// Memory below which no run works, in bytes.
@@ -75,8 +75,8 @@ fn memory() -> Finding {
 /// Checks the limit on sockets. At least 64 connections are needed, or `learners_max` if that is less; excess learners
 /// are asked to come later.
 fn sockets(config: &ServeConfig) -> Finding {
-    let limit = descriptors::limit();
-    let allowed = descriptors::connections(limit, config.server.connections_max);
+    let limit = listener::descriptor_limit();
+    let allowed = listener::connections_within(limit, config.server.connections_max);
     let learners_max = config.live.learners_max;
     let found = match limit {
         Some(limit) if allowed < learners_max => format!(

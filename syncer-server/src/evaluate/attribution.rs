@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use archipelago_core::diloco::syncer::{LossMonitor, Rollback};
-use archipelago_core::diloco::trust::{Attribution, Culprits};
+use archipelago_core::diloco::trust::{Attribution, AttributionResult};
 use archipelago_core::diloco::{FragmentState, LearnerId, RunId, Version};
 
 use super::LossMeter;
-use crate::actor::{EvalSnapshot, Judgement};
+use crate::actor::{EvalSnapshot, HarmVerdict};
 use crate::errors::ServerError;
 use crate::store::Store;
 use crate::tape;
@@ -29,13 +29,13 @@ struct Moment {
 }
 
 /// Checks held-out losses for harm, and attributes harm to learners.
-pub struct Judge {
+pub struct HarmDetector {
     store: Arc<Store>,
     run: RunId,
     monitor: LossMonitor<Moment>,
 }
 
-impl Judge {
+impl HarmDetector {
     /// Creates a judge of the run in the folder of `store`. `losses` are the earlier held-out losses, oldest first.
     #[must_use]
     pub fn new(store: Arc<Store>, run: RunId, losses: impl IntoIterator<Item = f32>) -> Self {
@@ -54,28 +54,28 @@ impl Judge {
         loss: f32,
         subject: &EvalSnapshot,
         meter: &mut LossMeter,
-    ) -> Result<Judgement, ServerError> {
+    ) -> Result<HarmVerdict, ServerError> {
         let moment = Moment { seq: subject.seq, states: subject.states.clone() };
         let bad = f64::from(loss);
         let Some((good, from)) = self.monitor.observe(bad, moment.clone()) else {
             let seq = self.monitor.held().map_or(subject.seq, |held| held.seq);
-            return Ok(Judgement::Well { seq });
+            return Ok(HarmVerdict::Well { seq });
         };
         let from = from.clone();
         let found = self.search((good, bad), &from, subject, meter);
         let losses = (good as f32, loss);
         let found = found.inspect_err(|_| self.monitor.reset(bad, moment.clone()))?;
         Ok(match found {
-            Some(Culprits { learners: culprits, loss }) => {
+            Some(AttributionResult { learners: culprits, loss }) => {
                 let Moment { seq, states } = from;
-                Judgement::Harm { from: states, after: seq, culprits, losses, without: loss as f32 }
+                HarmVerdict::Harm { from: states, after: seq, culprits, losses, without: loss as f32 }
             }
             None => {
                 self.monitor.reset(bad, moment);
                 // The loss of small models varies by some percent without a cause.
                 match bad <= good * (1.0 + LOGGED_RISE_RATIO) {
-                    true => Judgement::Well { seq: subject.seq },
-                    false => Judgement::Unexplained { losses, seq: subject.seq },
+                    true => HarmVerdict::Well { seq: subject.seq },
+                    false => HarmVerdict::Unexplained { losses, seq: subject.seq },
                 }
             }
         })
@@ -87,7 +87,7 @@ impl Judge {
         from: &Moment,
         subject: &EvalSnapshot,
         meter: &mut LossMeter,
-    ) -> Result<Option<Culprits>, ServerError> {
+    ) -> Result<Option<AttributionResult>, ServerError> {
         let senders = tape::senders_between(&self.store, self.run, from.seq, subject.seq)?;
         if senders.len() > SUSPECTS_MAX {
             return Ok(None);

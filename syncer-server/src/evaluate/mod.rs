@@ -13,14 +13,14 @@ use archipelago_core::diloco::{Millis, Version};
 use archipelago_core::model::{FrozenWeights, ModelSpec};
 use archipelago_runtime::engine::cpu::Writer;
 
-use crate::actor::{ActorHandle, EvalSnapshot, Judgement};
+use crate::actor::{ActorHandle, EvalSnapshot, HarmVerdict};
 use crate::clock::Clock;
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
 use crate::status::Evaluation;
 use crate::store::HeldOut;
 
-pub use attribution::Judge;
+pub use attribution::HarmDetector;
 pub use loss::{JUDGED_WINDOWS_MIN, LossMeter};
 pub use prove::{Prover, prove};
 
@@ -48,7 +48,7 @@ pub struct Evaluator {
     stops: Vec<u32>,
     seed: u64,
     /// Judge of the losses; `None` if the run has no rollback.
-    judge: Option<Judge>,
+    judge: Option<HarmDetector>,
 }
 
 impl Evaluator {
@@ -83,7 +83,7 @@ impl Evaluator {
     /// Attaches `judge`, which checks each loss for harm. If there are too few held-out windows, no judge is attached:
     /// memorised training text would then raise their loss like harmful updates.
     #[must_use]
-    pub fn with_judge(self, judge: Judge) -> Self {
+    pub fn with_judge(self, judge: HarmDetector) -> Self {
         if !self.meter.can_detect_harm() {
             tracing::warn!(
                 "rollback is off: the held-out part of the text is shorter than {JUDGED_WINDOWS_MIN} windows, too \
@@ -178,7 +178,7 @@ struct EvaluationResult {
     /// The text sample, if one was requested.
     sample: Option<Vec<u32>>,
     /// The result of the check for harm, if the run has rollback.
-    judgement: Option<Judgement>,
+    judgement: Option<HarmVerdict>,
 }
 
 /// Returns the number of merged tokens at the newest text sample: the one of `result`, or else `before`. A failed

@@ -39,8 +39,8 @@ pub async fn host(
     let shares = entrance.shares();
     let opened = blocking(move || RunRegistry::open(folder, config, (links, here), shares));
     let (registry, names) = opened.await??;
-    if let Some(remark) = http::remark(registry.server().pages.as_deref()) {
-        tracing::warn!("{remark}");
+    if let Some(missing_pages_warning) = http::missing_pages_warning(registry.server().pages.as_deref()) {
+        tracing::warn!("{missing_pages_warning}");
     }
     let registry = Arc::new(registry);
     let (stop, stopping) = watch::channel(false);

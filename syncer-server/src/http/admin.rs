@@ -68,7 +68,7 @@ pub async fn pace(
 }
 
 /// `/v1/admin/learners/{id}/drop`: disconnects a learner and keeps it out for some seconds.
-pub async fn send_away(
+pub async fn drop_learner(
     State(app): State<Arc<App>>,
     Path(learner): Path<String>,
     headers: HeaderMap,
@@ -121,7 +121,7 @@ async fn apply(app: &App, order: OwnerCommand, done: &'static str) -> Response {
     let learner = order.learner();
     match &app.admin_broadcast {
         Some(admin_broadcast) => publish(app, admin_broadcast, learner, order.command(unix_ms()), done).await,
-        None => said(app.context.actor.order(learner, order.input()).await, learner, done),
+        None => order_response(app.context.actor.order(learner, order.input()).await, learner, done),
     }
 }
 
@@ -136,10 +136,10 @@ pub(super) async fn publish(
 ) -> Response {
     let may = app.context.actor.may_order(learner).await;
     if may != Some(OrderOutcome::Taken) {
-        return said(may, learner, done);
+        return order_response(may, learner, done);
     }
     match admin_broadcast.broadcast(command).await {
-        Ok(()) => said(may, learner, done),
+        Ok(()) => order_response(may, learner, done),
         Err(error) => unconfirmed(&error),
     }
 }
@@ -154,7 +154,7 @@ pub(super) fn unconfirmed(error: &ServiceError) -> Response {
 
 /// Returns the response for an order's outcome: `done` if the order was applied. `learner` is the learner that the
 /// order concerns, if any. No outcome means that the server stops.
-pub(super) fn said(
+pub(super) fn order_response(
     outcome: Option<OrderOutcome>,
     learner: Option<LearnerId>,
     done: &'static str,

@@ -116,10 +116,14 @@ pub async fn frozen(
     if let Some(refused) = refused(&app, &run, &headers) {
         return refused;
     }
-    let found = app.exports.spec().frozen.as_ref().zip(app.frozen.as_ref()).and_then(|(said, bytes)| {
-        let (start, end) = said.range(part)?;
-        Some((format!("\"{}\"", hex(said.checksum(part)?)), bytes.slice(start as usize..end as usize)))
-    });
+    let found =
+        app.exports.spec().frozen.as_ref().zip(app.frozen.as_ref()).and_then(|(order_response, bytes)| {
+            let (start, end) = order_response.range(part)?;
+            Some((
+                format!("\"{}\"", hex(order_response.checksum(part)?)),
+                bytes.slice(start as usize..end as usize),
+            ))
+        });
     let Some((tag, bytes)) = found else {
         return (StatusCode::NOT_FOUND, "there is no such part of frozen weights\n").into_response();
     };
@@ -163,7 +167,7 @@ fn peer(app: &App, guard: Option<Extension<Arc<ConnectionGuard>>>, headers: &Hea
 /// Returns the refusal of a request that has no valid invite or pass, or that is for another run.
 pub(super) fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Response> {
     let shown = |name| headers.get(name).map(HeaderValue::as_bytes);
-    if !app.context.admission.lets_fetch(shown(INVITE_HEADER), shown(PASS_HEADER)) {
+    if !app.context.admission.may_fetch(shown(INVITE_HEADER), shown(PASS_HEADER)) {
         let why = format!("this run is for the invited: send the invite in {INVITE_HEADER}, or join it\n");
         return Some((StatusCode::FORBIDDEN, why).into_response());
     }

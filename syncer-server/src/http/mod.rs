@@ -45,7 +45,7 @@ pub use export::Exports;
 pub use files::frozen_bytes;
 pub use hats::Hats;
 pub use metrics::answer as metrics_of;
-pub use page::remark;
+pub use page::missing_pages_warning;
 pub use report::Reports;
 pub use settings::Settings;
 pub use stats::Unread;
@@ -164,7 +164,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route(path::ADMIN_RESUME, post(admin::resume))
         .route(path::ADMIN_SETTINGS, post(settings::change))
         .route(path::ADMIN_PACE, post(admin::pace))
-        .route(path::ADMIN_DROP, post(admin::send_away))
+        .route(path::ADMIN_DROP, post(admin::drop_learner))
         .route(path::INVITES, get(invites::invites).post(invites::invite))
         .route(path::INVITE_REVOKE, post(invites::revoke))
         .route(path::BANS, get(invites::bans).post(invites::ban))

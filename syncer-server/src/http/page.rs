@@ -52,7 +52,7 @@ struct File {
 }
 
 /// Returns a warning for the owner if there are no pages. `folder` is the value of `--pages`.
-pub fn remark(folder: Option<&FilePath>) -> Option<&'static str> {
+pub fn missing_pages_warning(folder: Option<&FilePath>) -> Option<&'static str> {
     (folder.is_none() && ASSETS.is_empty()).then_some(WITHOUT)
 }
 

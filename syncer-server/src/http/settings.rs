@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use super::App;
-use super::admin::{check_owner, publish, read, said};
+use super::admin::{check_owner, order_response, publish, read};
 use super::work_limit::WorkError;
 use crate::actor::{ActorHandle, OrderOutcome};
 use crate::cluster_node::AdminBroadcast;
@@ -96,7 +96,7 @@ pub async fn change(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
 async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
     // The lock is held to the end, so changes are made one at a time.
     let mut held = app.settings.0.lock().await;
-    let Change { config, core, words, changes } = match weigh(&held, wanted) {
+    let Change { config, core, words, changes } = match validate(&held, wanted) {
         Ok(change) => change,
         Err(why) => return (StatusCode::BAD_REQUEST, why + "\n").into_response(),
     };
@@ -117,12 +117,12 @@ async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
     if outcome == Some(OrderOutcome::Taken) {
         *held = config;
     }
-    said(outcome, None, "the settings now apply\n")
+    order_response(outcome, None, "the settings now apply\n")
 }
 
 /// Publishes the changes in `wanted` to all processes that serve the run, and returns the response.
 async fn order(app: &App, admin_broadcast: &AdminBroadcast, wanted: &BTreeMap<String, Value>) -> Response {
-    let weighed = weigh(&*app.settings.0.lock().await, wanted);
+    let weighed = validate(&*app.settings.0.lock().await, wanted);
     match weighed {
         Err(why) => (StatusCode::BAD_REQUEST, why + "\n").into_response(),
         Ok(change) if change.changes.is_empty() => (StatusCode::ACCEPTED, NOTHING).into_response(),
@@ -149,7 +149,7 @@ async fn check_stop(app: &App, held: &ServeConfig, wanted: &ServeConfig) -> Opti
         return None;
     }
     let outcome = app.context.actor.may_stop_at(wanted.live.stop_at_tokens).await;
-    (outcome != Some(OrderOutcome::Taken)).then(|| said(outcome, None, ""))
+    (outcome != Some(OrderOutcome::Taken)).then(|| order_response(outcome, None, ""))
 }
 
 /// Response to an order that changes nothing.
@@ -169,7 +169,7 @@ struct Change {
 ///
 /// # Errors
 /// A sentence: a setting is unknown or fixed, or has an invalid value.
-fn weigh(held: &ServeConfig, wanted: &BTreeMap<String, Value>) -> Result<Change, String> {
+fn validate(held: &ServeConfig, wanted: &BTreeMap<String, Value>) -> Result<Change, String> {
     let Changed { config, words } = changed(held, wanted)?;
     let core = syncer_config(&config).map_err(|error| error.to_string())?;
     let (before, after) = (view(held), view(&config));
@@ -191,7 +191,7 @@ impl Settings {
     /// A sentence: the process that received the order accepts settings or values that this program refuses.
     pub(crate) async fn apply(&self, actor: &ActorHandle, words: &[(String, String)]) -> Result<(), String> {
         let mut held = self.0.lock().await;
-        let Change { config, core, changes, .. } = weigh(&held, &given(words))?;
+        let Change { config, core, changes, .. } = validate(&held, &given(words))?;
         actor.retune(core, changes).await;
         *held = config;
         Ok(())

@@ -43,7 +43,7 @@ pub async fn upgrade(
         // Learners of other versions understand a goodbye message. They would take a refused request for an absent
         // syncer.
         return connection::limit(upgrade).protocols([other.clone()]).on_upgrade(move |socket| async move {
-            connection::turn_away(socket, &other, &peer).await;
+            connection::reject_version(socket, &other, &peer).await;
             drop(open);
         });
     }

@@ -126,7 +126,7 @@ mod tests {
     async fn a_permit_is_held_by_the_work_and_not_by_the_request() {
         let limit = WorkLimit::new(1, 8);
         let (began, begins) = mpsc::channel();
-        let (go_on, goes_on) = mpsc::channel::<()>();
+        let (resume, goes_on) = mpsc::channel::<()>();
         let (told, tells) = mpsc::channel();
         let mut work = Box::pin(limit.permit().await.unwrap().run(move |cancellation| {
             began.send(()).unwrap();
@@ -137,7 +137,7 @@ mod tests {
         tokio::task::spawn_blocking(move || begins.recv().unwrap()).await.unwrap();
         drop(work);
         assert!(limit.permit().now_or_never().is_none(), "the work still runs");
-        go_on.send(()).unwrap();
+        resume.send(()).unwrap();
         drop(limit.permit().await.unwrap());
         assert!(tells.recv().unwrap(), "nobody waits for it any more");
     }

@@ -131,7 +131,7 @@ impl Folder {
             }
             snapshot => {
                 let (recovered, _) = recover(&self.store, &self.manifest, snapshot.as_ref())?;
-                Syncer::go_on(recovered, &layout, config, unix_s())
+                Syncer::resume(recovered, &layout, config, unix_s())
             }
         };
         syncer.map_err(|error| internal(&error))

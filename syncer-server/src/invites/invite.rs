@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::{InviteStore, broken, check_note};
 use crate::errors::ServerError;
-use crate::store::{long, short};
+use crate::store::{random_hex, short};
 
 /// Maximum number of keys that one invite may admit.
 pub const USES_MAX: u32 = 100_000;
@@ -94,7 +94,7 @@ impl InviteStore {
             let why = format!("an invite for {} uses is out of range: give 1 to {USES_MAX} uses", terms.uses);
             return Err(ServerError::Config { why });
         }
-        let (id, secret) = (short()?, long()?);
+        let (id, secret) = (short()?, random_hex()?);
         let text = format!("{id}-{secret}");
         let expires_ms = terms.lasts_ms.map(|lasts_ms| now_ms.saturating_add(lasts_ms));
         let insert = "INSERT INTO invites VALUES (?1, ?2, ?3, ?4, ?5, ?6, NULL)";

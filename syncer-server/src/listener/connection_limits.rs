@@ -1,4 +1,4 @@
-//! Limits on simultaneous connections, in total and per address.
+//! Limits on simultaneous connections: in total, per address, and by the system's limit on open files and sockets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -178,6 +178,65 @@ impl Origin {
     }
 }
 
+/// File descriptors reserved for the run's own files, its pages, and the owner's access.
+const RESERVED: u64 = 64;
+
+/// Raises the limit as far as possible without privileges. Returns the new limit, or `None` if the system has no such
+/// limit or does not report it.
+#[must_use]
+pub fn raise_descriptors() -> Option<u64> {
+    platform::raise()
+}
+
+/// Returns the limit that [`raise_descriptors`] would set, or `None` if the system has no such limit or does not report
+/// it.
+#[must_use]
+pub fn descriptor_limit() -> Option<u64> {
+    platform::limit()
+}
+
+/// Returns the number of connections that fit under a limit of `descriptors` next to the run's own files: 1 to
+/// `connections_max`.
+#[must_use]
+pub fn connections_within(descriptors: Option<u64>, connections_max: u32) -> u32 {
+    let room = descriptors.map_or(u64::from(connections_max), |most| most.saturating_sub(RESERVED).max(1));
+    u32::try_from(room).unwrap_or(u32::MAX).min(connections_max)
+}
+
+#[cfg(unix)]
+mod platform {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    pub fn raise() -> Option<u64> {
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        if current == maximum {
+            return current;
+        }
+        match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+            Ok(()) => maximum,
+            Err(error) => {
+                tracing::warn!(%error, ?current, "cannot raise the limit of open files and sockets");
+                current
+            }
+        }
+    }
+
+    pub fn limit() -> Option<u64> {
+        getrlimit(Resource::Nofile).maximum
+    }
+}
+
+#[cfg(not(unix))]
+mod platform {
+    pub fn raise() -> Option<u64> {
+        None
+    }
+
+    pub fn limit() -> Option<u64> {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,5 +291,14 @@ mod tests {
             [limits.acquire(ip("127.0.0.1"), true), limits.acquire_forwarded(ip("127.0.0.1"))]
                 .map(Result::unwrap);
         assert_eq!((own.is_local(), forwarded.is_local(), forwarded.who), (true, false, Origin::Proxy));
+    }
+
+    #[test]
+    fn the_run_keeps_some_of_what_the_system_allows() {
+        assert_eq!(connections_within(Some(1_024), 8_192), 960);
+        assert_eq!(connections_within(Some(1 << 20), 8_192), 8_192);
+        assert_eq!(connections_within(None, 8_192), 8_192);
+        // `doctor` warns about so low a limit. The program still serves one connection.
+        assert_eq!(connections_within(Some(10), 8_192), 1);
     }
 }

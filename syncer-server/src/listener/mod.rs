@@ -5,7 +5,6 @@
 //! | `auth_throttle` | rate limit for checks of tokens and invites |
 //! | `connection_limits` | limits on connections, in total and per address |
 //! | `connection_shares` | long-lived connections of each run of a server |
-//! | `descriptors` | the system's limit on files and sockets |
 //! | `host` | check of host names |
 //! | `listen` | accepting and serving connections |
 //! | `pending` | sockets that belong to no learner |
@@ -17,7 +16,6 @@
 mod auth_throttle;
 mod connection_limits;
 mod connection_shares;
-pub mod descriptors;
 mod host;
 mod listen;
 mod pending;
@@ -27,7 +25,7 @@ mod stall_timeout;
 mod tls;
 
 pub use auth_throttle::TooMany;
-pub use connection_limits::ConnectionGuard;
+pub use connection_limits::{ConnectionGuard, connections_within, descriptor_limit};
 pub use connection_shares::{ConnectionPermit, ConnectionShare, Shares};
 pub use listen::{AcceptPolicy, answer};
 pub use pending::Socket;
@@ -47,7 +45,8 @@ use crate::errors::ServerError;
 /// - `Internal`: TLS cannot be set up.
 pub fn open(config: &ServeConfig) -> Result<AcceptPolicy, ServerError> {
     let (names, proxies, tls) = parts(config)?;
-    let connections_max = descriptors::connections(descriptors::raise(), config.server.connections_max);
+    let connections_max =
+        connections_within(connection_limits::raise_descriptors(), config.server.connections_max);
     let limits =
         connection_limits::ConnectionLimits::new(connections_max, config.server.connections_per_address);
     Ok(AcceptPolicy { limits, names, proxies, tls })

@@ -77,7 +77,7 @@ impl State {
     }
 }
 
-/// Registration of a learner's WebSocket. It is pending until [`Self::admit`], and again after [`Self::dismiss`].
+/// Registration of a learner's WebSocket. It is pending until [`Self::admit`], and again after [`Self::mark_pending`].
 pub struct Socket {
     pending: Arc<Pending>,
     ticket: u64,
@@ -105,7 +105,7 @@ impl Socket {
 
     /// Makes the socket pending again, because its learner has left. Its old ticket makes it one of the first to be
     /// displaced.
-    pub fn dismiss(&self) {
+    pub fn mark_pending(&self) {
         self.pending.insert(self.ticket, self.who, Arc::clone(&self.displaced));
     }
 
@@ -167,7 +167,7 @@ mod tests {
         let mut flood: Vec<_> = (0..9).map(|_| Socket::open(&pending, Origin::Here)).collect();
         assert_eq!((displaced(&mut flood), pending.state().sockets.len()), (5, 4));
         assert!(futures::FutureExt::now_or_never(learner.displaced()).is_none());
-        learner.dismiss();
+        learner.mark_pending();
         assert_eq!(displaced(&mut flood), 1);
         flood.push(Socket::open(&pending, Origin::Here));
         assert!(futures::FutureExt::now_or_never(learner.displaced()).is_some(), "it goes first");

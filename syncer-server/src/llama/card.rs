@@ -17,7 +17,7 @@ const LICENCE_CHARS_MAX: usize = 64;
 
 /// Progress of a run, for its model card.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Course {
+pub struct TrainingProgress {
     /// Number of learners with merged tokens.
     pub learners: u64,
     /// Number of merged tokens.
@@ -28,7 +28,7 @@ pub struct Course {
     pub loss_last: Option<f32>,
 }
 
-impl Course {
+impl TrainingProgress {
     /// Returns the progress recorded in `ledger`. `losses` are the first and the newest held-out loss, in nats per
     /// token.
     #[must_use]
@@ -63,7 +63,7 @@ pub struct Card<'a> {
     /// Name of the folder that contains the card.
     pub folder: &'a str,
     /// Progress of the run.
-    pub course: Course,
+    pub course: TrainingProgress,
     /// Licence chosen by the owner.
     pub licence: Option<&'a str>,
     /// Date of the export, as 2026-11-29.

@@ -19,7 +19,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use card::{Card, Course, licence};
+pub use card::{Card, TrainingProgress, licence};
 pub use chat::{Chat, TEMPLATE_BYTES_MAX};
 pub use config::{generation_config, model_config, tokenizer_config};
 pub use error::LlamaError;

@@ -314,7 +314,7 @@ impl<'a> Plan<'a> {
         // From here on, no other program can write to the tape.
         let mut tape = self.tape(manifest.run, false)?;
         let (recovered, _) = recover(&self.store, manifest, snapshot.as_ref())?;
-        let syncer = Syncer::go_on(recovered, &self.layout, self.syncer_config, unix_s());
+        let syncer = Syncer::resume(recovered, &self.layout, self.syncer_config, unix_s());
         let saved = snapshot.map(|snapshot| snapshot.statistics).unwrap_or_default();
         let statistics = saved.later(tape.take_figures().unwrap_or_default());
         Ok((syncer.map_err(internal)?, statistics, tape))

@@ -112,7 +112,7 @@ mod tests {
     use archipelago_cluster::Local;
 
     use super::*;
-    use crate::config::{ClusterArgs, Role, ServeConfig, Within};
+    use crate::config::{ClusterArgs, InProcessServices, Role, ServeConfig};
     use crate::progress::Cancellation;
     use crate::store::Store;
 
@@ -124,7 +124,7 @@ mod tests {
         assert!(Shared::of(&plan).is_none(), "it is a whole run");
         let whole =
             plan.origin.beginning(&plan.store, &plan.spec, &plan.layout, &Cancellation::default()).unwrap();
-        let within = Some(Within(Local::services()));
+        let within = Some(InProcessServices(Local::services()));
         let cluster = ClusterArgs { role: Some(Role::Owner), within, ..config.server.cluster.clone() };
         let part = config.clone().with(|it| it.server.cluster = cluster);
         (whole.theta, super::super::to_lead(&part).unwrap())

@@ -12,7 +12,7 @@ use crate::config::ReplayArgs;
 use crate::errors::ServerError;
 use crate::export::{Exported, Form, free, write};
 use crate::store::write_file;
-use crate::tape::{Recording, Replayed, ReplayedMerge, Undone};
+use crate::tape::{Recording, Replayed, ReplayedMerge, RolledBackFragment};
 
 use text::Curves;
 
@@ -32,7 +32,7 @@ pub struct Replay {
     pub merges: u64,
     /// Rollbacks of fragments, all recomputed to the recorded bits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub undone: Vec<Undone>,
+    pub undone: Vec<RolledBackFragment>,
     /// Merged tokens of the run after the last replayed decision.
     pub tokens_merged: u64,
     /// Time from the first merge to the last, in seconds. Gaps of more than a day are left out: the run was down, or

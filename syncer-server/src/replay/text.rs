@@ -8,7 +8,7 @@ use chrono::DateTime;
 use super::{Losses, Replay, Rise};
 use crate::inspect::{count, duration};
 use crate::report::{HEAD, Html, curve};
-use crate::tape::{ReplayedMerge, Undone};
+use crate::tape::{ReplayedMerge, RolledBackFragment};
 
 /// Display form of a round's number: the lower half, which restarts with each start of the syncer. The upper half
 /// identifies the start, so that numbers are unique in a run.
@@ -64,7 +64,7 @@ impl Display for Replay {
     }
 }
 
-impl Display for Undone {
+impl Display for RolledBackFragment {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Self { seq, fragment, without, .. } = self;
         let names: Vec<String> = without.iter().map(|learner| format!("learner {learner}")).collect();

@@ -59,7 +59,7 @@ pub enum AlertKind {
 
 impl AlertKind {
     /// Returns the sentence for the end of this alert.
-    fn relief(self) -> &'static str {
+    fn cleared_text(self) -> &'static str {
         match self {
             Self::NoLearner => "A learner takes part again.",
             Self::LossRose => "The held-out loss came down again.",
@@ -123,7 +123,7 @@ impl Alerts {
         self.raised.retain(|kind, _| {
             let stays = wrong.contains_key(kind);
             if !stays {
-                changes.push(AlertChange { kind: *kind, is_raised: false, text: kind.relief().into() });
+                changes.push(AlertChange { kind: *kind, is_raised: false, text: kind.cleared_text().into() });
             }
             stays
         });

@@ -11,7 +11,7 @@ use super::series::Speeds;
 use super::view;
 
 /// Maximum number of learners in `/v1/status`.
-pub const FOREMOST_MAX: usize = 64;
+pub const TOP_LEARNERS_MAX: usize = 64;
 
 /// Maximum number of learners in one page.
 pub const PAGE_MAX: usize = 200;
@@ -184,10 +184,10 @@ pub struct LearnersByState {
     pub away: u32,
 }
 
-/// Returns up to [`FOREMOST_MAX`] learners, connected ones first and then by merged tokens, and the number of learners
-/// in each state.
+/// Returns up to [`TOP_LEARNERS_MAX`] learners, connected ones first and then by merged tokens, and the number of
+/// learners in each state.
 #[must_use]
-pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerView>, LearnersByState) {
+pub fn top_learners(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerView>, LearnersByState) {
     let mut counts = LearnersByState::default();
     let mut learners: Vec<LearnerStatus<'_>> = syncer.present().collect();
     counts.away = syncer.ledger().len().saturating_sub(learners.len()) as u32;
@@ -203,14 +203,14 @@ pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerVi
             None => continue,
         } += 1;
     }
-    if learners.len() < FOREMOST_MAX {
+    if learners.len() < TOP_LEARNERS_MAX {
         learners.extend(syncer.learners().filter(|learner| learner.state.is_none()));
     }
-    if learners.len() > FOREMOST_MAX {
-        learners.select_nth_unstable_by_key(FOREMOST_MAX, |learner| {
+    if learners.len() > TOP_LEARNERS_MAX {
+        learners.select_nth_unstable_by_key(TOP_LEARNERS_MAX, |learner| {
             (learner.state.is_none(), Reverse(learner.tokens_merged), learner.learner)
         });
-        learners.truncate(FOREMOST_MAX);
+        learners.truncate(TOP_LEARNERS_MAX);
     }
     // A stable order keeps the rows of tables in place.
     learners.sort_by_key(|learner| learner.learner);

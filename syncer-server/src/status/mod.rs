@@ -21,7 +21,7 @@ pub use alerts::{AlertChange, AlertInputs, AlertKind, AlertTerms, AlertView, Ale
 pub use disk::{Disk, DiskView, Taped};
 pub use history::{Evaluation, History, SAMPLES_MAX, Samples, TextSample};
 pub use learners::{
-    DeviceKind, FOREMOST_MAX, LearnerView, LearnersByState, LearnersPage, LearnersQuery, PAGE_MAX, Sort,
+    DeviceKind, LearnerView, LearnersByState, LearnersPage, LearnersQuery, PAGE_MAX, Sort, TOP_LEARNERS_MAX,
     Trust, hidden_name, learners_of,
 };
 pub use log::{EventLog, LOG_MAX, LogEntry, LogEntryView, LogEvent, LogKind, LogQuery, LogView, log_of};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use archipelago_core::diloco::Millis;
 use archipelago_core::diloco::syncer::{Event, Syncer};
 
-use super::learners::{foremost, hidden_name, page_of};
+use super::learners::{hidden_name, page_of, top_learners};
 use super::series::Speeds;
 use super::{
     AlertChange, AlertInputs, AlertTerms, Alerts, Disk, Evaluation, EventLog, History, LearnerView,
@@ -193,7 +193,7 @@ impl StatusTracker {
     /// Returns the status of the run.
     #[must_use]
     pub fn status(&self, now: Millis, syncer: &Syncer, traffic: Traffic, sockets: u32) -> ServerStatus {
-        let (mut learners, learners_by_state) = foremost(syncer, &self.speeds, now);
+        let (mut learners, learners_by_state) = top_learners(syncer, &self.speeds, now);
         self.hide(&mut learners);
         ServerStatus {
             core: syncer.status().into(),
@@ -230,7 +230,7 @@ impl StatusTracker {
 
     /// Returns `event` as watchers may see it: without name and device if these are hidden.
     #[must_use]
-    pub fn told(&self, event: Event) -> Event {
+    pub fn redacted(&self, event: Event) -> Event {
         match event {
             Event::Joined { learner, returning, .. } if self.facts.names_hidden => {
                 Event::Joined { learner, name: hidden_name(learner), device: String::new(), returning }
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
     use crate::config::{ServeConfig, run_spec};
     use crate::prepare::layout;
-    use crate::status::{AlertTerms, FOREMOST_MAX, PAGE_MAX, POINTS_MAX, SAMPLES_MAX};
+    use crate::status::{AlertTerms, PAGE_MAX, POINTS_MAX, SAMPLES_MAX, TOP_LEARNERS_MAX};
 
     const RUN: RunId = RunId(7);
 
@@ -364,7 +364,7 @@ mod tests {
             board.tick(Millis(second * 1_000), &syncer, Traffic::default());
         }
         let status = board.status(Millis(20_000), &syncer, Traffic::default(), 1_000);
-        assert_eq!((status.learners.len(), status.core.learners_total), (FOREMOST_MAX, 1_000));
+        assert_eq!((status.learners.len(), status.core.learners_total), (TOP_LEARNERS_MAX, 1_000));
         assert_eq!(status.learners_by_state.training, 1_000);
         let json = serde_json::to_string(&status).unwrap();
         assert!(json.len() < 48 << 10, "{} bytes", json.len());

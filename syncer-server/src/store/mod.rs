@@ -235,7 +235,7 @@ impl Store {
         if let Some(token) = given {
             return Ok(token.to_owned());
         }
-        self.token(ADMIN_TOKEN, long)
+        self.token(ADMIN_TOKEN, random_hex)
     }
 
     /// Returns the invite that all learners may use: `given`, or, for `auto` and `short`, the stored one or else a new
@@ -247,7 +247,7 @@ impl Store {
         match given {
             None => Ok(None),
             Some(INVITE_PERSONAL) => Ok(None),
-            Some(INVITE_AUTO) => self.token("invite.token", long).map(|token| Some(Invite::new(token))),
+            Some(INVITE_AUTO) => self.token("invite.token", random_hex).map(|token| Some(Invite::new(token))),
             Some(INVITE_SHORT) => self.token("invite.token", short).map(|token| Some(Invite::new(token))),
             Some(token) => Ok(Some(Invite::new(token))),
         }
@@ -270,7 +270,7 @@ impl Store {
     /// - `Disk`: the file cannot be written.
     /// - `System`: the system provides no random numbers.
     pub fn rotate_admin_token(&self) -> Result<String, ServerError> {
-        let token = long()?;
+        let token = random_hex()?;
         self.keep_token(&self.admin_token_path(), &token)?;
         Ok(token)
     }
@@ -395,7 +395,7 @@ fn publish(partial: &Path, path: &Path) -> Result<(), ServerError> {
 }
 
 /// Returns 128 random bits as 32 hex digits.
-pub(crate) fn long() -> Result<String, ServerError> {
+pub(crate) fn random_hex() -> Result<String, ServerError> {
     Ok(format!("{:016x}{:016x}", random_u64()?, random_u64()?))
 }
 

@@ -176,7 +176,7 @@ impl Snapshot {
     }
 
     /// Reads only the run and the number of the last decision from a snapshot file. The error describes the fault.
-    pub(crate) fn peek(path: &Path) -> Result<(RunId, u64), String> {
+    pub(crate) fn read_header(path: &Path) -> Result<(RunId, u64), String> {
         let meta = Opened::open(path)?.meta()?;
         Ok((meta.record.run, meta.seq))
     }

@@ -79,7 +79,7 @@ pub fn whole_folder<T>(
         _ => Path::new("."),
     };
     fs::create_dir_all(parent).map_err(disk("make", parent))?;
-    sweep_beside(parent);
+    sweep_siblings(parent);
     let beside = temporary().tempdir_in(parent).map_err(disk("make a folder in", parent))?;
     let _in_use = locked(beside.path(), IN_USE)?;
     let folder = beside.path().join(MADE);
@@ -106,14 +106,14 @@ pub fn whole_file(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> R
 /// Removes what killed programs left in `folder` while they wrote `files` there: temporary folders that no program
 /// uses, and temporary files with these names.
 pub fn sweep_files(folder: &Path, files: &[&str]) {
-    sweep_beside(folder);
+    sweep_siblings(folder);
     let is_of = |name: &str| name.strip_prefix(TEMPORARY).is_some_and(|name| files.contains(&name));
     remove(folder, |path, name| is_of(name) && path.is_file());
 }
 
 /// Removes temporary folders of killed programs from `parent`. A program that is filling a folder holds its lock. If
 /// the file system has no locks, all temporary folders stay, because any may be in use.
-fn sweep_beside(parent: &Path) {
+fn sweep_siblings(parent: &Path) {
     let is_free =
         |path: &Path| File::options().write(true).open(path).is_ok_and(|file| file.try_lock().is_ok());
     remove(parent, |path, name| name.starts_with(TEMPORARY) && is_free(&path.join(IN_USE)));

@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
-use archipelago_core::diloco::{Codec, Entry, Fragments, KEPT_BYTES, Part, checksum};
+use archipelago_core::diloco::{Codec, Entry, Fragments, Part, STATE_BYTES, checksum};
 
 use super::bodies::{Reader, segments};
 use super::recover::{BODIES, Broken, broken, corrupt, damaged};
@@ -25,7 +25,7 @@ const SNAPSHOTS: &str = "snapshots";
 
 /// Facts about a completed copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copied {
+pub struct CopySummary {
     /// Number of the last decision in the copy.
     pub last: u64,
     /// Total size of the copied files, in bytes.
@@ -38,7 +38,7 @@ pub struct Copied {
 /// # Errors
 /// - `Disk`: a file cannot be read or written.
 /// - `DirCorrupt`: a file is damaged or missing, or was removed during the copy.
-pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, ServerError> {
+pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<CopySummary, ServerError> {
     let dir = store.dir();
     for sub in ["", SNAPSHOTS, BODIES] {
         fs::create_dir_all(to.join(sub)).map_err(disk("make", to))?;
@@ -75,7 +75,7 @@ pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, Ser
         sync_folder(&folder).map_err(disk("sync", &folder))?;
     }
     let last = check(&Store::open_read_only(to), manifest)?;
-    Ok(Copied { last, bytes: bytes(to).map_err(disk("read", to))? })
+    Ok(CopySummary { last, bytes: bytes(to).map_err(disk("read", to))? })
 }
 
 /// An open file of the run, which stays readable after its removal.
@@ -157,7 +157,7 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
     let run = manifest.run;
     let (mut from, mut newest, mut fault) = (None, 0, "the file does not exist".to_owned());
     for path in store.snapshots()? {
-        match Snapshot::peek(&path) {
+        match Snapshot::read_header(&path) {
             Ok((theirs, seq)) if theirs == run => {
                 from = Some(from.unwrap_or(seq).min(seq));
                 newest = newest.max(seq);
@@ -231,7 +231,7 @@ fn body_bytes(manifest: &Manifest) -> Result<Vec<(usize, usize)>, ServerError> {
         Fragments::plan(&layout, NonZeroU16::new(spec.exchange.fragments).unwrap_or(NonZeroU16::MIN));
     let lens = |p| {
         let update = codec.body_bytes(fragments.segments(p).unwrap_or_default());
-        (update, KEPT_BYTES * fragments.len(p))
+        (update, STATE_BYTES * fragments.len(p))
     };
     Ok(fragments.ids().map(lens).collect())
 }

@@ -12,13 +12,11 @@
 //! | `writer` | the thread that writes rows and bodies in batches |
 //! | `recover` | recovery from a snapshot to the end of the tape |
 //! | `copy` | online copy of a run's folder |
-//! | `recompute` | replay of a part of the tape without some learners, for rollbacks |
-//! | `replay` | verified replay of the whole tape |
+//! | `replay` | verified replay of the whole tape; replay of a part without some learners, for rollbacks |
 
 mod bodies;
 mod copy;
 mod log;
-mod recompute;
 mod recover;
 mod replay;
 mod rows;
@@ -27,9 +25,10 @@ mod writer;
 
 pub use archipelago_core::diloco::tape::{Place, Row};
 pub use bodies::Bodies;
-pub use copy::{Copied, copy};
-pub use recompute::{rollback, senders_between};
+pub use copy::{CopySummary, copy};
 pub use recover::{broken as rows_error, has_bodies, later_figures, recover};
-pub use replay::{MergedSender, Recording, Replayed, ReplayedMerge, Undone};
+pub use replay::{
+    MergedSender, Recording, Replayed, ReplayedMerge, RolledBackFragment, rollback, senders_between,
+};
 pub use rows::{Rows, RowsError};
 pub use writer::{State, Writer};

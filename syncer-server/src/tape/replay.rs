@@ -1,13 +1,19 @@
-//! Verified replay of the whole tape.
+//! Replay of the tape: verified, of the whole tape; and of a part of it without the updates of some learners, for
+//! rollbacks while the run continues.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
-use archipelago_core::diloco::syncer::Recovery;
-use archipelago_core::diloco::{Entry, FragmentId, LearnerId, Part, RollbackEntry, Round, Serial, Version};
+use archipelago_core::diloco::syncer::{Recovery, Rollback, senders};
+use archipelago_core::diloco::{
+    Entry, FragmentId, LearnerId, Part, RollbackEntry, Round, RunId, Serial, Version,
+};
 use serde::Serialize;
 
 use super::bodies::Reader;
-use super::recover::{BODIES, Broken, broken, follow, from_beginning, from_snapshot};
+use super::recover::{BODIES, Broken, broken, follow, from_beginning, from_snapshot, kept};
 use super::{Row, Rows};
 use crate::errors::ServerError;
 use crate::store::{Manifest, Store};
@@ -22,7 +28,7 @@ pub struct Replayed {
     /// Number of recomputed merges, all equal to the recorded ones bit for bit.
     pub merges: u64,
     /// Rollbacks, in order of their rows.
-    pub undone: Vec<Undone>,
+    pub undone: Vec<RolledBackFragment>,
     /// State after the last replayed row.
     pub recovery: Recovery,
 }
@@ -57,7 +63,7 @@ pub struct ReplayedMerge {
 /// A rollback of one fragment on the tape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Undone {
+pub struct RolledBackFragment {
     /// Number of the row.
     pub seq: u64,
     /// Fragment that was rolled back.
@@ -187,9 +193,14 @@ impl Recording {
     }
 }
 
-fn undone_by(row: &Row) -> Option<Undone> {
+fn undone_by(row: &Row) -> Option<RolledBackFragment> {
     let Entry::RolledBack(RollbackEntry { fragment, version, without, .. }) = &row.entry else { return None };
-    Some(Undone { seq: row.seq, fragment: *fragment, version: *version, without: without.clone() })
+    Some(RolledBackFragment {
+        seq: row.seq,
+        fragment: *fragment,
+        version: *version,
+        without: without.clone(),
+    })
 }
 
 fn merge_of(row: &Row, recovery: &Recovery) -> Option<ReplayedMerge> {
@@ -215,4 +226,66 @@ fn merge_of(row: &Row, recovery: &Recovery) -> Option<ReplayedMerge> {
         clock_tokens: ledger.clock_tokens(),
         loss: None,
     })
+}
+
+/// Maximum number of checks whether a row is on disk, and the pause between them.
+const POLLS_MAX: u32 = 200;
+const POLL_EVERY: Duration = Duration::from_millis(50);
+
+/// Replays the rows of `run` after row `after` into each of `rollbacks`.
+///
+/// # Errors
+/// - `Disk`: the tape cannot be read.
+/// - `DirCorrupt`: the tape is damaged, or required rows or bodies were deleted.
+pub fn rollback(
+    store: &Store,
+    run: RunId,
+    rollbacks: &mut [Rollback],
+    after: u64,
+) -> Result<(), ServerError> {
+    let mut bodies = Reader::new(&store.dir().join(BODIES));
+    read_rows(store, run, after, |row| {
+        let mut rollbacks = rollbacks.iter_mut();
+        let followed = rollbacks
+            .try_for_each(|rollback| rollback.follow(&row.entry, kept(&mut bodies, row.place, &mut None)));
+        followed.map_err(|error| Broken::Row(row.seq, row.entry.kind(), error.to_string()))
+    })
+}
+
+/// Returns the learners whose updates are in the merges after row `after` and up to row `until`. Waits up to ten
+/// seconds until row `until` is on disk.
+///
+/// # Errors
+/// Those of [`rollback`].
+pub fn senders_between(
+    store: &Store,
+    run: RunId,
+    after: u64,
+    until: u64,
+) -> Result<BTreeSet<LearnerId>, ServerError> {
+    let path = store.tape_path();
+    for _ in 0..POLLS_MAX {
+        if Rows::open_read_only(&path, run).map_err(|error| broken(&path, error))?.last() >= until {
+            break;
+        }
+        thread::sleep(POLL_EVERY);
+    }
+    let mut found = BTreeSet::new();
+    read_rows(store, run, after, |row| {
+        found.extend(senders(&row.entry).filter(|_| row.seq <= until));
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Reads the rows of `run` after row `after` from the tape of `store`.
+fn read_rows(
+    store: &Store,
+    run: RunId,
+    after: u64,
+    take: impl FnMut(Row) -> Result<(), Broken>,
+) -> Result<(), ServerError> {
+    let path = store.tape_path();
+    let rows = Rows::open_read_only(&path, run).map_err(|error| broken(&path, error))?;
+    rows.read(after, take).map_err(|error: Broken| error.at(&path))
 }

@@ -55,7 +55,7 @@ fn damaged_at(log: &[u8]) -> Option<usize> {
             is_big: u16::from_ne_bytes([0, 1]) == 1,
         };
         // If SQLite was restarting the log, the frames are those of the previous log.
-        return (belongs(header, salts) && log.goes_on(0)).then_some(0);
+        return (belongs(header, salts) && log.has_next_transaction(0)).then_some(0);
     }
     let page = word(&header[8..]) as usize;
     let salts = *header[16..].first_chunk()?;
@@ -66,7 +66,8 @@ fn damaged_at(log: &[u8]) -> Option<usize> {
         (sum, whole) = (frame.sums(), whole + 1);
     }
     // A page of the disk overlaps at most two frames, so one or two frames may be damaged.
-    (log.goes_on(whole + 1) || log.goes_on(whole + 2)).then(|| HEADER_BYTES + whole * log.frame_len())
+    (log.has_next_transaction(whole + 1) || log.has_next_transaction(whole + 2))
+        .then(|| HEADER_BYTES + whole * log.frame_len())
 }
 
 /// Frames of a write-ahead log.
@@ -115,7 +116,7 @@ impl Log<'_> {
     }
 
     /// Returns true if the frames from `first` on are intact, complete a transaction, and begin another one.
-    fn goes_on(&self, first: usize) -> bool {
+    fn has_next_transaction(&self, first: usize) -> bool {
         let Some(mut before) = self.frame(first) else { return false };
         let mut has_ended = before.is_last();
         for n in first + 1.. {

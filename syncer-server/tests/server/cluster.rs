@@ -5,13 +5,13 @@ use archipelago_cluster::{Local, Services};
 use archipelago_core::diloco::checksum;
 use archipelago_core::wire::{CloseCode, Fate, Hello, Message, Refusal, Update};
 use serde_json::Value;
-use syncer_server::{ClusterArgs, Role, ServeConfig, Within};
+use syncer_server::{ClusterArgs, InProcessServices, Role, ServeConfig};
 
 use crate::support::{Client, PATIENCE, ScriptedLearner, Server, config, hello};
 
 pub fn part(dir: &std::path::Path, services: &Services, role: Role) -> ServeConfig {
     let plain = config(dir);
-    let within = Some(Within(services.clone()));
+    let within = Some(InProcessServices(services.clone()));
     let cluster = ClusterArgs { role: Some(role), within, ..plain.server.cluster.clone() };
     plain.with(|it| {
         it.identity.exchange.fragments = 2;

@@ -460,7 +460,7 @@ async fn run_command_line(line: Vec<String>) -> Result<String, String> {
         Verb::Finish(args) => steer::finish(&args),
         Verb::Set(args) => steer::set(&args),
         Verb::Pace(args) => steer::pace(&args),
-        Verb::Drop(args) => steer::send_away(&args),
+        Verb::Drop(args) => steer::drop_learner(&args),
         Verb::Run(args) => order(&args),
         other => panic!("{other:?}"),
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use archipelago_core::wire::{CloseCode, LearnerId, Message};
 use futures::FutureExt;
 use serde_json::Value;
-use syncer_server::{ServeConfig, ServerError, Store, replayed, serve_and_tell};
+use syncer_server::{ServeConfig, ServerError, Store, replayed, serve_with_callback};
 use tokio::net::TcpListener;
 
 use crate::durability::args;
@@ -198,7 +198,7 @@ async fn start(config: ServeConfig) -> Result<Outcome, ServerError> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (tell, opened) = tokio::sync::oneshot::channel();
     let stop = async { _ = opened.await };
-    let core = serve_and_tell(listener, config, move || _ = tell.send(()), stop).await?.core;
+    let core = serve_with_callback(listener, config, move || _ = tell.send(()), stop).await?.core;
     Ok((core.rounds, core.fates.merged, core.tokens_merged))
 }
 

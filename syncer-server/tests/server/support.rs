@@ -13,7 +13,7 @@ use archipelago_core::wire::{
 };
 use ed25519_dalek::{Signer, SigningKey};
 use futures::{SinkExt, StreamExt};
-use syncer_server::{ServeConfig, ServerError, ServerStatus, serve, serve_and_tell};
+use syncer_server::{ServeConfig, ServerError, ServerStatus, serve, serve_with_callback};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -54,7 +54,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel();
         let (tell, opened) = oneshot::channel();
         let stopped = async { _ = stopped.await };
-        let task = tokio::spawn(serve_and_tell(listener, config, move || _ = tell.send(()), stopped));
+        let task = tokio::spawn(serve_with_callback(listener, config, move || _ = tell.send(()), stopped));
         Self { address, stop, opened, task }
     }
 

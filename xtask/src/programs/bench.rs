@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use archipelago_core::diloco::{
     CheckedBody, Codec, FragmentId, FragmentState, Fragments, LearnerId, MergeClass, MergeJob, MergeRule,
-    OuterSpec, Round, Segment, Version, Weighted,
+    OuterSpec, Round, Segment, Version, WeightedUpdate,
 };
 use archipelago_core::model::{Preset, layout};
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, InnerSpec, Optimiser};
@@ -248,7 +248,7 @@ impl Copy {
 /// Repeated merge of the same updates into one state.
 struct Merge {
     segments: Vec<Segment>,
-    updates: Vec<Weighted>,
+    updates: Vec<WeightedUpdate>,
     state: FragmentState,
     gb_per_s: Vec<f64>,
 }
@@ -259,7 +259,7 @@ impl Merge {
     }
 
     fn of(updates: u32, segments: Vec<Segment>, values: usize) -> Self {
-        let update = |learner: u32| Weighted {
+        let update = |learner: u32| WeightedUpdate {
             learner: LearnerId(learner),
             weight: 1.0 + f64::from(learner),
             experts: Vec::new(),

@@ -28,7 +28,7 @@ use clap::ValueEnum;
 pub use cluster::servers;
 
 use self::golden::Golden;
-use self::stages::{QUICK, STAGES, Stage, When, minutes};
+use self::stages::{QUICK, STAGES, Stage, StageCondition, minutes};
 
 /// Flags of `cargo xtask test`.
 #[derive(clap::Args, Default)]
@@ -172,9 +172,9 @@ fn list() -> String {
     let mut text = format!("{:<12} {:<6} {:>7}  what it does\n", "stage", "group", "minutes");
     for stage in STAGES {
         let group = match stage.when {
-            When::Both | When::Quick => QUICK,
-            When::Asked => "named",
-            When::All => "",
+            StageCondition::Both | StageCondition::Quick => QUICK,
+            StageCondition::Asked => "named",
+            StageCondition::All => "",
         };
         let minutes = minutes(stage.name).map(|minutes| format!("{minutes:.1}")).unwrap_or_default();
         text += &format!("{:<12} {group:<6} {minutes:>7}  {}\n", stage.name, stage.what);

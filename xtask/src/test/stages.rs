@@ -22,14 +22,14 @@ pub struct Stage {
     /// Description for users.
     pub what: &'static str,
     /// Condition under which the stage runs without being named.
-    pub when: When,
+    pub when: StageCondition,
     /// Runs the stage. Returns a remark for the table, or an error message of one sentence.
     pub run: fn(&Args) -> Result<String, String>,
 }
 
 /// Condition under which a stage runs without being named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum StageCondition {
     /// Runs with all stages, and with [`QUICK`].
     Both,
     /// Runs with all stages.
@@ -42,11 +42,12 @@ pub enum When {
 
 impl Stage {
     /// Returns true if the stage runs for the names `asked`, which may contain [`QUICK`]. Without names, all stages run
-    /// except [`When::Quick`] and [`When::Asked`].
+    /// except [`StageCondition::Quick`] and [`StageCondition::Asked`].
     pub fn is_in(&self, asked: &[String]) -> bool {
         let named = asked.iter().any(|name| name == self.name);
-        let quick = asked.iter().any(|name| name == QUICK) && matches!(self.when, When::Both | When::Quick);
-        named || quick || asked.is_empty() && matches!(self.when, When::Both | When::All)
+        let quick = asked.iter().any(|name| name == QUICK)
+            && matches!(self.when, StageCondition::Both | StageCondition::Quick);
+        named || quick || asked.is_empty() && matches!(self.when, StageCondition::Both | StageCondition::All)
     }
 }
 
@@ -78,158 +79,158 @@ pub fn minutes(name: &str) -> Option<f64> {
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "tidy",
-        when: When::Both,
+        when: StageCondition::Both,
         what: "checks style rules, and that pages name existing files, flags and limits",
         run: |_| tidy::check(root()),
     },
     Stage {
         name: "newcomer",
-        when: When::All,
+        when: StageCondition::All,
         what: "runs the README's first command in a clean clone, on a toolchain without wasm32",
         run: newcomer::check,
     },
     Stage {
         name: "setup",
-        when: When::All,
+        when: StageCondition::All,
         what: "installs missing tools: rustfmt, clippy, wasm32, a Vulkan driver, Node packages, browsers, Python",
         run: setup::run,
     },
     Stage {
         name: "fmt",
-        when: When::Both,
+        when: StageCondition::Both,
         what: "checks that the Rust code is formatted",
         run: |_| call(cargo(&["fmt", "--all", "--check"])),
     },
     Stage {
         name: "crates",
-        when: When::Both,
+        when: StageCondition::Both,
         what: "checks that the packages of the SDK's crates are complete",
         run: |_| package::crates(),
     },
     Stage {
         name: "deps",
-        when: When::Both,
+        when: StageCondition::Both,
         what: "checks the licences, the registry and duplicate versions of dependencies",
         run: |_| deps::check(),
     },
     Stage {
         name: "tree",
-        when: When::Both,
+        when: StageCondition::Both,
         what: "checks that the syncer does not depend on wgpu",
         run: |_| tree(),
     },
     Stage {
         name: "core",
-        when: When::Both,
+        when: StageCondition::Both,
         what: "runs clippy on archipelago-core without features",
         run: |_| call(core(None)),
     },
     Stage {
         name: "core-wasm",
-        when: When::All,
+        when: StageCondition::All,
         what: "runs clippy on archipelago-core without features, for browsers",
         run: |_| call(core(Some(WASM))),
     },
     Stage {
         name: "learner-wasm",
-        when: When::All,
+        when: StageCondition::All,
         what: "runs clippy on the learner and its engines, for browsers",
         run: |_| learner_wasm(),
     },
     Stage {
         name: "lint",
-        when: When::Both,
+        when: StageCondition::Both,
         what: "runs clippy on all targets; warnings are errors",
         run: |_| lint(),
     },
     Stage {
         name: "lint-wasm",
-        when: When::All,
+        when: StageCondition::All,
         what: "runs clippy on the crates of the pages, for browsers",
         run: |_| lint_wasm(),
     },
     Stage {
         name: "units",
-        when: When::Quick,
+        when: StageCondition::Quick,
         what: "runs the unit tests of core and xtask",
         run: |_| units(),
     },
     Stage {
         name: "lint-web",
-        when: When::All,
+        when: StageCondition::All,
         what: "checks format and lints of TypeScript and JavaScript",
         run: browsers::lint,
     },
     Stage {
         name: "web",
-        when: When::All,
+        when: StageCondition::All,
         what: "builds the engine for browsers, the npm package and the pages",
         run: browsers::build,
     },
     Stage {
         name: "npm",
-        when: When::All,
+        when: StageCondition::All,
         what: "checks that the npm package is complete",
         run: |_| package::npm(),
     },
     Stage {
         name: "build",
-        when: When::All,
+        when: StageCondition::All,
         what: "builds the programs that tests start",
         run: |_| programs(),
     },
-    Stage { name: "test", when: When::All, what: "runs all Rust tests", run: test },
+    Stage { name: "test", when: StageCondition::All, what: "runs all Rust tests", run: test },
     Stage {
         name: "python",
-        when: When::All,
+        when: StageCondition::All,
         what: "lints the Python package, installs its wheel in a new environment and tests it with real runs",
         run: python::test,
     },
     Stage {
         name: "deploy",
-        when: When::All,
+        when: StageCondition::All,
         what: "validates the files for Compose and Kubernetes against their schemas",
         run: python::check_deploy,
     },
     Stage {
         name: "browser",
-        when: When::All,
+        when: StageCondition::All,
         what: "tests learners in Chromium and Firefox, the npm package and the pages",
         run: browser,
     },
     Stage {
         name: "demo",
-        when: When::All,
+        when: StageCondition::All,
         what: "a short run that loses a learner and exports the model",
         run: demo,
     },
     Stage {
         name: "doc",
-        when: When::All,
+        when: StageCondition::All,
         what: "builds the API documentation; warnings are errors",
         run: |_| doc(),
     },
     Stage {
         name: "api",
-        when: When::All,
+        when: StageCondition::All,
         what: "compares the SDK's public items with the lists in tests/golden/api",
         run: |_| api(),
     },
     Stage {
         name: "advisories",
-        when: When::Asked,
+        when: StageCondition::Asked,
         what: "checks dependencies for known vulnerabilities with cargo-deny and npm, which ask the network",
         run: |_| deps::advisories(),
     },
     Stage {
         name: "docs",
-        when: When::Asked,
+        when: StageCondition::Asked,
         what: "runs the commands of the documentation as printed, outside the repository",
         run: |_| docs::check(),
     },
     Stage {
         name: "transformers",
-        when: When::Asked,
+        when: StageCondition::Asked,
         what: "compares chat templates with transformers, which pip downloads",
         run: python::compare_chat_templates,
     },
@@ -241,49 +242,49 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: cluster::STAGE,
-        when: When::Asked,
+        when: StageCondition::Asked,
         what: "tests a cluster on servers that are killed and paused; pip downloads them; --seeds, --count (faults)",
         run: cluster::test,
     },
     Stage {
         name: "swarm",
-        when: When::Asked,
+        when: StageCondition::Asked,
         what: "long test: random configurations in virtual time; --seeds",
         run: |args| long::run("swarm", args),
     },
     Stage {
         name: "crashes",
-        when: When::Asked,
+        when: StageCondition::Asked,
         what: "long test: crashes of the syncer in virtual time; --count",
         run: |args| long::run("crashes", args),
     },
     Stage {
         name: "proofs",
-        when: When::Asked,
+        when: StageCondition::Asked,
         what: "long test: loss checks find learners that do not train; --seeds",
         run: |args| long::run("proofs", args),
     },
     Stage {
         name: "cluster-sim",
-        when: When::Asked,
+        when: StageCondition::Asked,
         what: "long test: faults of a cluster in virtual time; --seeds",
         run: |args| long::run("cluster-sim", args),
     },
     Stage {
         name: "week",
-        when: When::Asked,
+        when: StageCondition::Asked,
         what: "long test: days of a run in virtual time; --count",
         run: |args| long::run("week", args),
     },
     Stage {
         name: "joiners",
-        when: When::Asked,
+        when: StageCondition::Asked,
         what: "long test: learners that download the model at the same time; --count",
         run: |args| long::run("joiners", args),
     },
     Stage {
         name: "morals",
-        when: When::Asked,
+        when: StageCondition::Asked,
         what: "long test: the lesson's conclusions hold for many seeds; --seeds",
         run: |args| long::run("morals", args),
     },

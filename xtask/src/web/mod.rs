@@ -97,7 +97,7 @@ pub fn demo_folder() -> Result<PathBuf, String> {
 pub fn demo_site() -> Result<PathBuf, String> {
     install("web-demo")?;
     modules(vec![vec![engine(BUILDS[0], DEMO), lessons(DEMO)]])?;
-    stand_in(&root().join(ENGINE))?;
+    copy_plain_build(&root().join(ENGINE))?;
     call(node("tsc").args(["-p", "package"]))?;
     let folder = demo_folder()?;
     call(node("vite").args(["build", "--logLevel", "warn", "--emptyOutDir", "--outDir"]).arg(&folder))?;
@@ -246,7 +246,7 @@ fn licences(dist: &Path) -> Result<(), String> {
 }
 
 /// Copies the plain build of the engine to the folder for browsers with more features.
-fn stand_in(wasm: &Path) -> Result<(), String> {
+fn copy_plain_build(wasm: &Path) -> Result<(), String> {
     let (from, to) = (wasm.join(BUILDS[0].0), wasm.join(BUILDS[1].0));
     let copy = || -> io::Result<()> {
         fs::create_dir_all(&to)?;

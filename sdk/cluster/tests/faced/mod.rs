@@ -56,7 +56,7 @@ fn spec() -> RunSpec {
 fn syncer(process: u64) -> Syncer {
     let layout = layout();
     let syncer = Syncer::new(RUN, spec(), SyncerConfig::default(), &layout, &vec![0.0; layout.len()]);
-    syncer.unwrap().led_elsewhere(process)
+    syncer.unwrap().into_gateway(process)
 }
 
 /// Event that a test sends to a gateway's syncer.

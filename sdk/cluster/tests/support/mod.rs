@@ -20,9 +20,9 @@ use archipelago_core::cluster::{
 };
 use archipelago_core::diloco::syncer::Rollback;
 use archipelago_core::diloco::{
-    Codec, Entry, FragmentState, Fragments, Influence, Layout, MergeEntry, MergeRule, OuterSpec,
-    QuorumPolicy, RoundTerms, Segment, SenderInfo, SenderTrust, Tensor, Timing, TrustLevel, Verified,
-    Verifier, checksum,
+    Codec, Entry, FragmentState, Fragments, Layout, MergeEntry, MergeRule, OuterSpec, QuorumPolicy,
+    RoundTerms, Segment, SenderInfo, SenderTrust, Tensor, Timing, TrustLevel, Verified, Verifier,
+    WeightBounds, checksum,
 };
 use archipelago_core::model::Preset;
 use archipelago_core::rng::Rng;
@@ -538,7 +538,7 @@ impl RunConstants {
             lease_ms: 60_000,
             quorum: QuorumPolicy { updates_min: 2.try_into().expect("above 0"), ..QuorumPolicy::default() },
             merge: MergeRule::Radial,
-            influence: Influence::default(),
+            influence: WeightBounds::default(),
             norm_ratio_max: 1.5,
         }
     }

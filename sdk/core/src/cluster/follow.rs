@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::diloco::{
-    Codec, Correction, FragmentState, KEPT_BYTES, MergeEntry, Segment, binary16, checksum, kept, unkept,
+    Codec, Correction, FragmentState, MergeEntry, STATE_BYTES, Segment, binary16, checksum, decode_state,
+    encode_state,
 };
 use crate::wire::Version;
 
@@ -80,7 +81,7 @@ pub fn follow(
 /// bytes.
 #[must_use]
 pub fn state_bytes(state: &FragmentState) -> Vec<u8> {
-    let mut bytes = kept(state);
+    let mut bytes = encode_state(state);
     bytes.extend(binary16::to_bytes(&state.hat));
     bytes
 }
@@ -89,11 +90,11 @@ pub fn state_bytes(state: &FragmentState) -> Vec<u8> {
 /// differs.
 #[must_use]
 pub fn state_of(version: Version, len: usize, bytes: &[u8]) -> Option<FragmentState> {
-    let (masters, hat) = bytes.split_at_checked(KEPT_BYTES.checked_mul(len)?)?;
+    let (masters, hat) = bytes.split_at_checked(STATE_BYTES.checked_mul(len)?)?;
     if hat.len() != binary16::BYTES * len {
         return None;
     }
-    let [theta, momentum] = unkept(masters);
+    let [theta, momentum] = decode_state(masters);
     Some(FragmentState { version, theta, hat: Arc::new(binary16::from_bytes(hat)), momentum })
 }
 
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
     use crate::cluster::state_bytes;
     use crate::diloco::syncer::{Syncer, SyncerConfig};
-    use crate::diloco::{MergeJob, MergeRule, OuterSpec, Weighted};
+    use crate::diloco::{MergeJob, MergeRule, OuterSpec, WeightedUpdate};
     use crate::testing::{layout, merge, part, spec};
     use crate::wire::{FragmentId, LearnerId, Round, RunId};
 
@@ -127,7 +128,7 @@ mod tests {
             state: before.clone(),
             absent: 0.0,
             absent_experts: Vec::new(),
-            updates: vec![Weighted { learner, weight: 1.0, experts: Vec::new(), steps: 3, body }],
+            updates: vec![WeightedUpdate { learner, weight: 1.0, experts: Vec::new(), steps: 3, body }],
             segments: segments.clone(),
             codec,
             rule: MergeRule::Radial,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{GatewayId, Notice, Offer, Record, Reply, UpdateWeight};
 use crate::diloco::syncer::Paces;
-use crate::diloco::{Codec, PartialSum, Segment, SenderInfo, SumError, SumPlan, Verified, Weighted};
+use crate::diloco::{Codec, PartialSum, Segment, SenderInfo, SumError, SumPlan, Verified, WeightedUpdate};
 use crate::wire::{ConnId, LearnerId, Refusal, Round, Serial, Version};
 
 /// Constant parameters of a gateway for one fragment.
@@ -345,7 +345,7 @@ impl Gateway {
                 return Ok(None);
             }
             let (experts, body) = (experts.clone(), body.clone());
-            sum.add(&Weighted { learner: *learner, weight: *weight, experts, steps: *steps, body })?;
+            sum.add(&WeightedUpdate { learner: *learner, weight: *weight, experts, steps: *steps, body })?;
         }
         Ok(Some(sum))
     }

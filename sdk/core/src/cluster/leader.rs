@@ -251,7 +251,7 @@ impl FragmentLeader {
             self.measured.note_paces(now, &self.terms, gateway, paces, learners.len());
             let gone = self.here.note(now, gateway, learners, waits);
             if let LeaderPhase::Leading(leading) = &mut self.stage {
-                gone.into_iter().for_each(|learner| leading.rounds.unask(learner));
+                gone.into_iter().for_each(|learner| leading.rounds.cancel_request(learner));
                 self.advance(now);
             }
             return;
@@ -336,7 +336,7 @@ impl FragmentLeader {
     /// Launches a round. The last round invites all learners in `here`, other rounds at most `cohort_max` of them.
     fn launch(&mut self, now: Millis, here: BTreeSet<LearnerId>, is_last: bool) {
         let LeaderPhase::Leading(leading) = &mut self.stage else { return };
-        leading.rounds.unask_all_but(&here);
+        leading.rounds.cancel_other_requests(&here);
         let (fragment, round) = (self.terms.rounds.fragment, Round(self.last + 1));
         let cohort_max = if is_last { u32::MAX } else { self.ordered.cohort_max };
         let (all_learners, rounds) = (here.len(), &leading.rounds);

@@ -70,18 +70,18 @@ impl Correction {
     }
 }
 
-/// Bytes per parameter in the result of [`kept`].
-pub const KEPT_BYTES: usize = 2 * size_of::<f32>();
+/// Bytes per parameter in the result of [`encode_state`].
+pub const STATE_BYTES: usize = 2 * size_of::<f32>();
 
-/// Serialises Θ and then the momentum of `state` for the tape, in [`KEPT_BYTES`] per parameter.
+/// Serialises Θ and then the momentum of `state` for the tape, in [`STATE_BYTES`] per parameter.
 #[must_use]
-pub fn kept(state: &FragmentState) -> Vec<u8> {
+pub fn encode_state(state: &FragmentState) -> Vec<u8> {
     [bytes::from_f32s(&state.theta), bytes::from_f32s(&state.momentum)].concat()
 }
 
-/// Returns Θ and the momentum from the result of [`kept`].
+/// Returns Θ and the momentum from the result of [`encode_state`].
 #[must_use]
-pub fn unkept(bytes: &[u8]) -> [Arc<Vec<f32>>; 2] {
+pub fn decode_state(bytes: &[u8]) -> [Arc<Vec<f32>>; 2] {
     let (theta, momentum) = bytes.split_at(bytes.len() / 2);
     [theta, momentum].map(|part| Arc::new(bytes::to_f32s(part)))
 }

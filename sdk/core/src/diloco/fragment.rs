@@ -339,7 +339,7 @@ pub(super) fn expert_of(tensor: &str) -> Option<(&str, &str)> {
 /// A token is routed at most once to an expert, and to `per_token` experts of a layer. At most `counted` tokens are
 /// therefore credited for an expert, and at most `counted · per_token` for all experts of a layer. If `seen` is empty,
 /// the tokens are assumed to be routed evenly.
-pub(super) fn believed(
+pub(super) fn credited_tokens(
     experts: &[FragmentExpert],
     mixture: Option<Mixture>,
     seen: &[u64],
@@ -355,21 +355,21 @@ pub(super) fn believed(
         });
         return vec![even; experts.len()];
     }
-    let mut believed: Vec<u64> =
+    let mut credited_tokens: Vec<u64> =
         seen.iter().map(|&seen| part(seen.min(claimed), counted.min(claimed), claimed)).collect();
-    let Some(mixture) = mixture else { return believed };
+    let Some(mixture) = mixture else { return credited_tokens };
     let most = counted.saturating_mul(mixture.per_token.into());
     let mut start = 0;
     // Experts of a layer are adjacent.
     for layer in experts.chunk_by(|a, b| a.layer == b.layer) {
-        let of_layer = &mut believed[start..start + layer.len()];
+        let of_layer = &mut credited_tokens[start..start + layer.len()];
         let sum = of_layer.iter().fold(0_u64, |sum, seen| sum.saturating_add(*seen));
         if sum > most {
             of_layer.iter_mut().for_each(|seen| *seen = part(*seen, most, sum));
         }
         start += layer.len();
     }
-    believed
+    credited_tokens
 }
 
 #[cfg(test)]
@@ -529,14 +529,18 @@ mod tests {
     fn expert_tokens_are_credited_in_proportion_to_the_update() {
         let two = experts(&[0, 1]);
         let check = |seen: &[u64], counted, expected: &[u64]| {
-            assert_eq!(believed(&two, Some(MIXTURE), seen, 100, counted), expected, "{seen:?} {counted}");
+            assert_eq!(
+                credited_tokens(&two, Some(MIXTURE), seen, 100, counted),
+                expected,
+                "{seen:?} {counted}"
+            );
         };
         check(&[30, 0], 100, &[30, 0]);
         check(&[30, 0], 50, &[15, 0]);
         check(&[u64::MAX, 7], 100, &[100, 7]);
         check(&[], 100, &[50, 50]);
         check(&[], 1, &[1, 1]);
-        assert_eq!(believed(&two, None, &[], 100, 80), [80, 80], "nothing is known of the model");
+        assert_eq!(credited_tokens(&two, None, &[], 100, 80), [80, 80], "nothing is known of the model");
     }
 
     proptest! {
@@ -549,7 +553,7 @@ mod tests {
             counted in 1_u64..500,
         ) {
             let experts = experts(&[0, 0, 0, 3, 3, 3]);
-            let found = believed(&experts, Some(MIXTURE), &seen, claimed, counted);
+            let found = credited_tokens(&experts, Some(MIXTURE), &seen, claimed, counted);
             prop_assert!(found.iter().all(|&seen| seen <= counted), "{found:?}");
             for layer in found.chunks(3) {
                 prop_assert!(layer.iter().sum::<u64>() <= 2 * counted, "{found:?}");
@@ -558,7 +562,7 @@ mod tests {
 
         #[test]
         fn honest_reports_are_credited(seen in prop::collection::vec(0_u64..=100, 2), tokens in 100_u64..500) {
-            let found = believed(&experts(&[0, 0]), Some(MIXTURE), &seen, tokens, tokens);
+            let found = credited_tokens(&experts(&[0, 0]), Some(MIXTURE), &seen, tokens, tokens);
             prop_assert_eq!(found, seen);
         }
     }

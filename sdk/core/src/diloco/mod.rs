@@ -33,14 +33,14 @@ mod weighted_median;
 mod window;
 
 pub use accounting::{Account, FateCounts, LeaseError, LeasePool, Ledger};
-pub use correction::{KEPT_BYTES, kept};
+pub use correction::{STATE_BYTES, encode_state};
 pub use downlink::DownlinkPolicy;
 pub use entry::{Entry, MergeEntry, Part, RollbackEntry, Suspicion};
 pub(crate) use fragment::is_table;
 pub use fragment::{ExpertWeights, FragmentExpert, Fragments, Layout, LayoutError, Segment};
 pub use merge::{
     FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, PartialSum, SumError,
-    SumPlan, Weighted,
+    SumPlan, WeightedUpdate,
 };
 pub use messages::SenderInfo;
 pub use outer::OuterSpec;
@@ -51,17 +51,17 @@ pub use rate::learning_rate;
 pub use replica::{Replica, ReplicaError};
 pub use rounds::{RoundTerms, Verified, Verifier};
 pub use sessions::Restrictions;
-pub use trust::{Influence, SenderTrust, TrustLevel, TrustRecord};
+pub use trust::{SenderTrust, TrustLevel, TrustRecord, WeightBounds};
 
 // State machines that only `Syncer` drives, and the values that they pass to each other.
 pub(crate) use accounting::{Accounting, AccountingTerms, Returned, Speed};
 pub(crate) use claim_reference::{ClaimReference, USUAL_RATIO};
-pub(crate) use correction::{Correction, unkept};
+pub(crate) use correction::{Correction, decode_state};
 pub(crate) use downlink::{CatchUp, Downlink, DownlinkTerms};
 pub(crate) use messages::{Launch, UpdateOutcome};
 pub(crate) use quorum::RoundView;
-pub(crate) use rounds::{Answered, Merge, Paced, RollbackResult, Rounds};
+pub(crate) use rounds::{AdmittedAnswer, Merge, Paced, RollbackResult, Rounds};
 pub(crate) use schedule::{Schedule, ScheduleTerms, Traffic, Turn, cohort};
-pub(crate) use sessions::{Patience, Roster};
+pub(crate) use sessions::{Roster, SilenceLimits};
 pub(crate) use speed::average;
 pub(crate) use trust::TURN_MS_MAX;

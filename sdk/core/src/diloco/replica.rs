@@ -272,7 +272,7 @@ mod tests {
     use super::*;
     use crate::diloco::{
         FragmentState, Layout, LearnerId, MergeClass, MergeJob, MergeRule, OuterSpec, Round, Tensor, Version,
-        Weighted,
+        WeightedUpdate,
     };
     use crate::wire::{Code, ExchangeSpec};
 
@@ -532,14 +532,14 @@ mod tests {
         fn round(&mut self, fragment: FragmentId, included: &[bool], train_on: bool) {
             self.train();
             let (codec, segments) = (self.codec, self.fragments.segments(fragment).unwrap().to_vec());
-            let update = |(i, (replica, theta)): (u32, &mut (Replica, Vec<f32>))| Weighted {
+            let update = |(i, (replica, theta)): (u32, &mut (Replica, Vec<f32>))| WeightedUpdate {
                 learner: LearnerId(i),
                 weight: 1.0,
                 experts: Vec::new(),
                 steps: 1,
                 body: codec.check(&segments, replica.encode(fragment, theta).unwrap()).unwrap(),
             };
-            let updates: Vec<Weighted> = (0..).zip(&mut self.learners).map(update).collect();
+            let updates: Vec<WeightedUpdate> = (0..).zip(&mut self.learners).map(update).collect();
             if train_on {
                 self.train();
             }

@@ -71,14 +71,14 @@ pub struct Schedule {
     /// Time of the last launch.
     launched: Option<Millis>,
     /// State of the last rounds; `None` before [`Self::finish`].
-    ending: Option<Ending>,
+    ending: Option<FinalRounds>,
     /// Whether decisions cannot be stored now.
     is_stalled: bool,
 }
 
 /// Last rounds of a run.
 #[derive(Debug)]
-struct Ending {
+struct FinalRounds {
     /// Fragments whose last round was not launched yet.
     todo: Vec<FragmentId>,
 }
@@ -205,7 +205,7 @@ impl Schedule {
         self.turn.is_ending = true;
         if !self.is_over() {
             let todo = (0..self.terms.fragments).map(FragmentId).collect();
-            self.ending.get_or_insert(Ending { todo });
+            self.ending.get_or_insert(FinalRounds { todo });
         }
     }
 

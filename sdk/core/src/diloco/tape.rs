@@ -3,7 +3,7 @@
 //! | type | concept |
 //! |---|---|
 //! | [`Gate`] | queue of output that waits until earlier decisions are stored |
-//! | [`Held`] | writer of batches, which stores bodies before the rows that refer to them |
+//! | [`PendingBodies`] | writer of batches, which stores bodies before the rows that refer to them |
 //! | [`Tape`], [`Blobs`] | interfaces of the medium: one for rows, one for bodies |
 //! | [`Links`] | check of the chained checksums of rows |
 //! | [`SnapshotBuilder`] | snapshot in progress while merges continue |
@@ -272,9 +272,9 @@ type Merging = (Vec<Arc<Vec<u8>>>, Option<Place>);
 
 /// Bodies to which no stored row refers yet, by round.
 #[derive(Debug, Default)]
-pub struct Held(BTreeMap<Round, Merging>);
+pub struct PendingBodies(BTreeMap<Round, Merging>);
 
-impl Held {
+impl PendingBodies {
     /// Writes the bodies and rows of `batch`, each row after its bodies are stored. After an error, the same batch can
     /// be written again.
     ///

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::reconnect::Ending;
+use super::reconnect::DisconnectCause;
 use super::{
     CLOSE_US_MAX, DELIVERY_US_MAX, End, Input, LearnerDriver, Output, Phase, RECEIPTS_US_MAX, Step, millis,
 };
@@ -115,7 +115,10 @@ impl LearnerDriver {
             self.out.push_back(Output::Close(farewell.clone()));
             self.end(End::Refused(farewell));
         } else {
-            self.disconnect(Some(farewell), &Ending { reason: &reason, ..Ending::default() });
+            self.disconnect(
+                Some(farewell),
+                &DisconnectCause { reason: &reason, ..DisconnectCause::default() },
+            );
         }
     }
 
@@ -124,7 +127,7 @@ impl LearnerDriver {
         match code {
             // The goodbye was lost, but not its reason.
             Some(code) => self.pass_to_learner(learner::Input::Message(Message::Bye(Bye::new(code, reason)))),
-            None => self.disconnect(None, &Ending { reason: &reason, ..Ending::default() }),
+            None => self.disconnect(None, &DisconnectCause { reason: &reason, ..DisconnectCause::default() }),
         }
     }
 
@@ -134,7 +137,7 @@ impl LearnerDriver {
             let Some(wait_ms) = self.losses.lose() else { return self.end(End::DeviceLost) };
             self.contact.postpone(self.now_us.saturating_add(wait_ms * 1_000));
         }
-        self.afresh(reason, Bye::new(CloseCode::Done, "the learner starts afresh"));
+        self.rejoin(reason, Bye::new(CloseCode::Done, "the learner starts afresh"));
     }
 
     fn on_shard(&mut self, shard: u32, bytes: Result<Vec<u8>, String>) {
@@ -163,7 +166,10 @@ impl LearnerDriver {
         }
         let trains = self.learner.is_ready() && self.learner.can_train();
         if trains && self.contact.is_doubtful(self.now_us) {
-            self.disconnect(None, &Ending { reason: "nothing was heard for a while", ..Ending::default() });
+            self.disconnect(
+                None,
+                &DisconnectCause { reason: "nothing was heard for a while", ..DisconnectCause::default() },
+            );
         }
         self.contact.retry_now(self.now_us);
     }
@@ -211,8 +217,8 @@ impl LearnerDriver {
                     return self.end(End::Unreachable { waited_ms, reason });
                 }
                 let awaited = self.awaits();
-                if let Some(reason) = self.contact.given_up(now_us, awaited) {
-                    self.disconnect(None, &Ending { reason: &reason, ..Ending::default() });
+                if let Some(reason) = self.contact.timeout_reason(now_us, awaited) {
+                    self.disconnect(None, &DisconnectCause { reason: &reason, ..DisconnectCause::default() });
                 }
                 if self.contact.connect(now_us) {
                     self.out.push_back(Output::Connect);
@@ -268,7 +274,7 @@ impl LearnerDriver {
             }
             Request::Reconnect(bye) => {
                 let Bye { code, reason, wait_ms } = bye.clone();
-                let ending = Ending { reason: &reason, code: Some(code), wait_ms };
+                let ending = DisconnectCause { reason: &reason, code: Some(code), wait_ms };
                 return self.disconnect(Some(bye), &ending);
             }
             Request::Stop(bye) => return self.stop(bye),
@@ -279,14 +285,14 @@ impl LearnerDriver {
         match bye.code {
             CloseCode::Done => {
                 let Bye { code, reason, .. } = bye.clone();
-                let ending = Ending { reason: &reason, code: Some(code), wait_ms: 0 };
+                let ending = DisconnectCause { reason: &reason, code: Some(code), wait_ms: 0 };
                 self.disconnect(Some(bye.clone()), &ending);
                 self.end(End::Complete(bye));
             }
-            CloseCode::WrongRun => self.afresh(&bye.reason.clone(), bye),
+            CloseCode::WrongRun => self.rejoin(&bye.reason.clone(), bye),
             CloseCode::Untrusted if self.may_restart() => {
                 self.restarted_us = Some(self.now_us);
-                self.afresh(&bye.reason.clone(), bye);
+                self.rejoin(&bye.reason.clone(), bye);
             }
             _ => {
                 self.out.push_back(Output::Close(bye.clone()));
@@ -311,7 +317,7 @@ impl LearnerDriver {
     }
 
     /// Drops the connection, if there is one. If the member is leaving, its membership ends.
-    fn disconnect(&mut self, farewell: Option<Bye>, ending: &Ending<'_>) {
+    fn disconnect(&mut self, farewell: Option<Bye>, ending: &DisconnectCause<'_>) {
         let Some(retry_ms) = self.contact.end(self.now_us, ending) else { return };
         self.measure.disconnected();
         if self.is_leaving() {
@@ -322,9 +328,9 @@ impl LearnerDriver {
     }
 
     /// Drops everything except the identity and the owner's settings, and joins from scratch.
-    pub(super) fn afresh(&mut self, reason: &str, farewell: Bye) {
+    pub(super) fn rejoin(&mut self, reason: &str, farewell: Bye) {
         self.out.push_back(Output::Afresh { reason: reason.to_owned() });
-        self.disconnect(Some(farewell), &Ending { reason, ..Ending::default() });
+        self.disconnect(Some(farewell), &DisconnectCause { reason, ..DisconnectCause::default() });
         self.learner.restart();
         self.supply.clear();
     }

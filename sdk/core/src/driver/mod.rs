@@ -277,7 +277,7 @@ impl LearnerDriver {
 
     /// Returns the reason why the member cannot train: no connection, or failing downloads.
     #[must_use]
-    pub fn hindrance(&self, now_us: u64) -> Option<&str> {
+    pub fn blocked_reason(&self, now_us: u64) -> Option<&str> {
         let offline = self.offline(now_us).map(|offline| offline.reason);
         offline.or_else(|| self.stall.reason())
     }

@@ -18,7 +18,7 @@ const FRESH_WAIT_MS_MAX: u64 = 1_000;
 
 /// Cause of the end of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Ending<'a> {
+pub(super) struct DisconnectCause<'a> {
     /// Cause in words.
     pub(super) reason: &'a str,
     /// Cause as a number, if the syncer gave one.
@@ -32,7 +32,7 @@ pub(super) struct Ending<'a> {
 pub(super) struct Reconnect {
     connection: Connection,
     backoff: Backoff,
-    patience: Patience,
+    patience: SilenceLimit,
     /// Earliest time of the next attempt, in microseconds.
     not_before_us: u64,
     /// End of the period [`FRESH_US`], in microseconds.
@@ -56,7 +56,7 @@ impl Reconnect {
         Self {
             connection: Connection::Down { retry_us: 0 },
             backoff: Backoff::new(config.waits.backoff, rng::key(&[seed, 0])),
-            patience: Patience::new(config.waits.patience),
+            patience: SilenceLimit::new(config.waits.patience),
             not_before_us: 0,
             fresh_until_us: 0,
             absence: Downtime::new(config),
@@ -107,7 +107,7 @@ impl Reconnect {
     /// Returns the reason to give the connection up, if it did not open in time or was silent for too long. Call it
     /// often, after all input has been handled. The syncer's first message always has a time limit; later silence is
     /// measured only if `awaited` is true.
-    pub(super) fn given_up(&mut self, now_us: u64, awaited: bool) -> Option<String> {
+    pub(super) fn timeout_reason(&mut self, now_us: u64, awaited: bool) -> Option<String> {
         match &mut self.connection {
             Connection::Down { .. } => None,
             Connection::Opening { silence } => {
@@ -129,23 +129,23 @@ impl Reconnect {
     /// connection.
     pub(super) fn is_doubtful(&self, now_us: u64) -> bool {
         let Connection::Open { silence, .. } = &self.connection else { return false };
-        silence.lasts_us(now_us) > self.patience.doubtful_us()
+        silence.lasts_us(now_us) > self.patience.reconnect_limit_us()
     }
 
     /// Ends the connection, if there is one, and returns the wait before the next attempt, in milliseconds. A wait
     /// that the syncer asked for has priority, but [`Self::retry_now`] can shorten it. Otherwise the wait is that of
     /// [`Backoff::next_ms_within`]. Within [`FRESH_US`] it is at most [`FRESH_WAIT_MS_MAX`], because a refused
     /// connection then means only that the syncer is not back yet.
-    pub(super) fn end(&mut self, now_us: u64, ending: &Ending<'_>) -> Option<u64> {
+    pub(super) fn end(&mut self, now_us: u64, ending: &DisconnectCause<'_>) -> Option<u64> {
         let healthy_ms = match self.connection {
             Connection::Down { .. } => return None,
             Connection::Opening { .. } => 0,
             Connection::Open { welcomed_us: None, .. } => 0,
             // Silence at the end of a connection is not part of the healthy time.
             Connection::Open { welcomed_us: Some(from_us), ref silence, .. } => {
-                let held_ms = silence.heard_us().saturating_sub(from_us) / 1_000;
+                let held_ms = silence.last_input_us().saturating_sub(from_us) / 1_000;
                 if held_ms >= FRESH_MIN_MS {
-                    self.fresh_until_us = silence.heard_us().saturating_add(FRESH_US);
+                    self.fresh_until_us = silence.last_input_us().saturating_add(FRESH_US);
                 }
                 held_ms
             }
@@ -206,7 +206,7 @@ impl Reconnect {
         self.absence.offline(retry_us.saturating_sub(now_us).div_ceil(1_000))
     }
 
-    /// Returns the time of the next call to [`Self::connect`], [`Self::given_up`] and [`Self::too_long`], in
+    /// Returns the time of the next call to [`Self::connect`], [`Self::timeout_reason`] and [`Self::too_long`], in
     /// microseconds.
     pub(super) fn deadline(&self, awaited: bool) -> Option<u64> {
         let connection_us = match &self.connection {
@@ -230,7 +230,7 @@ const RESPONSIVE: u64 = 4;
 /// Silence of one peer, measured by repeated checks.
 #[derive(Clone, Debug)]
 pub(super) struct Keepalive {
-    heard_us: u64,
+    last_input_us: u64,
     checked_us: u64,
     /// Measured silence in microseconds, up to the last check.
     silent_us: u64,
@@ -239,7 +239,7 @@ pub(super) struct Keepalive {
 impl Keepalive {
     /// Returns a measurement that begins at `now_us`.
     pub(super) fn new(now_us: u64) -> Self {
-        Self { heard_us: now_us, checked_us: now_us, silent_us: 0 }
+        Self { last_input_us: now_us, checked_us: now_us, silent_us: 0 }
     }
 
     /// Restarts the measurement, because input arrived.
@@ -261,13 +261,13 @@ impl Keepalive {
     }
 
     /// Returns the time of the last input, in microseconds.
-    pub(super) fn heard_us(&self) -> u64 {
-        self.heard_us
+    pub(super) fn last_input_us(&self) -> u64 {
+        self.last_input_us
     }
 
     /// Returns the time since the last input by the clock, in microseconds.
     pub(super) fn lasts_us(&self, now_us: u64) -> u64 {
-        now_us.saturating_sub(self.heard_us)
+        now_us.saturating_sub(self.last_input_us)
     }
 
     /// Returns the time of the next check, in microseconds, for a silence limit of `patience_us`.
@@ -280,14 +280,14 @@ impl Keepalive {
 /// too. It is reset once the peer was responsive for as long as the first limit: a peer that returns after an hour is
 /// not slow.
 #[derive(Clone, Debug)]
-pub(super) struct Patience {
+pub(super) struct SilenceLimit {
     span: Doubling,
     now_ms: u64,
     /// Time for which the peer has been responsive, in microseconds.
     responsive_us: u64,
 }
 
-impl Patience {
+impl SilenceLimit {
     /// Returns a limit that begins at `span.first_ms`.
     pub(super) fn new(span: Doubling) -> Self {
         Self { span, now_ms: span.first_ms, responsive_us: 0 }
@@ -314,7 +314,7 @@ impl Patience {
     }
 
     /// Returns the limit after a request of the owner to reconnect, in microseconds.
-    pub(super) fn doubtful_us(&self) -> u64 {
+    pub(super) fn reconnect_limit_us(&self) -> u64 {
         self.span.first_ms.saturating_mul(1_000) / DOUBTFUL
     }
 
@@ -423,14 +423,14 @@ mod tests {
         Reconnect::new(&DriverConfig { learner, contact_ms_max, reconnect_ms_max, waits, seed: 1 }, 1)
     }
 
-    fn ended(reason: &str) -> Ending<'_> {
-        Ending { reason, ..Ending::default() }
+    fn ended(reason: &str) -> DisconnectCause<'_> {
+        DisconnectCause { reason, ..DisconnectCause::default() }
     }
 
     /// Returns the seconds from `from_s` until the connection is given up, with a check every second; `None` if it
     /// stays open for an hour.
     fn given_up_after(contact: &mut Reconnect, from_s: u64, awaited: bool) -> Option<u64> {
-        (0..3_600).find(|after_s| contact.given_up((from_s + after_s) * SECOND_US, awaited).is_some())
+        (0..3_600).find(|after_s| contact.timeout_reason((from_s + after_s) * SECOND_US, awaited).is_some())
     }
 
     #[test]
@@ -447,7 +447,7 @@ mod tests {
         contact.opened(0);
         // The greeting is unanswered.
         assert_eq!(given_up_after(&mut contact, 0, false), Some(60));
-        contact.end(60 * SECOND_US, &Ending::default());
+        contact.end(60 * SECOND_US, &DisconnectCause::default());
         assert!(contact.connect(100 * SECOND_US));
         contact.opened(100 * SECOND_US);
         // Signs of life are not an answer to the greeting.
@@ -459,8 +459,8 @@ mod tests {
         assert!(!contact.is_doubtful(330 * SECOND_US) && contact.is_doubtful(331 * SECOND_US));
         assert_eq!(given_up_after(&mut contact, 3_919, true), Some(240));
         // A step of an hour is not measured as silence of the peer.
-        assert_eq!(contact.given_up(4_200 * SECOND_US, false), None);
-        assert_eq!(contact.given_up(7_800 * SECOND_US, true), None);
+        assert_eq!(contact.timeout_reason(4_200 * SECOND_US, false), None);
+        assert_eq!(contact.timeout_reason(7_800 * SECOND_US, true), None);
     }
 
     #[test]
@@ -471,7 +471,7 @@ mod tests {
         contact.answered(0);
         contact.welcomed(0);
         let mut now_us = 0;
-        while contact.given_up(now_us, true).is_none() {
+        while contact.timeout_reason(now_us, true).is_none() {
             now_us = contact.deadline(true).unwrap();
         }
         assert_eq!(now_us, 60 * SECOND_US);
@@ -497,13 +497,13 @@ mod tests {
         }
     }
 
-    /// Returns a connection that is admitted at once, receives its last data after `heard_us` and ends after `held_us`.
-    fn welcomed(heard_us: u64, held_us: u64) -> impl FnOnce(&mut Reconnect, u64) -> u64 {
+    /// Returns a connection that is admitted at once, receives its last data after `last_input_us` and ends after `held_us`.
+    fn welcomed(last_input_us: u64, held_us: u64) -> impl FnOnce(&mut Reconnect, u64) -> u64 {
         move |contact, now_us| {
             contact.opened(now_us);
             contact.answered(now_us);
             contact.welcomed(now_us);
-            contact.heard(now_us + heard_us);
+            contact.heard(now_us + last_input_us);
             held_us
         }
     }
@@ -573,7 +573,7 @@ mod tests {
             contact.opened(now_us);
             assert_eq!(given_up_after(&mut contact, now_us / SECOND_US, true), Some(patience_s));
             now_us += patience_s * SECOND_US;
-            contact.end(now_us, &Ending::default());
+            contact.end(now_us, &DisconnectCause::default());
         }
         now_us += 20 * SECOND_US;
         assert!(contact.connect(now_us));
@@ -587,7 +587,7 @@ mod tests {
 
     #[test]
     fn requested_wait_overrides_backoff_and_device_wait_overrides_both() {
-        let asked = Ending { reason: "dropped", code: Some(CloseCode::Dropped), wait_ms: 20_000 };
+        let asked = DisconnectCause { reason: "dropped", code: Some(CloseCode::Dropped), wait_ms: 20_000 };
         let mut away = contact();
         away.connect(0);
         away.opened(0);
@@ -663,17 +663,17 @@ mod tests {
 
     #[test]
     fn patience_doubles_from_a_minute_to_sixteen() {
-        let mut patience = Patience::new(Waits::default().patience);
+        let mut patience = SilenceLimit::new(Waits::default().patience);
         for patience_s in [60, 120, 240, 480, 960, 960] {
             assert_eq!(patience.us(), patience_s * SECOND_US);
             assert_eq!(patience.lose(), patience_s);
         }
-        assert_eq!(patience.doubtful_us(), 10 * SECOND_US);
+        assert_eq!(patience.reconnect_limit_us(), 10 * SECOND_US);
     }
 
     #[test]
     fn patience_is_reset_by_a_responsive_peer_only() {
-        let mut patience = Patience::new(Waits::default().patience);
+        let mut patience = SilenceLimit::new(Waits::default().patience);
         (0..3).for_each(|_| _ = patience.lose());
         // A message every five minutes, in bursts: the grown limit is needed.
         for _ in 0..100 {

@@ -24,7 +24,7 @@ use native as sys;
 use web as sys;
 
 #[cfg(all(feature = "client", not(target_family = "wasm")))]
-pub use hangup::hears_hangup;
+pub use hangup::handles_sighup;
 #[cfg(feature = "platform")]
 pub use io::{
     ByteCount, FetchError, FetchReply, FetchRequest, RandomError, RequestHeader, SendError, SocketBytes,

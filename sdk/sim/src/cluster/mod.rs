@@ -18,8 +18,8 @@ use archipelago_core::cluster::{
     LeaderInput, LeaderOutput, LeaderTerms, Notice, ProcessId, Record, UnresolvedUpdate,
 };
 use archipelago_core::diloco::{
-    Codec, FragmentState, Fragments, Influence, Layout, MergeRule, OuterSpec, QuorumPolicy, RoundTerms,
-    Segment, SenderInfo, SenderTrust, Tensor, Timing, TrustLevel, Verifier, checksum,
+    Codec, FragmentState, Fragments, Layout, MergeRule, OuterSpec, QuorumPolicy, RoundTerms, Segment,
+    SenderInfo, SenderTrust, Tensor, Timing, TrustLevel, Verifier, WeightBounds, checksum,
 };
 use archipelago_core::model::Preset;
 use archipelago_core::wire::{
@@ -345,7 +345,7 @@ impl Cluster {
             return;
         }
         let len = self.run.fragments.len(P);
-        let values: Vec<f32> = (0..len).map(|_| 1e-3 * self.rng.bell()).collect();
+        let values: Vec<f32> = (0..len).map(|_| 1e-3 * self.rng.normal()).collect();
         let body = self.run.codec.encode(&self.run.segments, &values);
         let learner = &mut self.learners[at];
         let (id, serial) = (learner.id, learner.send(round, body.clone()));
@@ -516,7 +516,7 @@ fn run(seed: u64) -> RunConstants {
     let codec = Codec::new(&exchange).expect("a code");
     let segments = fragments.segments(P).expect("the first fragment").to_vec();
     let mut rng = Rng::stream(seed, 0xc2);
-    let theta = (0..fragments.len(P)).map(|_| rng.bell()).collect();
+    let theta = (0..fragments.len(P)).map(|_| rng.normal()).collect();
     let rounds = RoundTerms {
         fragment: P,
         segments: segments.clone(),
@@ -529,7 +529,7 @@ fn run(seed: u64) -> RunConstants {
         lease_ms: 60_000,
         quorum: QuorumPolicy { updates_min: 2.try_into().expect("above 0"), ..QuorumPolicy::default() },
         merge: MergeRule::Radial,
-        influence: Influence::default(),
+        influence: WeightBounds::default(),
         norm_ratio_max: 1.5,
     };
     let leader_terms = LeaderTerms {

@@ -6,7 +6,7 @@ use super::{Apply, Bounds, LessonError, LessonSpec};
 use crate::corpus::Corpus;
 use crate::world::{LinkSpec, MachineSpec, ShellSpec, WorldSpec};
 use archipelago_core::data::grammar;
-use archipelago_core::diloco::Influence;
+use archipelago_core::diloco::WeightBounds;
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::diloco::{Layout, QuorumPolicy};
 use archipelago_core::driver::{Doubling, Waits};
@@ -178,11 +178,11 @@ impl LessonSetup {
     fn bounds(&self) -> SyncerConfig {
         let usual = SyncerConfig::default();
         // The islands of a lesson are known, so they are not limited as newcomers.
-        let influence = Influence { newcomers_share_max: 1.0, ..usual.influence };
+        let influence = WeightBounds { newcomers_share_max: 1.0, ..usual.influence };
         match self.spec.bounds {
             Bounds::On => SyncerConfig { influence, ..usual },
             Bounds::Off => {
-                let influence = Influence { share_ratio_max: 0.0, turns_max: 0.0, ..influence };
+                let influence = WeightBounds { share_ratio_max: 0.0, turns_max: 0.0, ..influence };
                 SyncerConfig { influence, norm_ratio_max: 0.0, ..usual }
             }
         }

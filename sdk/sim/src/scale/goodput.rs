@@ -307,7 +307,7 @@ impl<'a> SimulatedLearner<'a> {
     fn new(chips: u64, elastic: bool, constants: &'a Constants, mut rng: Rng) -> Self {
         let slices = chips.div_ceil(constants.slice_chips.into());
         // The model ignores that the slowest slice may be absent.
-        let speeds = (0..slices).map(|_| 1.0 + constants.speed_spread * f64::from(rng.bell()));
+        let speeds = (0..slices).map(|_| 1.0 + constants.speed_spread * f64::from(rng.normal()));
         let speed = if constants.speed_spread > 0.0 { speeds.fold(f64::INFINITY, f64::min) } else { 1.0 };
         Self {
             trained_s: 0.0,

@@ -113,7 +113,7 @@ impl Forger<'_> {
                 for part in parts(segments, values.len()) {
                     let values = &mut values[part];
                     let norm_before = norm(values);
-                    values.fill_with(|| self.state.rng.bell());
+                    values.fill_with(|| self.state.rng.normal());
                     scale_to_norm(values, norm_before);
                 }
             }
@@ -197,7 +197,7 @@ fn turn(values: &mut [f32], mut rng: Rng) {
     if norm_before == 0.0 {
         return;
     }
-    let mut direction: Vec<f32> = values.iter().map(|_| rng.bell()).collect();
+    let mut direction: Vec<f32> = values.iter().map(|_| rng.normal()).collect();
     scale_to_norm(&mut direction, DRIFT);
     scale(values, (1.0 - DRIFT * DRIFT).sqrt() / norm_before);
     values.iter_mut().zip(&direction).for_each(|(value, towards)| *value += towards);
@@ -314,7 +314,7 @@ mod tests {
         /// Returns a random honest update with values of about `size`.
         fn honest(&self, seed: u64, size: f32) -> Update {
             let mut rng = Rng::new(seed);
-            let values: Vec<f32> = (0..LENS.iter().sum()).map(|_| size * rng.bell()).collect();
+            let values: Vec<f32> = (0..LENS.iter().sum()).map(|_| size * rng.normal()).collect();
             let body = self.codec.encode(self.segments(), &values);
             let checksum = checksum(&body);
             let (fragment, serial, base) = (FragmentId(0), Serial(1), Version(0));

@@ -160,7 +160,7 @@ impl World {
         let Some(event) = self.delay_or_drop(event) else { return };
         match event {
             WorldEvent::Fault(fault) => self.inject(fault),
-            WorldEvent::Knock { machine, life, attempt } => self.knock(machine, life, attempt),
+            WorldEvent::Knock { machine, life, attempt } => self.begin_connection(machine, life, attempt),
             WorldEvent::Dialled { machine, life, attempt, conn } => {
                 self.dialled(machine, life, attempt, conn);
             }

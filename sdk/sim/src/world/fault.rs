@@ -288,7 +288,7 @@ impl World {
             Fault::Break(_) => self.break_connection(machine),
             Fault::Partition(_) => self.machines[machine as usize].cut = true,
             Fault::Heal(_) => self.heal(machine),
-            Fault::Swallow(_) => self.swallow(machine),
+            Fault::Swallow(_) => self.blackhole(machine),
             Fault::Pause(_, paused) => {
                 self.machines[machine as usize].paused = paused;
                 self.learner_input(machine, driver::Input::Paused(paused));

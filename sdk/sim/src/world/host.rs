@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use archipelago_core::diloco::syncer::{Event, Host, Input, Recovery, RollbackJob, Syncer};
-use archipelago_core::diloco::tape::{Gate, Held, Row, SnapshotBuilder, TapeJob};
-use archipelago_core::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, binary16, kept};
+use archipelago_core::diloco::tape::{Gate, PendingBodies, Row, SnapshotBuilder, TapeJob};
+use archipelago_core::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, binary16, encode_state};
 use archipelago_core::wire::{Bye, CloseCode, ConnId, Fate, FragmentId, Message, Millis};
 
 use super::clock::DriftingClock;
@@ -91,7 +91,7 @@ impl World {
         }
         self.host = Some(process);
         self.audit.on_drained();
-        self.tend_tape();
+        self.poll_tape();
         let Some(host) = &mut self.host else { return };
         let deadline = host.core.deadline(host.clock.read(self.now)).map(|at| host.clock.when(at));
         if deadline != host.wake {
@@ -395,7 +395,7 @@ impl World {
         self.audit.on_recovered(followed.last, &recovery);
         // The world begins one second after the Unix epoch.
         let started_s = u32::try_from(1 + self.now.0 / 1_000).unwrap_or(u32::MAX);
-        let core = Syncer::go_on(recovery, &self.layout, self.spec.syncer, started_s)
+        let core = Syncer::resume(recovery, &self.layout, self.spec.syncer, started_s)
             .expect("it was followed to its end");
         self.audit.on_started(&core);
         self.generation += 1;
@@ -452,7 +452,7 @@ pub(super) struct TapeState {
     /// Rollbacks of fragments that wait until the fragment's newest version is on the disk.
     pub(super) rollbacks: Vec<RollbackJob>,
     jobs: Vec<TapeJob>,
-    held: Held,
+    held: PendingBodies,
     /// Whether rows are being written.
     writing: bool,
     /// Whether the last write failed and was not retried yet.
@@ -470,7 +470,7 @@ impl TapeState {
             saving: false,
             rollbacks: Vec::new(),
             jobs: Vec::new(),
-            held: Held::default(),
+            held: PendingBodies::default(),
             writing: false,
             failing: false,
             stalled: false,
@@ -496,13 +496,13 @@ impl World {
 
     /// Queues the result of a fragment's rollback to be written before the row that refers to it.
     pub(super) fn keep_rollback(&mut self, outcome: &MergeOutcome) {
-        let bodies = vec![Arc::new(kept(&outcome.state))];
+        let bodies = vec![Arc::new(encode_state(&outcome.state))];
         self.record.jobs.push(TapeJob::Bodies(outcome.round, bodies));
     }
 
     /// Writes the tape, releases deferred output, continues snapshots and rollbacks, and notifies the core if the disk
     /// begins or ceases to fail.
-    pub(super) fn tend_tape(&mut self) {
+    pub(super) fn poll_tape(&mut self) {
         self.write_tape();
         self.release();
         self.step_snapshot();
@@ -521,7 +521,7 @@ impl World {
             return;
         }
         self.record.failing = false;
-        self.tend_tape();
+        self.poll_tape();
     }
 
     fn plan_retry(&mut self) {
@@ -566,7 +566,7 @@ impl World {
         }
         self.record.writing = false;
         self.mark_on_disk(seq);
-        self.tend_tape();
+        self.poll_tape();
         self.answer_waiting();
     }
 

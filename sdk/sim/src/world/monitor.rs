@@ -10,8 +10,8 @@ use super::event::WorldEvent;
 use serde::Serialize;
 
 use archipelago_core::diloco::FragmentState;
-use archipelago_core::diloco::syncer::{Input, LossMonitor, Rollback, RollbackJob, Syncer, Undo};
-use archipelago_core::diloco::trust::{Attribution, Culprits};
+use archipelago_core::diloco::syncer::{Input, LossMonitor, Rollback, RollbackJob, RollbackOrder, Syncer};
+use archipelago_core::diloco::trust::{Attribution, AttributionResult};
 use archipelago_core::wire::{LearnerId, Millis, Version};
 
 /// Time before a measurement is retried that found a pending merge or rollback, in milliseconds.
@@ -127,14 +127,14 @@ impl World {
         }
         let verdict = attribution.verdict();
         let (culprits, better) = match verdict {
-            Some(Culprits { learners: culprits, loss }) => (culprits, Some(loss)),
+            Some(AttributionResult { learners: culprits, loss }) => (culprits, Some(loss)),
             None => (Vec::new(), None),
         };
         monitor.found.push(Harm { at: self.now, losses: (good, bad, better), culprits: culprits.clone() });
         if culprits.is_empty() {
             return monitor.loss_monitor.reset(bad, moment);
         }
-        let input = Input::Undo(Box::new(Undo { from: from.states, after: from.seq, culprits }));
+        let input = Input::Rollback(Box::new(RollbackOrder { from: from.states, after: from.seq, culprits }));
         let (generation, input) = (self.generation, Box::new(input));
         self.queue.plan(self.now.after(trials * spec.trial_ms), WorldEvent::Read { generation, input });
     }

@@ -34,7 +34,7 @@ impl World {
         self.queue.plan(self.now.after(latency), WorldEvent::Knock { machine, life, attempt });
     }
 
-    pub(super) fn knock(&mut self, machine: u32, life: u32, attempt: u32) {
+    pub(super) fn begin_connection(&mut self, machine: u32, life: u32, attempt: u32) {
         let conn = self.host.is_some().then_some(ConnId(self.conns_made));
         if let Some(conn) = conn {
             self.conns_made += 1;
@@ -173,7 +173,7 @@ impl World {
     }
 
     /// Makes the connection lose all traffic from now on.
-    pub(super) fn swallow(&mut self, machine: u32) {
+    pub(super) fn blackhole(&mut self, machine: u32) {
         let process = self.machines[machine as usize].process.as_ref();
         if let Some(conn) = process.and_then(|process| self.conns.get_mut(&process.conn?)) {
             conn.swallowed = true;

@@ -67,7 +67,7 @@ impl Rng {
     }
 
     /// Returns a roughly normal number with mean 0 and variance 1: the scaled sum of four uniform numbers.
-    pub fn bell(&mut self) -> f32 {
+    pub fn normal(&mut self) -> f32 {
         let bits = self.bits();
         let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
         // A uniform number has variance 1/12, and the sum of four has 1/3. The factor √3 makes that 1.
@@ -90,7 +90,7 @@ mod tests {
         let mut rng = Rng::new(1);
         let (mean, variance) = mean_and_variance((0..100_000).map(|_| rng.exponential()));
         assert!((mean - 1.0).abs() < 0.02 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");
-        let (mean, variance) = mean_and_variance((0..100_000).map(|_| f64::from(rng.bell())));
+        let (mean, variance) = mean_and_variance((0..100_000).map(|_| f64::from(rng.normal())));
         assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
         let (mean, _) = mean_and_variance((0..100_000).map(|_| rng.between(3, 7) as f64));
         assert!((mean - 5.0).abs() < 0.02, "{mean}");

@@ -138,7 +138,7 @@ impl Trainer for Toy {
         let mut rng = Rng::new(seed);
         let mut square = 0.0;
         for (i, param) in self.params.iter_mut().enumerate() {
-            let gradient = *param - Self::target(i) + NOISE * rng.bell();
+            let gradient = *param - Self::target(i) + NOISE * rng.normal();
             square += f64::from(gradient * gradient);
             *param -= lr * gradient;
         }

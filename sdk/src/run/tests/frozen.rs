@@ -22,8 +22,8 @@ fn parts() -> usize {
 
 /// Runs a learner that fetches frozen weights until two updates are merged, with a cache if `cache` is given.
 fn take_part(fake: &FakeSyncer, cache: Option<Folder>) -> (Report, Vec<Event>) {
-    let shelf = cache.map(|folder| Rc::new(folder) as Rc<dyn WeightCache>);
-    train(RunConfig { shelf, ..config(&fake.address) })
+    let weight_cache = cache.map(|folder| Rc::new(folder) as Rc<dyn WeightCache>);
+    train(RunConfig { weight_cache, ..config(&fake.address) })
 }
 
 /// Runs a learner until two updates are merged.

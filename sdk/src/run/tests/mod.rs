@@ -36,7 +36,7 @@ fn config(address: &Address) -> RunConfig {
         reconnect_ms_max: None,
         run_ms_max: Some(HANG_MS),
         batch: BatchChoice::AUTO,
-        shelf: None,
+        weight_cache: None,
         frozen: FrozenSource::Syncer,
     }
 }

@@ -422,7 +422,8 @@ fn no_changed_byte_panics() {
 #[test]
 fn a_card_has_all_facts_and_stays_valid() {
     let folder = Folder::open(&fixture(), None).unwrap();
-    let course = Course { learners: 3, tokens_merged: 4_000, loss_first: Some(5.5), loss_last: None };
+    let course =
+        TrainingProgress { learners: 3, tokens_merged: 4_000, loss_first: Some(5.5), loss_last: None };
     let data =
         DataSpec { token_bytes: 2, masks: false, shards: vec![ShardSpec { tokens: 77, sha256: [0; 32] }] };
     let settings = crate::config::ServeConfig::default();
@@ -494,7 +495,7 @@ fn check_base_model_card(card: Card<'_>) {
     let dir = copy();
     fs::write(dir.path().join("README.md"), keys).unwrap();
     let source = SourceSettings::read(dir.path()).unwrap();
-    let course = Course { loss_last: Some(2.0), ..card.course };
+    let course = TrainingProgress { loss_last: Some(2.0), ..card.course };
     let of_base = Card { source: Some(&source), base: Some("lab/smol"), licence: None, course, ..card };
     let of_base = of_base.to_markdown();
     for part in [

@@ -204,7 +204,7 @@ pub fn sentence(what: &LogEvent, name: &str, names_hidden: bool) -> String {
                 .into()
         }
         LogEvent::Undone { .. } | LogEvent::Doubted { .. } | LogEvent::LossUnexplained { .. } => {
-            harm(what, name)
+            harm_text(what, name)
         }
         LogEvent::Alert { text, .. } => text.clone(),
         LogEvent::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
@@ -220,7 +220,7 @@ pub fn sentence(what: &LogEvent, name: &str, names_hidden: bool) -> String {
 }
 
 /// Returns an event about harmful or suspected learners as a sentence.
-fn harm(what: &LogEvent, name: &str) -> String {
+fn harm_text(what: &LogEvent, name: &str) -> String {
     match what {
         LogEvent::Undone { losses: (good, bad), without, for_good, .. } => {
             let until = if *for_good { "until the owner lets it back" } else { "for a while" };

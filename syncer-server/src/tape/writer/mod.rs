@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use archipelago_core::diloco::tape::{Blobs, Held, Tape, TapeJob};
+use archipelago_core::diloco::tape::{Blobs, PendingBodies, Tape, TapeJob};
 use archipelago_core::diloco::{Entry, Round, RunId};
 use tokio::sync::watch;
 
@@ -97,7 +97,7 @@ impl Writer {
         let (safe, logged) = (rows.last(), rows.logged());
         let (published, state) = watch::channel(State { safe, logged, body_bytes, ..State::default() });
         let files = Files { rows, bodies, lines: Vec::new(), figures: None };
-        let worker = Worker { files, keep_bytes, held: Held::default(), state: published };
+        let worker = Worker { files, keep_bytes, held: PendingBodies::default(), state: published };
         let thread = std::thread::Builder::new().name("tape".to_owned()).spawn(move || worker.work(&queue));
         let thread =
             thread.map_err(|source| ServerError::System { what: "cannot start a thread".into(), source })?;
@@ -183,7 +183,7 @@ impl Drop for Writer {
 struct Worker {
     files: Files,
     keep_bytes: u64,
-    held: Held,
+    held: PendingBodies,
     state: watch::Sender<State>,
 }
 

@@ -4,7 +4,9 @@ use std::num::NonZeroU16;
 
 use super::measurement::Sampler;
 use super::{Corpus, LabError, Recipe, Sample, TrainingResult, WindowReader};
-use archipelago_core::diloco::{Codec, FragmentState, Fragments, MergeJob, OuterSpec, Version, Weighted};
+use archipelago_core::diloco::{
+    Codec, FragmentState, Fragments, MergeJob, OuterSpec, Version, WeightedUpdate,
+};
 use archipelago_core::model::{layout, learning_rate};
 use archipelago_core::wire::{Code, ExchangeSpec, FragmentId, LearnerId, Round};
 use archipelago_runtime::engine::Trainer;
@@ -103,7 +105,7 @@ impl WholeModel {
             let body = self.codec.check(&segments, body);
             let body = body.map_err(|_| LabError::NotFinite { seed: recipe.seed, loss: f32::NAN })?;
             let (learner, steps) = (LearnerId(learner), recipe.exchange.sync_every);
-            Ok(Weighted { learner, weight: 1.0, experts: Vec::new(), steps, body })
+            Ok(WeightedUpdate { learner, weight: 1.0, experts: Vec::new(), steps, body })
         };
         let updates = (1..)
             .zip(learners.iter().map(|learner| &**learner))

@@ -2,7 +2,7 @@
 
 use archipelago_cli::{SettingError, range, within};
 use archipelago_core::diloco::syncer::SyncerConfig;
-use archipelago_core::diloco::{Influence, MergeRule};
+use archipelago_core::diloco::{MergeRule, WeightBounds};
 use archipelago_sim::world::{self, Fault, MonitorSpec, Poison};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -165,7 +165,7 @@ impl Arm {
             Self::Rda => MergeRule::Radial,
             Self::Bounds | Self::Undo | Self::Checks | Self::Ours => return,
         };
-        let influence = Influence {
+        let influence = WeightBounds {
             share_ratio_max: 0.0,
             turns_max: 0.0,
             half_life_turns: 0.0,

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 
 use archipelago_cli::{SettingError, defaults, from_toml, one_of, range, tokens, within};
-use archipelago_core::diloco::Influence;
+use archipelago_core::diloco::WeightBounds;
 use archipelago_core::wire::Code;
 use archipelago_sim::world::Fault;
 use clap::ValueEnum;
@@ -281,19 +281,19 @@ impl UnequalSettings {
         Ok(within("cohort-max", self.cohort_max.unwrap_or(1).into(), 1.0..=LEARNERS_MAX)?)
     }
 
-    fn influence(&self) -> Option<Influence> {
-        let none = Influence {
+    fn influence(&self) -> Option<WeightBounds> {
+        let none = WeightBounds {
             turns_max: 0.0,
             half_life_turns: 0.0,
             newcomers_share_max: 1.0,
-            ..Influence::default()
+            ..WeightBounds::default()
         };
         match self.rule {
             Rule::Default => None,
             Rule::None => Some(none),
-            Rule::Cap => Some(Influence { turns_max: self.turns_max, ..none }),
-            Rule::Decay => Some(Influence { half_life_turns: self.half_life_turns, ..none }),
-            Rule::NoBound => Some(Influence { share_ratio_max: 0.0, ..none }),
+            Rule::Cap => Some(WeightBounds { turns_max: self.turns_max, ..none }),
+            Rule::Decay => Some(WeightBounds { half_life_turns: self.half_life_turns, ..none }),
+            Rule::NoBound => Some(WeightBounds { share_ratio_max: 0.0, ..none }),
         }
     }
 

@@ -211,7 +211,7 @@ impl SyntheticLearner {
                     }
                 });
             }
-            Output::Greet { hello, challenge, .. } => return self.greet(*hello, &challenge).await,
+            Output::Greet { hello, challenge, .. } => return self.send_hello(*hello, &challenge).await,
             Output::Send(message) => return self.send(message).await,
             Output::Close(bye) => {
                 if let Some(socket) = &mut self.socket {
@@ -255,7 +255,7 @@ impl SyntheticLearner {
     }
 
     /// Answers the syncer's challenge with a hello.
-    async fn greet(&mut self, hello: Hello, challenge: &Challenge) -> Option<Input> {
+    async fn send_hello(&mut self, hello: Hello, challenge: &Challenge) -> Option<Input> {
         let signature = Signature(self.key.sign(&challenge.text()).to_bytes());
         self.hello_sent = Some(Instant::now());
         let sent = self.send(Message::Hello(Hello { signature, ..hello })).await;

@@ -18,7 +18,7 @@ pub struct LeasePool {
     cursors: Vec<u32>,
     /// Ranges of returned windows, oldest first, which are granted before new ones.
     returned: Vec<Piece>,
-    held: Holdings,
+    held: LeaseTable,
     /// Number of the next lease.
     next: u64,
     /// Number of windows that were granted a second time because their lease was lost.
@@ -65,7 +65,7 @@ impl LeasePool {
             epoch: 0,
             cursors,
             returned: Vec::new(),
-            held: Holdings::default(),
+            held: LeaseTable::default(),
             next: 0,
             regranted_windows: 0,
         })
@@ -125,7 +125,7 @@ impl LeasePool {
             self.cursors[shard as usize] += windows;
         }
         self.next = lease.0 + 1;
-        self.held.insert(lease, Held { learner, piece, done: 0, expires });
+        self.held.insert(lease, ActiveLease { learner, piece, done: 0, expires });
         Ok(())
     }
 
@@ -156,13 +156,13 @@ impl LeasePool {
     pub(crate) fn expire(&mut self, now: Millis, fresh: Millis) -> Vec<Returned> {
         self.held.set_unknown_expiries(fresh);
         let expired = self.held.expired(now);
-        self.take_back(expired)
+        self.end_leases(expired)
     }
 
     /// Takes back all leases of `learner`.
     pub fn release(&mut self, learner: LearnerId) -> Vec<Returned> {
         let held = self.leases(learner);
-        self.take_back(held)
+        self.end_leases(held)
     }
 
     /// Prepares the pool for a new process of the syncer. New leases are numbered from `first` on, if that is above the
@@ -177,7 +177,7 @@ impl LeasePool {
     pub(crate) fn withdraw(&mut self, learner: LearnerId, leases: &[LeaseId]) -> Vec<Returned> {
         let mut held = self.leases(learner);
         held.retain(|lease| leases.contains(lease));
-        self.take_back(held)
+        self.end_leases(held)
     }
 
     /// Returns the time at which the next lease expires.
@@ -238,10 +238,10 @@ impl LeasePool {
     }
 
     /// Ends the leases `ended`, in this order, and returns their remaining windows to the pool.
-    fn take_back(&mut self, ended: Vec<LeaseId>) -> Vec<Returned> {
+    fn end_leases(&mut self, ended: Vec<LeaseId>) -> Vec<Returned> {
         let mut taken = Vec::with_capacity(ended.len());
         for lease in ended {
-            let Some(Held { learner, piece, done, .. }) = self.held.remove(lease) else { continue };
+            let Some(ActiveLease { learner, piece, done, .. }) = self.held.remove(lease) else { continue };
             let left = piece.windows - done;
             self.returned.push(Piece { start: piece.start + done, windows: left, ..piece });
             taken.push(Returned { learner, lease, windows: left });
@@ -252,7 +252,7 @@ impl LeasePool {
 
 /// Active lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Held {
+pub(super) struct ActiveLease {
     pub(super) learner: LearnerId,
     pub(super) piece: Piece,
     /// Number of windows that were reported as done.
@@ -264,9 +264,9 @@ pub(super) struct Held {
 
 /// All active leases, with indices. Serialises as a map of leases.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(from = "BTreeMap<LeaseId, Held>")]
-pub(super) struct Holdings {
-    held: BTreeMap<LeaseId, Held>,
+#[serde(from = "BTreeMap<LeaseId, ActiveLease>")]
+pub(super) struct LeaseTable {
+    held: BTreeMap<LeaseId, ActiveLease>,
     by_learner: BTreeMap<LearnerId, BTreeSet<LeaseId>>,
     /// Number of leases on each shard.
     by_shard: BTreeMap<u32, u32>,
@@ -275,23 +275,23 @@ pub(super) struct Holdings {
     without_expiry: BTreeSet<LeaseId>,
 }
 
-impl Serialize for Holdings {
+impl Serialize for LeaseTable {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.held.serialize(serializer)
     }
 }
 
-impl From<BTreeMap<LeaseId, Held>> for Holdings {
-    fn from(held: BTreeMap<LeaseId, Held>) -> Self {
+impl From<BTreeMap<LeaseId, ActiveLease>> for LeaseTable {
+    fn from(held: BTreeMap<LeaseId, ActiveLease>) -> Self {
         let mut holdings = Self::default();
         held.into_iter().for_each(|(lease, held)| holdings.insert(lease, held));
         holdings
     }
 }
 
-impl Holdings {
+impl LeaseTable {
     /// Adds `lease`, which must be new.
-    pub(super) fn insert(&mut self, lease: LeaseId, held: Held) {
+    pub(super) fn insert(&mut self, lease: LeaseId, held: ActiveLease) {
         self.by_learner.entry(held.learner).or_default().insert(lease);
         *self.by_shard.entry(held.piece.shard).or_default() += 1;
         self.index_expiry(lease, held.expires);
@@ -299,7 +299,7 @@ impl Holdings {
     }
 
     /// Removes and returns `lease`.
-    pub(super) fn remove(&mut self, lease: LeaseId) -> Option<Held> {
+    pub(super) fn remove(&mut self, lease: LeaseId) -> Option<ActiveLease> {
         let held = self.held.remove(&lease)?;
         if let Some(leases) = self.by_learner.get_mut(&held.learner) {
             leases.remove(&lease);
@@ -318,7 +318,7 @@ impl Holdings {
     }
 
     /// Returns the lease with this number.
-    pub(super) fn get(&self, lease: LeaseId) -> Option<&Held> {
+    pub(super) fn get(&self, lease: LeaseId) -> Option<&ActiveLease> {
         self.held.get(&lease)
     }
 
@@ -371,7 +371,7 @@ impl Holdings {
     }
 
     /// Returns the leases of `learner`, ordered by number.
-    pub(super) fn of(&self, learner: LearnerId) -> impl DoubleEndedIterator<Item = (LeaseId, &Held)> {
+    pub(super) fn of(&self, learner: LearnerId) -> impl DoubleEndedIterator<Item = (LeaseId, &ActiveLease)> {
         let leases = self.by_learner.get(&learner).into_iter().flatten();
         leases.filter_map(|&lease| Some((lease, self.held.get(&lease)?)))
     }
@@ -464,7 +464,7 @@ impl LeaseStocks {
     }
 
     /// Removes `windows` returned windows from the stock of `learner`.
-    pub(super) fn take_back(&mut self, learner: LearnerId, windows: u32) {
+    pub(super) fn remove_windows(&mut self, learner: LearnerId, windows: u32) {
         if let Some(stock) = self.0.get_mut(&learner) {
             stock.steps = (stock.steps - f64::from(windows) / f64::from(stock.batch.max(1))).max(0.0);
         }
@@ -662,7 +662,7 @@ mod tests {
     #[test]
     fn indices_follow_from_the_leases() {
         let mut rng = Rng::new(3);
-        let mut holdings = Holdings::default();
+        let mut holdings = LeaseTable::default();
         for turn in 0..4_000_u64 {
             let lease = LeaseId(rng.below(1 + turn as u32).into());
             let expires = (rng.below(4) > 0).then(|| Millis(u64::from(rng.below(50))));
@@ -670,7 +670,7 @@ mod tests {
                 0 | 1 => {
                     let piece = Piece::of_shard(rng.below(4));
                     let learner = LearnerId(rng.below(9));
-                    holdings.insert(LeaseId(10_000 + turn), Held { learner, piece, done: 0, expires });
+                    holdings.insert(LeaseId(10_000 + turn), ActiveLease { learner, piece, done: 0, expires });
                 }
                 2 => drop(holdings.remove(LeaseId(10_000 + lease.0))),
                 3 => holdings.set_expiry(LeaseId(10_000 + lease.0), expires),
@@ -678,9 +678,9 @@ mod tests {
                 _ if turn % 50 == 0 => holdings.set_unknown_expiries(Millis(30)),
                 _ => {}
             }
-            assert_eq!(holdings, Holdings::from(holdings.held.clone()), "{turn}");
+            assert_eq!(holdings, LeaseTable::from(holdings.held.clone()), "{turn}");
             let at = Millis(u64::from(rng.below(50)));
-            let is_over = |held: &Held| held.expires.is_some_and(|expires| expires <= at);
+            let is_over = |held: &ActiveLease| held.expires.is_some_and(|expires| expires <= at);
             let over: Vec<_> =
                 holdings.held.iter().filter(|(_, held)| is_over(held)).map(|(lease, _)| *lease).collect();
             assert_eq!(holdings.expired(at), over, "{turn}");
@@ -689,6 +689,6 @@ mod tests {
         }
         assert!(holdings.held.len() > 100);
         holdings.clear_expiries();
-        assert_eq!(holdings, Holdings::from(holdings.held.clone()));
+        assert_eq!(holdings, LeaseTable::from(holdings.held.clone()));
     }
 }

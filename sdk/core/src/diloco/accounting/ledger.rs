@@ -230,7 +230,7 @@ impl Ledger {
     /// Records that `learner` returned leases with `tokens` untrained tokens. Leased tokens do not fall below merged
     /// ones, although a lost process may not have reported them as trained. Otherwise the next process would get less
     /// credit.
-    pub(super) fn take_back(&mut self, learner: LearnerId, tokens: u64) {
+    pub(super) fn record_returned(&mut self, learner: LearnerId, tokens: u64) {
         self.accounts.change(learner, |account| {
             let merged = account.tokens_merged.iter().copied().fold(0, u64::max);
             account.leased_tokens = account.leased_tokens.saturating_sub(tokens).max(merged);

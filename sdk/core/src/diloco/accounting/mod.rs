@@ -92,7 +92,7 @@ impl Accounting {
     ///
     /// # Errors
     /// Each variant of [`IdentityLimitError`], if no account can be deleted.
-    pub fn make_room(
+    pub fn evict_identity(
         &mut self,
         needed: impl Fn(LearnerId) -> bool,
     ) -> Result<Option<LearnerId>, IdentityLimitError> {
@@ -194,7 +194,7 @@ impl Accounting {
     /// Returns the accepted part of `tokens`, the tokens that the current process of `learner` reports. Its increase is
     /// at most `SPEED_SLACK · tokens_per_ms` times the time since the previous report; later reports can add the
     /// rest. If this process of the syncer does not know that time, the duration of one lease replaces it.
-    fn believed(&mut self, now: Millis, learner: LearnerId, tokens: u64, tokens_per_ms: f64) -> u64 {
+    fn accepted_tokens(&mut self, now: Millis, learner: LearnerId, tokens: u64, tokens_per_ms: f64) -> u64 {
         let before = self.reported.insert(learner, now);
         let passed_ms = before.map_or(self.terms.lease_ms, |before| now.since(before));
         let more = SPEED_SLACK * tokens_per_ms * passed_ms as f64;
@@ -213,7 +213,7 @@ impl Accounting {
         is_live: bool,
     ) -> Vec<Returned> {
         let expires = now.after(self.terms.lease_idle_ms_max);
-        let tokens = self.believed(now, learner, progress.tokens, tokens_per_ms);
+        let tokens = self.accepted_tokens(now, learner, progress.tokens, tokens_per_ms);
         let mut is_news = self.ledger.report(learner, tokens);
         if is_live {
             self.leases.extend(learner, expires);
@@ -347,9 +347,9 @@ impl Accounting {
 
     fn book_returned(&mut self, returned: &[Returned], expired: bool) {
         for &Returned { learner, lease, windows } in returned {
-            self.stocks.take_back(learner, windows);
+            self.stocks.remove_windows(learner, windows);
             if !expired {
-                self.ledger.take_back(learner, u64::from(windows) * u64::from(self.terms.context));
+                self.ledger.record_returned(learner, u64::from(windows) * u64::from(self.terms.context));
             }
             self.note(Entry::Returned { learner, lease, windows, expired });
         }
@@ -408,7 +408,7 @@ pub(in crate::diloco) fn follow(
         Entry::Returned { learner, lease, expired, .. } => {
             for back in leases.withdraw(*learner, &[*lease]) {
                 if !expired {
-                    ledger.take_back(*learner, tokens(back.windows));
+                    ledger.record_returned(*learner, tokens(back.windows));
                 }
             }
         }
@@ -673,15 +673,15 @@ mod tests {
         let anne = enrol(&mut accounting, 1);
         assert_eq!(accounting.grant(Millis(0), anne, &SPEED)[0].windows, 20, "80 tokens");
         accounting.count_from(Millis(0), anne);
-        let mut believed = |at, said| {
+        let mut accepted_tokens = |at, said| {
             accounting.report(Millis(at), anne, &progress(said, vec![]), 0.1, true);
             accounting.ledger.reported(anne)
         };
         // The rate is 0.1 tokens per millisecond, which the slack doubles.
-        assert_eq!(believed(100, 75), 20);
-        assert_eq!(believed(100, 75), 20, "no time has passed");
-        assert_eq!(believed(300, 75), 60, "what is left over is believed as time passes");
-        assert_eq!(believed(1_300, 75), 75, "never more than it says");
+        assert_eq!(accepted_tokens(100, 75), 20);
+        assert_eq!(accepted_tokens(100, 75), 20, "no time has passed");
+        assert_eq!(accepted_tokens(300, 75), 60, "what is left over is believed as time passes");
+        assert_eq!(accepted_tokens(1_300, 75), 75, "never more than it says");
     }
 
     /// Goal: a learner that is merged and repeatedly restarts before it reports its finished windows loses no credit.
@@ -766,18 +766,18 @@ mod tests {
         let [anne, bert] = [1, 2].map(|identity| enrol(&mut accounting, identity));
         let full = IdentityLimitError::Identities { identities_max: 2 };
         assert_eq!(
-            accounting.make_room(|learner| learner == anne),
+            accounting.evict_identity(|learner| learner == anne),
             Err(full),
             "the last one keeps its number"
         );
-        assert_eq!(accounting.make_room(|_| false), Ok(Some(anne)));
-        assert_eq!(accounting.make_room(|_| false), Ok(None), "there is room now");
+        assert_eq!(accounting.evict_identity(|_| false), Ok(Some(anne)));
+        assert_eq!(accounting.evict_identity(|_| false), Ok(None), "there is room now");
         let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens: 1 };
         let (round, serial, fragment) = (Some(Round(1)), Serial(1), FragmentId(0));
         let outcome = UpdateOutcome { round, fragment, learner: bert, serial, tokens: 1, fate };
         accounting.note_update(bert);
         accounting.record_outcome(&outcome);
         enrol(&mut accounting, 3);
-        assert_eq!(accounting.make_room(|_| false), Err(full), "one that was merged is remembered");
+        assert_eq!(accounting.evict_identity(|_| false), Err(full), "one that was merged is remembered");
     }
 }

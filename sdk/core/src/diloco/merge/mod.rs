@@ -87,7 +87,7 @@ impl FragmentState {
 
 /// Update of one learner, with its weights.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Weighted {
+pub struct WeightedUpdate {
     /// The sender, unique in a merge.
     pub learner: LearnerId,
     /// Weight relative to the other updates, finite and above 0.
@@ -100,7 +100,7 @@ pub struct Weighted {
     pub body: CheckedBody,
 }
 
-impl Weighted {
+impl WeightedUpdate {
     /// Returns the part of `norm` that counts on a segment. One step counts up to `radius`.
     pub(super) fn counted(&self, norm: f64, radius: f64) -> f64 {
         norm.min(radius * f64::from(self.steps.max(1)).sqrt())
@@ -127,7 +127,7 @@ pub struct MergeJob {
     pub absent_experts: Vec<f64>,
     /// Updates in any order. If learners keep their progress, an update does not depend on its base version. Otherwise
     /// all updates are relative to `state.hat`.
-    pub updates: Vec<Weighted>,
+    pub updates: Vec<WeightedUpdate>,
     /// Segments of the fragment.
     pub segments: Vec<Segment>,
     /// Codec of the bodies.
@@ -163,7 +163,7 @@ pub struct MergeOutcome {
 }
 
 /// Ways to obtain the sum of the updates.
-enum Way<'a> {
+enum Reduction<'a> {
     /// Summing the job's updates by this plan.
     Whole(SumPlan),
     /// Use of a given sum.
@@ -204,7 +204,7 @@ impl MergeJob {
             return Err(self.failure(error));
         }
         let plan = SumPlan::of(&self);
-        Ok(self.step(&Way::Whole(plan)))
+        Ok(self.step(&Reduction::Whole(plan)))
     }
 
     /// Returns the plan for summing the updates elsewhere. The updates may lack their bodies.
@@ -236,18 +236,18 @@ impl MergeJob {
         if let Some(&segment) = sum.cancelled().first() {
             return Err(self.failure(MergeError::Cancelled { segment: segment as usize }));
         }
-        Ok(self.step(&Way::Summed(sum)))
+        Ok(self.step(&Reduction::Summed(sum)))
     }
 
     /// Takes the outer step along the sum of the updates.
-    fn step(mut self, way: &Way<'_>) -> MergeOutcome {
+    fn step(mut self, way: &Reduction<'_>) -> MergeOutcome {
         let mut state = std::mem::replace(&mut self.state, FragmentState::new(Vec::new()));
         let mut body = vec![0; self.codec.body_bytes(&self.segments)];
         let mut squares = 0.0;
         for (at, span) in self.codec.spans(&self.segments).enumerate() {
             let mut added = match way {
-                Way::Whole(plan) => self.added(plan, at, span),
-                Way::Summed(sum) => sum.added(at, span),
+                Reduction::Whole(plan) => self.added(plan, at, span),
+                Reduction::Summed(sum) => sum.added(at, span),
             };
             if let (MergeRule::Flat, Some(rows)) = (self.rule, self.segments[at].matrix_rows()) {
                 added = added.flattened(&self.codec, span, rows);
@@ -262,14 +262,14 @@ impl MergeJob {
     }
 
     /// Returns the sum of the updates on segment `at`, in whole numbers.
-    fn added(&self, plan: &SumPlan, at: usize, span: Span) -> Added<'_> {
+    fn added(&self, plan: &SumPlan, at: usize, span: Span) -> SegmentSum<'_> {
         let terms = &plan.terms[at];
         self.added_by(terms, at, span)
             .or_else(|| self.added_by(&terms.by_mean(), at, span))
             .unwrap_or_default()
     }
 
-    fn added_by(&self, terms: &Terms, at: usize, span: Span) -> Option<Added<'_>> {
+    fn added_by(&self, terms: &Terms, at: usize, span: Span) -> Option<SegmentSum<'_>> {
         let segment = &self.segments[at];
         let mut bodies = Vec::with_capacity(self.updates.len());
         let mut lengths = 0.0;
@@ -282,7 +282,7 @@ impl MergeJob {
         }
         let source = Source::Whole(bodies);
         let (factor, norm) = terms.scale(lengths, || square(&self.codec, span, &source).sqrt())?;
-        Some(Added { source, factor, norm })
+        Some(SegmentSum { source, factor, norm })
     }
 
     fn failure(self, error: MergeError) -> Box<MergeFailure> {
@@ -324,7 +324,7 @@ impl MergeJob {
             return Err(MergeError::Duplicate { learner: pair[0].learner });
         }
         let mut total = self.absent;
-        for &Weighted { learner, weight, .. } in &self.updates {
+        for &WeightedUpdate { learner, weight, .. } in &self.updates {
             total += weight;
             if !(weight > 0.0 && f64::is_finite(total)) {
                 return Err(MergeError::Weight { learner, weight });
@@ -342,7 +342,7 @@ impl MergeJob {
         }
         let expected = self.codec.body_bytes(&self.segments);
         let other = self.updates.iter().find(|update| update.body.squares().len() != self.segments.len());
-        other.map_or(Ok(()), |Weighted { learner, body, .. }| {
+        other.map_or(Ok(()), |WeightedUpdate { learner, body, .. }| {
             Err(MergeError::Body { learner: *learner, expected, actual: body.bytes().len() })
         })
     }
@@ -350,7 +350,7 @@ impl MergeJob {
     fn check_bodies(&self) -> Result<(), MergeError> {
         let expected = self.codec.body_bytes(&self.segments);
         let other = self.updates.iter().find(|update| update.body.bytes().len() != expected);
-        other.map_or(Ok(()), |Weighted { learner, body, .. }| {
+        other.map_or(Ok(()), |WeightedUpdate { learner, body, .. }| {
             Err(MergeError::Body { learner: *learner, expected, actual: body.bytes().len() })
         })
     }
@@ -361,7 +361,7 @@ impl MergeJob {
 fn advance(
     codec: &Codec,
     span: Span,
-    added: &Added<'_>,
+    added: &SegmentSum<'_>,
     spec: &OuterSpec,
     state: &mut FragmentState,
     body: &mut [u8],
@@ -543,23 +543,23 @@ enum Source<'a> {
 
 /// Sum of the updates on a segment; Δ is `factor` times that sum.
 #[derive(Clone, Debug)]
-struct Added<'a> {
+struct SegmentSum<'a> {
     source: Source<'a>,
     factor: f64,
     /// L2 norm of Δ.
     norm: f64,
 }
 
-impl Default for Added<'_> {
+impl Default for SegmentSum<'_> {
     /// An empty sum.
     fn default() -> Self {
         Self { source: Source::Whole(Vec::new()), factor: 0.0, norm: 0.0 }
     }
 }
 
-impl Added<'_> {
+impl SegmentSum<'_> {
     /// Returns Δ with equal singular values, for a segment that is a matrix of `rows` rows.
-    fn flattened(&self, codec: &Codec, span: Span, rows: usize) -> Added<'static> {
+    fn flattened(&self, codec: &Codec, span: Span, rows: usize) -> SegmentSum<'static> {
         let mut space = vec![0.0; codec.block_len()];
         let mut matrix = Vec::with_capacity(span.len);
         for block in codec.blocks(span) {
@@ -568,7 +568,7 @@ impl Added<'_> {
         }
         let matrix = crate::polar::flatten(&matrix, rows, self.norm);
         let norm = block::sum_squares(&matrix, |value| *value).sqrt();
-        Added { source: Source::Flattened(span.value, matrix), factor: 1.0, norm }
+        SegmentSum { source: Source::Flattened(span.value, matrix), factor: 1.0, norm }
     }
 }
 

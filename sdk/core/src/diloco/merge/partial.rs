@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::{Added, MergeJob, Source, SumError, Weighted, add_whole, square};
+use super::{MergeJob, SegmentSum, Source, SumError, WeightedUpdate, add_whole, square};
 use crate::diloco::block::whole;
 use crate::diloco::quant::{Span, fragment_len};
 use crate::diloco::{Codec, LearnerId, Segment};
@@ -65,7 +65,7 @@ impl PartialSum {
     /// # Errors
     /// - `Duplicate`, or `Update` if the update is for another fragment: the sum is unchanged.
     /// - `Range`: the sum is no longer usable.
-    pub fn add(&mut self, update: &Weighted) -> Result<(), SumError> {
+    pub fn add(&mut self, update: &WeightedUpdate) -> Result<(), SumError> {
         let learner = update.learner;
         let Err(at) = self.learners.binary_search(&learner) else {
             return Err(SumError::Duplicate { learner });
@@ -175,15 +175,15 @@ impl PartialSum {
     }
 
     /// Returns the sum on segment `at`; zero if directions cancel out there.
-    pub(super) fn added(&self, at: usize, span: Span) -> Added<'_> {
+    pub(super) fn added(&self, at: usize, span: Span) -> SegmentSum<'_> {
         self.scaled(at, span).unwrap_or_default()
     }
 
-    fn scaled(&self, at: usize, span: Span) -> Option<Added<'_>> {
+    fn scaled(&self, at: usize, span: Span) -> Option<SegmentSum<'_>> {
         let source = Source::Summed(&self.sums);
         let norm = || square(&self.codec, span, &source).sqrt();
         let (factor, norm) = self.plan.terms[at].scale(self.lengths[at], norm)?;
-        Some(Added { source, factor, norm })
+        Some(SegmentSum { source, factor, norm })
     }
 
     /// Returns the sums of values, `[fragment_len]`, whole numbers.
@@ -221,7 +221,7 @@ pub struct SumPlan {
 /// Rounding of the updates on one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Terms {
-    way: Way,
+    way: SumTerms,
     /// Sum of all weights, including missing updates.
     total: f64,
     /// Bound on the norm of a one-step update; `None` for no bound.
@@ -233,7 +233,7 @@ pub(super) struct Terms {
 /// Terms that are summed for an update `v` with share `s` and counted norm `r`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Way {
+enum SumTerms {
     /// The direction, `s v / ‖v‖`.
     Direction,
     /// The bounded update, `s r v / ‖v‖`.
@@ -260,9 +260,9 @@ impl SumPlan {
         let is_only = job.updates.len() == 1;
         let terms = job.segments.iter().enumerate().map(|(at, segment)| {
             let way = match job.is_radial(segment) {
-                _ if is_only => Way::Only,
-                true => Way::Direction,
-                false => Way::Mean,
+                _ if is_only => SumTerms::Only,
+                true => SumTerms::Direction,
+                false => SumTerms::Mean,
             };
             let weights = job.weights(segment);
             let total = weights.absent + weights.weights.iter().sum::<f64>();
@@ -305,13 +305,13 @@ impl SumPlan {
 
 impl Terms {
     /// Returns the norm of `update` on the segment, and the part of it that counts.
-    fn norms(&self, update: &Weighted, segment: usize) -> (f64, f64) {
+    fn norms(&self, update: &WeightedUpdate, segment: usize) -> (f64, f64) {
         let norm = update.body.squares().get(segment).copied().unwrap_or(0.0).sqrt();
         (norm, update.counted(norm, self.radius.unwrap_or(f64::INFINITY)))
     }
 
     /// Returns the term of `update`, with weight `weight` on the segment.
-    pub(super) fn term(&self, update: &Weighted, segment: usize, weight: f64) -> Term {
+    pub(super) fn term(&self, update: &WeightedUpdate, segment: usize, weight: f64) -> Term {
         let (norm, counted) = self.norms(update, segment);
         if !(weight > 0.0 && norm > 0.0 && self.total > 0.0) {
             return Term { factor: 0.0, length: 0.0 };
@@ -321,8 +321,8 @@ impl Terms {
         // A norm that counts in full is neither divided nor multiplied, so that a single update is merged unchanged.
         let shorter = if counted < norm { counted / norm } else { 1.0 };
         let factor = match self.way {
-            Way::Direction => share / norm * power(DIGITS),
-            Way::Mean | Way::Only => share * shorter * units,
+            SumTerms::Direction => share / norm * power(DIGITS),
+            SumTerms::Mean | SumTerms::Only => share * shorter * units,
         };
         Term { factor, length: whole(share * counted * units) }
     }
@@ -332,18 +332,18 @@ impl Terms {
     pub(super) fn scale(&self, length: f64, norm: impl FnOnce() -> f64) -> Option<(f64, f64)> {
         let unit = self.units().recip();
         match self.way {
-            Way::Direction => {
+            SumTerms::Direction => {
                 let (length, direction) = (length * unit, norm());
                 (direction * power(-DIGITS) > DIRECTION_MIN).then(|| (length / direction, length))
             }
-            Way::Mean => Some((unit, norm() * unit)),
-            Way::Only => Some((unit, length * unit)),
+            SumTerms::Mean => Some((unit, norm() * unit)),
+            SumTerms::Only => Some((unit, length * unit)),
         }
     }
 
     /// Returns the terms of the weighted mean, for updates whose directions cancel out.
     pub(super) fn by_mean(self) -> Self {
-        if self.way == Way::Direction { Self { way: Way::Mean, ..self } } else { self }
+        if self.way == SumTerms::Direction { Self { way: SumTerms::Mean, ..self } } else { self }
     }
 
     /// Returns the number of units in a length of 1.
@@ -366,7 +366,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::tests::{job, noisy_job};
-    use super::super::{ExpertWeights, FragmentState, MergeError, MergeJob, MergeRule, OuterSpec, Weighted};
+    use super::super::{
+        ExpertWeights, FragmentState, MergeError, MergeJob, MergeRule, OuterSpec, WeightedUpdate,
+    };
     use super::*;
     use crate::wire::{Code, MergeClass};
 
@@ -415,7 +417,8 @@ mod tests {
 
     /// Returns the job without the bodies of its updates.
     fn without_bodies(job: &MergeJob) -> MergeJob {
-        let bodiless = |update: &Weighted| Weighted { body: update.body.without_bytes(), ..update.clone() };
+        let bodiless =
+            |update: &WeightedUpdate| WeightedUpdate { body: update.body.without_bytes(), ..update.clone() };
         MergeJob { updates: job.updates.iter().map(bodiless).collect(), ..job.clone() }
     }
 
@@ -440,7 +443,7 @@ mod tests {
         let mut delta = Vec::new();
         for (at, segment) in job.segments.iter().enumerate() {
             let (start, end) = (segment.start as usize, (segment.start + segment.len) as usize);
-            let decode = |update: &Weighted| -> Vec<f64> {
+            let decode = |update: &WeightedUpdate| -> Vec<f64> {
                 let values = job.codec.decode(&job.segments, update.body.bytes()).unwrap();
                 values[start..end].iter().copied().map(f64::from).collect()
             };

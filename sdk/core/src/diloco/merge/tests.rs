@@ -24,7 +24,7 @@ fn segments(parts: &[(u32, MergeClass)]) -> Vec<Segment> {
 pub(super) fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) -> MergeJob {
     let (segments, codec) = (segments(parts), codec(code));
     let zeros = vec![0.0; fragment_len(&segments)];
-    let update = |&(learner, weight, values): &(u32, f64, &[f32])| Weighted {
+    let update = |&(learner, weight, values): &(u32, f64, &[f32])| WeightedUpdate {
         learner: LearnerId(learner),
         weight,
         experts: Vec::new(),

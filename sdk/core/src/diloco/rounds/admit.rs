@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{RoundTerms, Rounds};
-use crate::diloco::fragment::believed;
+use crate::diloco::fragment::credited_tokens;
 use crate::diloco::speed::SPEED_SLACK;
 use crate::diloco::{CheckedBody, Codec, Fragments, SenderInfo, checksum, learning_rate};
 use crate::wire::{
@@ -69,7 +69,7 @@ impl Rounds {
                     self.norm_stats.note(learner, is_new, body.squares(), steps, scale);
                 }
                 let RoundTerms { experts, mixture, .. } = &self.terms;
-                let seen = believed(experts, *mixture, &update.seen, update.tokens, tokens);
+                let seen = credited_tokens(experts, *mixture, &update.seen, update.tokens, tokens);
                 Ok(Admitted { steps, tokens, seen })
             }
         }

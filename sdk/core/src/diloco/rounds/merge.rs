@@ -6,7 +6,7 @@ use super::{PendingUpdate, Phase, RoundTerms, Rounds};
 use crate::diloco::trust::{Load, Weights, of_expert, reaching};
 use crate::diloco::{
     ExpertWeights, FragmentState, MergeEntry, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Part,
-    RollbackEntry, UpdateOutcome, Weighted, checksum, kept,
+    RollbackEntry, UpdateOutcome, WeightedUpdate, checksum, encode_state,
 };
 use crate::wire::{Fate, LateReason, LearnerId, Millis, Round, Serial, Version};
 
@@ -117,7 +117,7 @@ impl Rounds {
             };
             shares.push(MergeShare { part, weight: (weight / total) as f32, until, came });
             let experts = experts.iter().map(|of| of.weights[at]).collect();
-            updates.push(Weighted { learner, weight, experts, steps: reach, body });
+            updates.push(WeightedUpdate { learner, weight, experts, steps: reach, body });
         }
         let radii = self.norm_stats.radii(self.terms.norm_ratio_max);
         let (round, launched) = (open.round, open.launched);
@@ -166,7 +166,7 @@ impl Rounds {
     pub fn merged(&mut self, now: Millis, outcome: MergeOutcome) -> Option<Merge> {
         let MergeOutcome { round, state, body, checksum, digest, norm, .. } = outcome;
         let (base, version) = (self.version, state.version);
-        let merging = self.take_back(round, state)?;
+        let merging = self.take_merging(round, state)?;
         self.note_version(version);
         let Merging { outer, radii, absent, experts, shares, launched, began, .. } = merging;
         let (fragment, rule) = (self.terms.fragment, self.terms.merge);
@@ -207,7 +207,7 @@ impl Rounds {
     /// progress. `None` if it is not the job under way.
     pub fn failed(&mut self, failure: MergeFailure) -> Option<Vec<UpdateOutcome>> {
         let MergeFailure { round, state, .. } = failure;
-        let merging = self.take_back(round, state)?;
+        let merging = self.take_merging(round, state)?;
         let fate = Fate::Late(LateReason::RoundOver);
         let fragment = self.terms.fragment;
         let outcomes = |share: MergeShare| {
@@ -267,7 +267,7 @@ impl Rounds {
         (0..experts.len()).map(|at| of_expert(influence, loads, of(at), *sync_every, known)).collect()
     }
 
-    fn take_back(&mut self, round: Round, state: FragmentState) -> Option<Merging> {
+    fn take_merging(&mut self, round: Round, state: FragmentState) -> Option<Merging> {
         match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Merging(merging) if merging.round == round => {
                 self.version = state.version;
@@ -343,7 +343,7 @@ impl Rounds {
     pub fn rolled_back(&mut self, now: Millis, outcome: MergeOutcome) -> Option<RollbackResult> {
         let MergeOutcome { round, fragment, state, body, checksum: sum, digest, norm } = outcome;
         let (base, version) = (self.version, state.version);
-        let kept = checksum(&kept(&state));
+        let kept = checksum(&encode_state(&state));
         let RollingBack { without, began, .. } = self.end_remaking(round, state)?;
         self.note_version(version);
         let without = without.into_iter().collect();

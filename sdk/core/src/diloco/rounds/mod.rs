@@ -20,8 +20,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::{
-    CheckedBody, Codec, Decision, FragmentExpert, FragmentState, Influence, Launch, MergeRule, QuorumPolicy,
-    RoundView, Segment, SenderInfo, SenderTrust, Timing,
+    CheckedBody, Codec, Decision, FragmentExpert, FragmentState, Launch, MergeRule, QuorumPolicy, RoundView,
+    Segment, SenderInfo, SenderTrust, Timing, WeightBounds,
 };
 use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Mixture, Round, Serial, Version};
 use admit::Admitted;
@@ -54,7 +54,7 @@ pub struct RoundTerms {
     /// Rule that averages updates.
     pub merge: MergeRule,
     /// Bounds on the weights of updates.
-    pub influence: Influence,
+    pub influence: WeightBounds,
     /// Upper bound on the norm of an update on a segment, as a multiple of the median in the norm statistics; longer
     /// updates are scaled down to it. 0 for no bound.
     pub norm_ratio_max: f64,
@@ -243,7 +243,7 @@ impl Rounds {
         learner: LearnerId,
         update: Verified,
         sender: &SenderInfo,
-    ) -> Result<Answered, Fate> {
+    ) -> Result<AdmittedAnswer, Fate> {
         let asked = self.asked.remove(&learner);
         let admitted = self.admit(now, learner, &update, sender);
         let open = match &mut self.phase {
@@ -264,7 +264,7 @@ impl Rounds {
             learner,
             PendingUpdate { serial, base, steps, tokens, seen, trust, until, came, body, checksum },
         );
-        Ok(Answered { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
+        Ok(AdmittedAnswer { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
     }
 
     /// Returns the quorum of the collecting round, once per round as soon as it is reached.
@@ -281,13 +281,13 @@ impl Rounds {
 
     /// Returns the decision about the collecting round; `None` if none collects. The caller follows it: it calls
     /// [`Self::merge`] on [`Decision::Merge`] and [`Self::abandon`] on [`Decision::Abandon`].
-    pub fn decide(&mut self, now: Millis, timing: &Timing) -> Option<Verdict> {
+    pub fn decide(&mut self, now: Millis, timing: &Timing) -> Option<RoundDecision> {
         let decision = self.policy()?.decide(timing, now, &self.view()?);
         let open = self.collecting_mut()?;
         let kind = std::mem::discriminant(&decision);
         let is_new = open.decision.as_ref().map(std::mem::discriminant) != Some(kind);
         open.decision = Some(decision);
-        Some(Verdict { round: open.round, decision, is_new })
+        Some(RoundDecision { round: open.round, decision, is_new })
     }
 
     /// Returns the time at which the collecting round ends without further answers; `None` if none collects.
@@ -326,7 +326,7 @@ impl Rounds {
     pub fn forget(&mut self, learner: LearnerId) {
         self.credited.remove(&learner);
         self.came.remove(&learner);
-        self.unask(learner);
+        self.cancel_request(learner);
     }
 
     fn collecting(&self) -> Option<&Collecting> {
@@ -396,14 +396,14 @@ impl Rounds {
     }
 
     /// Handles the answer of `learner` that it has no update; `None` if it was not asked or no round waits for it.
-    pub fn pass(&mut self, now: Millis, learner: LearnerId) -> Option<Answered> {
+    pub fn pass(&mut self, now: Millis, learner: LearnerId) -> Option<AdmittedAnswer> {
         let asked = self.asked.remove(&learner)?;
         let Some(open) = self.collecting_mut().filter(|open| open.awaits(learner)) else {
             self.passed.insert(learner);
             return None;
         };
         open.answer(learner);
-        Some(Answered { round: Some(open.round), tokens: 0, after_ms: Some(now.since(asked)) })
+        Some(AdmittedAnswer { round: Some(open.round), tokens: 0, after_ms: Some(now.since(asked)) })
     }
 
     /// Returns true if `learner` has an unanswered request.
@@ -412,13 +412,13 @@ impl Rounds {
     }
 
     /// Drops the requests to all learners that are not in `those`.
-    pub fn unask_all_but(&mut self, those: &BTreeSet<LearnerId>) {
+    pub fn cancel_other_requests(&mut self, those: &BTreeSet<LearnerId>) {
         self.asked.retain(|learner, _| those.contains(learner));
         self.passed.retain(|learner| those.contains(learner));
     }
 
     /// Drops the request to `learner`, whose connection is gone. The round no longer waits for it.
-    pub fn unask(&mut self, learner: LearnerId) {
+    pub fn cancel_request(&mut self, learner: LearnerId) {
         if let Some(open) = self.collecting_mut() {
             open.waiting.end(learner);
         }
@@ -459,7 +459,7 @@ impl Collecting {
 
 /// Admitted answer of a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answered {
+pub struct AdmittedAnswer {
     /// Round of the answer; `None` if it waits for the next round.
     pub round: Option<Round>,
     /// Credited tokens of the update; 0 for an answer without an update.
@@ -481,7 +481,7 @@ pub struct Quorum {
 
 /// Decision about the collecting round.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Verdict {
+pub struct RoundDecision {
     /// The round.
     pub round: Round,
     /// The decision.

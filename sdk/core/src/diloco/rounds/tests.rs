@@ -43,7 +43,7 @@ fn fragment_with(apply: ApplyPolicy) -> (Rounds, Verifier) {
         lease_ms: 1_000,
         quorum: QuorumPolicy::default(),
         merge: MergeRule::Radial,
-        influence: Influence::default(),
+        influence: WeightBounds::default(),
         norm_ratio_max: 20.0,
     };
     let state = FragmentState::new(vec![0.0; fragments.len(P)]);
@@ -101,7 +101,7 @@ fn a_round_from_launch_to_version() {
 
     let answer = update(&rounds, &verifier, 7, 0.25);
     let answered = rounds.answer(Millis(130), ANNE, answer, &TRUSTED);
-    assert_eq!(answered, Ok(Answered { round: Some(Round(7)), tokens: 80, after_ms: Some(30) }));
+    assert_eq!(answered, Ok(AdmittedAnswer { round: Some(Round(7)), tokens: 80, after_ms: Some(30) }));
     assert_eq!(rounds.pass(Millis(140), BERT).map(|answered| answered.tokens), Some(0));
     let quorum = rounds.reach_quorum(Millis(140)).unwrap();
     assert_eq!((quorum.updates, quorum.after_ms), (1, 40));
@@ -158,13 +158,13 @@ fn update_without_a_round_joins_the_next_round() {
     assert_eq!(merge(&mut rounds, Millis(20)).outcomes.len(), 1);
 
     let early = rounds.answer(Millis(80), BERT, far.clone(), &TRUSTED);
-    assert_eq!(early, Ok(Answered { round: None, tokens: 80, after_ms: Some(80) }));
+    assert_eq!(early, Ok(AdmittedAnswer { round: None, tokens: 80, after_ms: Some(80) }));
     assert_eq!((rounds.unresolved(BERT), rounds.has_early()), (Some(Serial(2)), true));
     let again = rounds.answer(Millis(81), BERT, far, &TRUSTED);
     assert_eq!(again, Err(Fate::Refused(Refusal::Unsettled)), "one at a time");
 
     assert_eq!(rounds.launch(Millis(100), launch(5, &[ANNE, BERT])), [ANNE], "its answer is there");
-    rounds.unask(ANNE);
+    rounds.cancel_request(ANNE);
     let verdict = rounds.decide(Millis(100), &Timing::default()).unwrap();
     assert_eq!(verdict.decision, Decision::Merge { why: MergeCause::AllAnswered });
     let outcomes = merge(&mut rounds, Millis(100)).outcomes;
@@ -180,7 +180,7 @@ fn learner_is_asked_again_only_after_its_connection_is_gone() {
     assert!(!rounds.may_ask_ahead(ANNE));
     assert_eq!(rounds.launch(Millis(50), launch(5, &[ANNE, BERT])), []);
     rounds.abandon();
-    rounds.unask(ANNE);
+    rounds.cancel_request(ANNE);
     assert!(rounds.may_ask_ahead(ANNE) && !rounds.may_ask_ahead(BERT));
     rounds.ask_ahead(Millis(60), ANNE);
     assert_eq!(rounds.launch(Millis(70), launch(6, &[ANNE, BERT])), []);
@@ -260,7 +260,7 @@ fn norm_scale_follows_the_rate_and_the_root_of_the_steps() {
 #[test]
 fn share_of_a_merge_is_bounded_and_reported() {
     let (mut rounds, verifier) = fragment();
-    rounds.terms.influence = Influence { turns_max: 0.0, ..Influence::default() };
+    rounds.terms.influence = WeightBounds { turns_max: 0.0, ..WeightBounds::default() };
     let everyone: Vec<LearnerId> = (1..=4).map(LearnerId).collect();
     rounds.launch(Millis(0), launch(4, &everyone));
     for &learner in &everyone {
@@ -379,7 +379,7 @@ fn last_round_waits_for_all_live_learners() {
     rounds.answer(Millis(5), ANNE, update, &TRUSTED).unwrap();
     let decide = |rounds: &mut Rounds| rounds.decide(Millis(5), &Timing::default()).unwrap().decision;
     assert!(matches!(decide(&mut rounds), Decision::AwaitQuorum { .. }));
-    rounds.unask(BERT);
+    rounds.cancel_request(BERT);
     assert!(matches!(decide(&mut rounds), Decision::Merge { .. }));
     assert!(rounds.ask_again(Millis(5), BERT), "it is back");
     assert!(matches!(decide(&mut rounds), Decision::AwaitQuorum { .. }));

@@ -33,7 +33,7 @@ const BELIEVED_MS: f64 = 20.0;
 
 /// Time limits on silent connections.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct SilenceLimits {
     /// Time after which a silent connection is closed, in milliseconds.
     pub silent_ms_max: u64,
     /// Time after which a silent connection is closed if the learner reported a hidden tab or a pause, in milliseconds.
@@ -43,7 +43,7 @@ pub struct Patience {
 /// Sessions of a run, and the restrictions on learners.
 #[derive(Debug)]
 pub struct Roster {
-    patience: Patience,
+    limits: SilenceLimits,
     sessions: BTreeMap<ConnId, Session>,
     connections: BTreeMap<LearnerId, ConnId>,
     index: Index,
@@ -95,9 +95,9 @@ pub struct Session {
 impl Roster {
     /// Creates a roster without sessions.
     #[must_use]
-    pub fn new(patience: Patience, restrictions: Restrictions) -> Self {
+    pub fn new(limits: SilenceLimits, restrictions: Restrictions) -> Self {
         let (sessions, connections, index) = (BTreeMap::new(), BTreeMap::new(), Index::default());
-        Self { patience, sessions, connections, index, restrictions }
+        Self { limits, sessions, connections, index, restrictions }
     }
 
     /// Returns the number of sessions.
@@ -169,7 +169,7 @@ impl Roster {
             since: now,
             keys: IndexKeys::default(),
         };
-        self.index.update(&self.patience, conn, &mut session);
+        self.index.update(&self.limits, conn, &mut session);
         self.sessions.insert(conn, session);
         self.connections.insert(learner, conn);
     }
@@ -186,7 +186,7 @@ impl Roster {
     pub fn note_activity(&mut self, now: Millis, conn: ConnId) {
         if let Some(session) = self.sessions.get_mut(&conn) {
             session.heard = now;
-            self.index.update_deadline(&self.patience, conn, session);
+            self.index.update_deadline(&self.limits, conn, session);
         }
     }
 
@@ -194,7 +194,7 @@ impl Roster {
     pub fn ready(&mut self, conn: ConnId, batch: u32) -> Option<&Session> {
         let session = self.sessions.get_mut(&conn)?;
         (session.is_live, session.state, session.batch) = (true, LearnerState::Training, batch);
-        self.index.update(&self.patience, conn, session);
+        self.index.update(&self.limits, conn, session);
         Some(session)
     }
 
@@ -203,13 +203,13 @@ impl Roster {
         let Some(&conn) = self.connections.get(&learner) else { return };
         if let Some(session) = self.sessions.get_mut(&conn) {
             session.answer_ms = average(session.answer_ms, after_ms as f64);
-            self.index.update(&self.patience, conn, session);
+            self.index.update(&self.limits, conn, session);
         }
     }
 
     /// Returns the interval at which the learner behind `conn` reads messages, in milliseconds: its claimed step time.
     #[must_use]
-    pub fn listens_ms(&self, conn: ConnId) -> f64 {
+    pub fn read_interval_ms(&self, conn: ConnId) -> f64 {
         self.sessions.get(&conn).map_or(0.0, |session| session.step_ms)
     }
 
@@ -234,7 +234,7 @@ impl Roster {
             session.loss = loss;
         }
         let is_news = std::mem::replace(&mut session.state, state) != state;
-        self.index.update(&self.patience, conn, session);
+        self.index.update(&self.limits, conn, session);
         is_news
     }
 
@@ -371,7 +371,7 @@ impl Restrictions {
     }
 
     /// Sends `learner` away for `wait_ms`, at most [`DROP_MS_MAX`]; 0 lets it return.
-    pub(in crate::diloco) fn send_away(&mut self, learner: LearnerId, wait_ms: u32) {
+    pub(in crate::diloco) fn exclude_learner(&mut self, learner: LearnerId, wait_ms: u32) {
         self.change(learner, |restriction| {
             (restriction.wait_ms, restriction.returns) = (wait_ms.min(DROP_MS_MAX), None);
         });
@@ -398,11 +398,11 @@ impl Restrictions {
     }
 
     /// Returns the restrictions without the ends of exclusions, as in a snapshot.
-    fn kept(&self) -> Self {
-        let kept = |(learner, restriction): (&LearnerId, &Restriction)| {
+    fn persistent(&self) -> Self {
+        let persistent = |(learner, restriction): (&LearnerId, &Restriction)| {
             (*learner, Restriction { returns: None, ..*restriction })
         };
-        Self(self.0.iter().map(kept).collect())
+        Self(self.0.iter().map(persistent).collect())
     }
 
     /// Starts exclusions from an earlier process at `now`.
@@ -417,7 +417,7 @@ impl Roster {
     /// Returns the restrictions on learners, as in a snapshot.
     #[must_use]
     pub fn restrictions(&self) -> Restrictions {
-        self.restrictions.kept()
+        self.restrictions.persistent()
     }
 
     /// Returns the end of the exclusion of `learner`, if it is after `now`.
@@ -435,7 +435,7 @@ impl Roster {
 
     /// Returns the whole time for which `learner` was sent away, in milliseconds; 0 if it was not.
     #[must_use]
-    pub fn sent_away_ms(&self, learner: LearnerId) -> u32 {
+    pub fn exclusion_ms(&self, learner: LearnerId) -> u32 {
         self.restrictions.wait_ms(learner)
     }
 
@@ -451,8 +451,8 @@ impl Roster {
     }
 
     /// Sends `learner` away for `wait_ms`, at most [`DROP_MS_MAX`]; 0 lets it return.
-    pub fn send_away(&mut self, now: Millis, learner: LearnerId, wait_ms: u32) {
-        self.restrictions.send_away(learner, wait_ms);
+    pub fn exclude_learner(&mut self, now: Millis, learner: LearnerId, wait_ms: u32) {
+        self.restrictions.exclude_learner(learner, wait_ms);
         self.restrictions.begin(now);
     }
 
@@ -464,7 +464,7 @@ impl Roster {
         let over = self.restrictions.0.iter().filter(|(_, restriction)| is_over(restriction));
         let over: Vec<_> = over.map(|(learner, _)| *learner).collect();
         for &learner in &over {
-            self.restrictions.send_away(learner, 0);
+            self.restrictions.exclude_learner(learner, 0);
         }
         over
     }

@@ -10,7 +10,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
-use super::{Patience, Roster, Session};
+use super::{Roster, Session, SilenceLimits};
 use crate::diloco::speed::{SPEED_SLACK, STEP_MS};
 use crate::diloco::weighted_median::WeightedMedian;
 use crate::wire::{ConnId, LearnerId, LearnerState, Millis};
@@ -132,7 +132,7 @@ impl Roster {
         let Some(&conn) = self.connections.get(&learner) else { return };
         if let Some(session) = self.sessions.get_mut(&conn) {
             session.pace.note(tokens, step_ms);
-            self.index.update(&self.patience, conn, session);
+            self.index.update(&self.limits, conn, session);
         }
     }
 
@@ -152,7 +152,7 @@ impl Roster {
     }
 
     /// Records that `learner` answered a request, with or without an update.
-    pub fn note_heard(&mut self, learner: LearnerId) {
+    pub fn note_response(&mut self, learner: LearnerId) {
         let session = self.connections.get(&learner).and_then(|conn| self.sessions.get_mut(conn));
         if let Some(session) = session {
             (session.has_answered, session.waits_since) = (true, None);
@@ -165,7 +165,7 @@ impl Roster {
     pub fn is_awaited(&self, now: Millis, learner: LearnerId) -> bool {
         self.session(learner).is_some_and(|session| {
             let waited_ms = session.waits_since.map_or(0, |since| now.since(since));
-            session.state != LearnerState::Paused && waited_ms <= self.patience.silent_ms_max
+            session.state != LearnerState::Paused && waited_ms <= self.limits.silent_ms_max
         })
     }
 
@@ -175,7 +175,7 @@ impl Roster {
     pub fn answers(&self, now: Millis, learner: LearnerId) -> bool {
         self.session(learner).is_some_and(|session| {
             let waited_ms = session.waits_since.map_or(0, |since| now.since(since));
-            session.has_answered && waited_ms <= self.patience.silent_ms_max
+            session.has_answered && waited_ms <= self.limits.silent_ms_max
         })
     }
 }
@@ -210,8 +210,8 @@ pub(super) struct IndexKeys {
 
 impl Index {
     /// Updates all entries of `session`.
-    pub(super) fn update(&mut self, patience: &Patience, conn: ConnId, session: &mut Session) {
-        self.update_deadline(patience, conn, session);
+    pub(super) fn update(&mut self, limits: &SilenceLimits, conn: ConnId, session: &mut Session) {
+        self.update_deadline(limits, conn, session);
         let is_live = session.is_live;
         if is_live {
             self.live.insert(session.learner);
@@ -233,8 +233,8 @@ impl Index {
     }
 
     /// Updates the silence deadline of `session`.
-    pub(super) fn update_deadline(&mut self, patience: &Patience, conn: ConnId, session: &mut Session) {
-        let silent_at = silent_at(patience, session);
+    pub(super) fn update_deadline(&mut self, limits: &SilenceLimits, conn: ConnId, session: &mut Session) {
+        let silent_at = silent_at(limits, session);
         let before = session.keys.silent_at.replace(silent_at);
         if before != Some(silent_at) {
             if let Some(at) = before {
@@ -308,14 +308,14 @@ fn in_order(conns: impl Iterator<Item = ConnId>) -> Vec<ConnId> {
 }
 
 /// Returns the time at which `session` is closed if it stays silent.
-fn silent_at(patience: &Patience, session: &Session) -> Millis {
+fn silent_at(limits: &SilenceLimits, session: &Session) -> Millis {
     let patience_ms = match session.state {
-        LearnerState::Hidden | LearnerState::Paused => patience.hidden_ms_max,
+        LearnerState::Hidden | LearnerState::Paused => limits.hidden_ms_max,
         // A step may last longer than the silence limit, and a learner sends only between steps. The claimed step time
         // extends the limit up to that of a hidden tab.
         _ => {
             let steps_ms = (4.0 * session.step_ms) as u64;
-            patience.silent_ms_max.max(steps_ms.min(patience.hidden_ms_max))
+            limits.silent_ms_max.max(steps_ms.min(limits.hidden_ms_max))
         }
     };
     session.heard.after(patience_ms)
@@ -323,13 +323,13 @@ fn silent_at(patience: &Patience, session: &Session) -> Millis {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Patience, Restrictions, Roster};
+    use super::super::{Restrictions, Roster, SilenceLimits};
     use super::*;
     use crate::rng::Rng;
 
     fn roster(claims: &[f32]) -> Roster {
-        let patience = Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 };
-        let mut roster = Roster::new(patience, Restrictions::default());
+        let limits = SilenceLimits { silent_ms_max: 1_000, hidden_ms_max: 10_000 };
+        let mut roster = Roster::new(limits, Restrictions::default());
         for (&step_ms, learner) in claims.iter().zip(1..) {
             let conn = ConnId(u64::from(learner));
             roster.open(Millis(0), conn, LearnerId(learner), true);
@@ -448,16 +448,16 @@ mod tests {
         let anne = LearnerId(1);
         assert!(!roster.answers(Millis(0), anne), "it never did");
         roster.note_asked(Millis(0), anne);
-        roster.note_heard(anne);
+        roster.note_response(anne);
         roster.note_asked(Millis(100), anne);
         roster.note_asked(Millis(900), anne);
         assert!(roster.answers(Millis(1_100), anne));
         assert!(!roster.answers(Millis(1_101), anne));
-        roster.note_heard(anne);
+        roster.note_response(anne);
         assert!(roster.answers(Millis(9_000), anne));
     }
 
-    const PATIENCE: Patience = Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 };
+    const PATIENCE: SilenceLimits = SilenceLimits { silent_ms_max: 1_000, hidden_ms_max: 10_000 };
 
     /// Computes the statistics of the index with a pass over all sessions.
     fn statistics(

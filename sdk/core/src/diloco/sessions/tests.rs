@@ -2,7 +2,7 @@
 
 use super::*;
 
-const PATIENCE: Patience = Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 };
+const PATIENCE: SilenceLimits = SilenceLimits { silent_ms_max: 1_000, hidden_ms_max: 10_000 };
 const ANNE: LearnerId = LearnerId(1);
 const BERT: LearnerId = LearnerId(2);
 const CARL: LearnerId = LearnerId(3);
@@ -91,7 +91,7 @@ fn speed_is_believed_as_far_as_the_others_allow() {
     assert_eq!(roster.step_ms_least(ANNE), 5.0, "a thousand times as fast as the others");
     assert_eq!(roster.step_ms_least(BERT), 5_000.0);
     assert_eq!(roster.step_ms(), Some(5_000.0));
-    assert_eq!(roster.listens_ms(conn(BERT)), 5_000.0, "it listens between steps");
+    assert_eq!(roster.read_interval_ms(conn(BERT)), 5_000.0, "it listens between steps");
     // Impossible times and losses are ignored.
     let mut roster = roster;
     for step_ms in [f32::NAN, -1.0, 0.0, f32::INFINITY] {
@@ -103,9 +103,9 @@ fn speed_is_believed_as_far_as_the_others_allow() {
 #[test]
 fn exclusion_ends_after_its_time() {
     let mut roster = roster(&[(ANNE, 10.0)]);
-    roster.send_away(Millis(100), ANNE, u32::MAX);
+    roster.exclude_learner(Millis(100), ANNE, u32::MAX);
     assert_eq!(roster.away_ms(Millis(100), ANNE), Some(DROP_MS_MAX), "never for longer than that");
-    roster.send_away(Millis(100), ANNE, 50);
+    roster.exclude_learner(Millis(100), ANNE, 50);
     assert_eq!((roster.away_ms(Millis(120), ANNE), roster.away_ms(Millis(150), ANNE)), (Some(30), None));
     assert!(roster.is_restricted(ANNE));
     assert_eq!(

@@ -61,7 +61,7 @@ struct Pair {
     /// Learners that receive no parameters.
     deaf: BTreeSet<usize>,
     /// Replay of the tape, which is compared with the syncer after each call of `steps`.
-    tape: tape::Followed,
+    tape: tape::ReplayedTape,
 }
 
 impl Pair {
@@ -74,7 +74,7 @@ impl Pair {
         let theta = vec![0.0; layout.len()];
         let syncer = Syncer::new(RunId(7), spec, config, &layout, &theta).unwrap();
         let tape =
-            tape::Followed::from((syncer.record().unwrap(), syncer.states().cloned().collect()), &layout);
+            tape::ReplayedTape::from((syncer.record().unwrap(), syncer.states().cloned().collect()), &layout);
         let fragments = Arc::new(Fragments::plan(&layout, NonZeroU16::new(FRAGMENTS).unwrap()));
         let islands = targets.iter().zip(1_u8..).map(|(&target, i)| Island {
             conn: ConnId(0),
@@ -255,7 +255,7 @@ impl Pair {
 
     /// Restarts the syncer from `record` and `states`, in a process that starts at Unix time `started_s`, in seconds.
     fn restart(&mut self, (record, states): Snapshot, config: SyncerConfig, started_s: u32) {
-        self.tape = tape::Followed::from((record.clone(), states.clone()), &self.layout);
+        self.tape = tape::ReplayedTape::from((record.clone(), states.clone()), &self.layout);
         self.syncer = Syncer::restore(record, &self.layout, config, states, started_s).unwrap();
     }
 

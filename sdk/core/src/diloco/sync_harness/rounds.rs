@@ -250,7 +250,7 @@ impl Pair {
         self.syncer(Input::Pace { learner: FIRST, share: share(ratio) });
     }
 
-    fn send_away(&mut self, wait_ms: u32) {
+    fn exclude_learner(&mut self, wait_ms: u32) {
         self.syncer(Input::Drop { learner: FIRST, wait_ms });
     }
 
@@ -292,7 +292,7 @@ fn excluded_learner_returns_in_time_and_is_merged_again() {
     let mut pair = Pair::new(&[1.0, 3.0]);
     pair.steps(50);
     let others = pair.merged()[&2];
-    pair.send_away(2_000);
+    pair.exclude_learner(2_000);
     assert!(!pair.islands[0].connected);
     let bye = pair.islands[0].goodbye.clone().unwrap();
     assert_eq!((bye.code, bye.wait_ms), (CloseCode::Dropped, 2_000));
@@ -321,14 +321,14 @@ fn excluded_learner_returns_in_time_and_is_merged_again() {
 #[test]
 fn exclusion_can_be_lifted_and_is_bounded() {
     let mut pair = Pair::new(&[1.0, 3.0]);
-    pair.send_away(5_000);
-    pair.send_away(0);
+    pair.exclude_learner(5_000);
+    pair.exclude_learner(0);
     assert_eq!(pair.returns_ms(), None);
     pair.connect(0);
     assert_eq!(pair.syncer.status().connected, 2);
     // To lift a missing restriction has no effect, and neither have orders about an unknown learner.
     let events = pair.events.len();
-    pair.send_away(0);
+    pair.exclude_learner(0);
     let nobody = LearnerId(99);
     pair.syncer(Input::Pace { learner: nobody, share: share(0.5) });
     pair.syncer(Input::Drop { learner: nobody, wait_ms: 1_000 });
@@ -336,7 +336,7 @@ fn exclusion_can_be_lifted_and_is_bounded() {
     assert!(pair.syncer.knows(FIRST) && !pair.syncer.knows(nobody));
     assert_eq!((pair.syncer.share(nobody), pair.syncer.returns(pair.now, nobody)), (Share::FULL, None));
     // The time of an exclusion is bounded.
-    pair.send_away(u32::MAX);
+    pair.exclude_learner(u32::MAX);
     assert_eq!(pair.returns_ms(), Some(DROP_MS_MAX.into()));
 }
 
@@ -347,7 +347,7 @@ fn restrictions_outlive_the_syncer() {
     pair.steps(50);
     pair.disconnect(0);
     pair.pace(0.125);
-    pair.send_away(60_000);
+    pair.exclude_learner(60_000);
     let restart = |pair: &mut Pair| {
         let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
         (0..2).for_each(|i| pair.disconnect(i));

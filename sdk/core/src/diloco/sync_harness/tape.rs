@@ -3,23 +3,23 @@
 use std::mem::discriminant;
 
 use super::*;
-use crate::diloco::syncer::{Input, Recovery, RecoveryError, Rollback, RollbackJob, Undo};
+use crate::diloco::syncer::{Input, Recovery, RecoveryError, Rollback, RollbackJob, RollbackOrder};
 use crate::diloco::trust::{CONVICTIONS_MAX, PROBATION_MS, TrustLevel};
-use crate::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, kept};
+use crate::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, encode_state};
 use crate::wire::{CloseCode, LearnerId, Round};
 
 /// Bodies of each round on the tape: the updates of a merge, in order, or the result of a rollback.
 type Bodies = BTreeMap<Round, Vec<Arc<Vec<u8>>>>;
 
 /// Tape of a run in memory, and its replay.
-pub(super) struct Followed {
+pub(super) struct ReplayedTape {
     start: Recovery,
     recovery: Recovery,
     bodies: Bodies,
     entries: Vec<Entry>,
 }
 
-impl Followed {
+impl ReplayedTape {
     pub(super) fn from((record, states): Snapshot, layout: &Layout) -> Self {
         let start = Recovery::new(record, layout, states).unwrap();
         Self { recovery: start.clone(), start, bodies: BTreeMap::new(), entries: Vec::new() }
@@ -35,7 +35,7 @@ impl Followed {
             job.rollback.follow(entry, bodies_of(&self.bodies, entry)).unwrap();
         }
         let outcome = job.run()?;
-        self.bodies.insert(outcome.round, vec![Arc::new(kept(&outcome.state))]);
+        self.bodies.insert(outcome.round, vec![Arc::new(encode_state(&outcome.state))]);
         Ok(outcome)
     }
 
@@ -178,7 +178,7 @@ fn end_of_the_run_outlives_the_syncer() {
     let record = serde_json::to_vec(again.record()).unwrap();
     assert!(serde_json::from_slice::<SyncerRecord>(&record).unwrap().finishing, "a snapshot has it, too");
 
-    let mut syncer = Syncer::go_on(again, &pair.layout, SyncerConfig::default(), 0).unwrap();
+    let mut syncer = Syncer::resume(again, &pair.layout, SyncerConfig::default(), 0).unwrap();
     let now = Millis(5);
     syncer.handle(now, Input::Stall(true));
     assert!(!syncer.is_over() && syncer.deadline(now) != Some(now.after(1)), "it cannot be kept");
@@ -260,7 +260,7 @@ impl Pair {
 
     fn undo(&mut self, from: Vec<FragmentState>) {
         let culprits = vec![self.id(CULPRIT)];
-        self.syncer(Input::Undo(Box::new(Undo { from, after: 0, culprits })));
+        self.syncer(Input::Rollback(Box::new(RollbackOrder { from, after: 0, culprits })));
     }
 
     /// Returns the mean of Θ.
@@ -271,7 +271,7 @@ impl Pair {
 
     /// Creates a run of two learners with target 1, which a learner with target −40 joins later. Returns the run and
     /// its fragment states from before that.
-    fn led_astray() -> (Self, Vec<FragmentState>) {
+    fn harmed_run() -> (Self, Vec<FragmentState>) {
         let mut pair = Self::new(&[1.0, 1.0, -40.0]);
         pair.disconnect(CULPRIT);
         pair.steps(400);
@@ -284,7 +284,7 @@ impl Pair {
 
 #[test]
 fn rollback_removes_all_updates_of_the_culprit() {
-    let (mut pair, from) = Pair::led_astray();
+    let (mut pair, from) = Pair::harmed_run();
     let (well, ill) = (from[0].theta[0], pair.mean());
     assert!(ill < well - 0.1, "{well} {ill}");
     let until: Vec<_> = pair.states().iter().map(|state| state.version).collect();
@@ -319,7 +319,7 @@ fn rollback_removes_all_updates_of_the_culprit() {
 
 #[test]
 fn culprit_is_excluded_and_passes_probation_again() {
-    let (mut pair, from) = Pair::led_astray();
+    let (mut pair, from) = Pair::harmed_run();
     assert_eq!((pair.trust(0), pair.trust(CULPRIT)), (TrustLevel::Trusted, TrustLevel::Newcomer));
     pair.undo(from.clone());
     assert_eq!(pair.trust(CULPRIT), TrustLevel::Banned);
@@ -353,7 +353,7 @@ fn culprit_is_excluded_and_passes_probation_again() {
 
 #[test]
 fn conviction_outlives_the_syncer() {
-    let (mut pair, from) = Pair::led_astray();
+    let (mut pair, from) = Pair::harmed_run();
     let (learner, start) = (pair.id(CULPRIT), pair.tape.start());
     pair.undo(from);
     let mut again: Recovery = start;
@@ -369,11 +369,11 @@ fn conviction_outlives_the_syncer() {
 
 #[test]
 fn rollback_without_known_culprits_or_states_is_ignored() {
-    let (mut pair, from) = Pair::led_astray();
+    let (mut pair, from) = Pair::harmed_run();
     let (entries, culprits) = (pair.tape.entries().len(), vec![LearnerId(99)]);
-    pair.syncer(Input::Undo(Box::new(Undo { from: from.clone(), after: 0, culprits })));
+    pair.syncer(Input::Rollback(Box::new(RollbackOrder { from: from.clone(), after: 0, culprits })));
     let culprits = vec![pair.id(CULPRIT)];
-    pair.syncer(Input::Undo(Box::new(Undo { from: from[1..].to_vec(), after: 0, culprits })));
+    pair.syncer(Input::Rollback(Box::new(RollbackOrder { from: from[1..].to_vec(), after: 0, culprits })));
     let is_about_it = |entry: &Entry| matches!(entry, Entry::RolledBack(_) | Entry::Blamed { .. });
     assert!(!pair.tape.entries()[entries..].iter().any(is_about_it));
 }
@@ -389,8 +389,12 @@ fn rollback_without_a_tape_leaves_fragments_unchanged() {
         fn note(&mut self, _: &Syncer, _: Event) {}
         fn finished(&mut self) {}
     }
-    let (mut pair, from) = Pair::led_astray();
+    let (mut pair, from) = Pair::harmed_run();
     let (before, culprits) = (pair.states(), vec![pair.id(CULPRIT)]);
-    pair.syncer.drive(pair.now, Input::Undo(Box::new(Undo { from, after: 0, culprits })), &mut Deaf);
+    pair.syncer.drive(
+        pair.now,
+        Input::Rollback(Box::new(RollbackOrder { from, after: 0, culprits })),
+        &mut Deaf,
+    );
     assert_eq!(pair.states(), before);
 }

@@ -1,6 +1,6 @@
 //! Interface between the syncer and its host: inputs, outputs, requests to remote leaders, and the status.
 
-use super::{RollbackJob, Syncer, Undo};
+use super::{RollbackJob, RollbackOrder, Syncer};
 use crate::diloco::sessions::Session;
 use crate::diloco::trust::ContributionVerdict;
 use crate::diloco::{
@@ -29,7 +29,7 @@ pub enum Input {
     /// A job from [`Output::Merge`] or [`Output::Rollback`] is done, or it failed and returns its state.
     Merged(Box<Result<MergeOutcome, Box<MergeFailure>>>),
     /// Roll back merges that did harm. A host that sends this must support [`Output::Rollback`].
-    Undo(Box<Undo>),
+    Rollback(Box<RollbackOrder>),
     /// The [`ContributionTest`](crate::diloco::trust::ContributionTest) changed its verdict on a learner.
     ContributionVerdict { learner: LearnerId, verdict: ContributionVerdict },
     /// Merge the remaining progress of all learners on every fragment, then end the run.
@@ -61,7 +61,7 @@ pub enum Input {
         refusal: Option<Refusal>,
     },
     /// The leader of a fragment merged a round into a new version.
-    Followed(Box<Followed>),
+    Followed(Box<RemoteMerge>),
     /// The leader of a fragment ended a round without a version.
     Over(FragmentId, Round),
     /// The leader of a fragment ended its last round. The run ends once this holds for all fragments.
@@ -89,11 +89,11 @@ pub enum Output {
     /// Run the job on any thread, and return the result as [`Input::Merged`]. Before, pass it all entries of the tape
     /// after its starting point, up to the version of its fragment.
     Rollback(Box<RollbackJob>),
-    /// Forward this to the leaders of the rounds. Emitted only after [`super::Syncer::led_elsewhere`].
+    /// Forward this to the leaders of the rounds. Emitted only after [`super::Syncer::into_gateway`].
     LeaderRequest(LeaderRequest),
     /// Send this number to the peer of a connection, which echoes it, as in a WebSocket ping. Return the echo as
     /// [`Input::Probed`], after everything that arrived on the connection before it. Emitted only after
-    /// [`super::Syncer::led_elsewhere`].
+    /// [`super::Syncer::into_gateway`].
     Probe(ConnId, u64),
     /// Report an event to logs, the dashboard and tests.
     Event(Event),
@@ -197,7 +197,7 @@ pub trait Host {
     /// tape after its starting point, up to the version of its fragment.
     ///
     /// The default is for a host without a tape: it returns the job, and the fragment stays unchanged. It is not called
-    /// unless the host sends [`Input::Undo`].
+    /// unless the host sends [`Input::Rollback`].
     fn rollback(&mut self, job: RollbackJob) -> Option<RollbackJob> {
         Some(job)
     }
@@ -299,7 +299,7 @@ pub enum Answer {
 
 /// Merge that another process has decided.
 #[derive(Debug)]
-pub struct Followed {
+pub struct RemoteMerge {
     /// The merge without the bodies of its updates.
     pub merge: MergeEntry,
     /// New state of the fragment, and its coded change from the previous version. The syncer keeps only the state's Θ̂.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::TrainedWindows;
 use crate::data::Window;
 use crate::diloco::trust::UpdateScore;
-use crate::diloco::{Fragments, MergeJob, Weighted};
+use crate::diloco::{Fragments, MergeJob, WeightedUpdate};
 use crate::wire::LearnerId;
 
 /// Maximum number of updates in one loss check. Each is measured on the windows of all of them. Our own constant.
@@ -76,7 +76,7 @@ impl LossCheck {
 
 /// Returns the values of an update of `job`, `[fragment_len]`. Each segment is scaled down to its norm bound, as in the
 /// merge. Returns `None` if the body does not fit the fragment.
-fn scaled_values(job: &MergeJob, update: &Weighted) -> Option<Vec<f32>> {
+fn scaled_values(job: &MergeJob, update: &WeightedUpdate) -> Option<Vec<f32>> {
     let mut values = job.codec.decode(&job.segments, update.body.bytes()).ok()?;
     let mut rest = &mut values[..];
     for (i, (segment, square)) in job.segments.iter().zip(update.body.squares()).enumerate() {
@@ -253,7 +253,13 @@ mod tests {
             state: FragmentState::new(vec![0.0; 4]),
             absent: 0.0,
             absent_experts: Vec::new(),
-            updates: vec![Weighted { learner: LearnerId(1), weight: 1.0, experts: Vec::new(), steps, body }],
+            updates: vec![WeightedUpdate {
+                learner: LearnerId(1),
+                weight: 1.0,
+                experts: Vec::new(),
+                steps,
+                body,
+            }],
             segments,
             codec,
             rule: MergeRule::Radial,

@@ -31,11 +31,11 @@ mod trained_windows;
 
 pub use super::sessions::DROP_MS_MAX;
 pub use io::{
-    Answer, Event, Followed, Host, Input, LeaderRequest, LearnerStatus, LeaveCause, Output, Paces, Status,
+    Answer, Event, Host, Input, LeaderRequest, LearnerStatus, LeaveCause, Output, Paces, RemoteMerge, Status,
 };
 pub use loss_check::{EXAMINED_MAX, LossCheck, LossMonitor, WINDOWS_MAX};
 pub use recovery::{Recovery, RecoveryError, SyncerRecord};
-pub use rollback::{Rollback, RollbackJob, Undo, senders};
+pub use rollback::{Rollback, RollbackJob, RollbackOrder, senders};
 pub use session_handlers::BANNED;
 pub use trained_windows::{Trained, TrainedWindows};
 
@@ -49,8 +49,8 @@ use super::{
     QuorumPolicy, Roster, Rounds, Schedule, Timing, Verifier,
 };
 use crate::diloco::{
-    AccountingTerms, DownlinkPolicy, DownlinkTerms, Influence, LeaseError, OuterSpec, Patience, QuantError,
-    RoundTerms, ScheduleTerms,
+    AccountingTerms, DownlinkPolicy, DownlinkTerms, LeaseError, OuterSpec, QuantError, RoundTerms,
+    ScheduleTerms, SilenceLimits, WeightBounds,
 };
 use crate::wire::{ConnId, FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
 use remote_rounds::RemoteRounds;
@@ -140,7 +140,7 @@ impl Syncer {
             Input::Heard(conn) => self.roster.note_activity(now, conn),
             Input::Disconnected(conn) => self.on_disconnected(conn),
             Input::Merged(merged) => self.on_merged(now, *merged),
-            Input::Undo(undo) => self.on_undo(now, *undo),
+            Input::Rollback(undo) => self.on_undo(now, *undo),
             Input::ContributionVerdict { learner, verdict } => self.on_verdict(learner, verdict),
             Input::Finish => self.finish(),
             Input::Hold(held) => self.on_hold(now, held),
@@ -386,7 +386,7 @@ pub struct SyncerConfig {
     /// Rule that averages updates.
     pub merge: MergeRule,
     /// Bounds on the weights of updates.
-    pub influence: Influence,
+    pub influence: WeightBounds,
     /// Limits on data in flight to a learner.
     pub downlink: DownlinkPolicy,
     /// Number of live learners that the first round of a run needs.
@@ -424,7 +424,7 @@ impl Default for SyncerConfig {
             outer: OuterSpec::default(),
             momentum_warmup_ratio: 0.25,
             merge: MergeRule::Radial,
-            influence: Influence::default(),
+            influence: WeightBounds::default(),
             downlink: DownlinkPolicy::default(),
             learners_start: 1,
             learners_max: 2_048,
@@ -480,8 +480,8 @@ impl SyncerConfig {
     }
 
     /// Returns the time limits on silent connections.
-    fn patience(&self) -> Patience {
-        Patience { silent_ms_max: self.silent_ms_max, hidden_ms_max: self.hidden_ms_max }
+    fn patience(&self) -> SilenceLimits {
+        SilenceLimits { silent_ms_max: self.silent_ms_max, hidden_ms_max: self.hidden_ms_max }
     }
 
     /// Returns the settings for leases and ledger.

@@ -9,9 +9,9 @@ use super::{Syncer, SyncerConfig, SyncerError, plan};
 use crate::data;
 use crate::diloco::accounting::LEASE_WINDOWS_MAX;
 use crate::diloco::{
-    Codec, Correction, Entry, FragmentState, Fragments, KEPT_BYTES, Layout, LeaseError, LeasePool, Ledger,
-    MergeEntry, MergeError, MergeJob, MergeOutcome, QuantError, Restrictions, RollbackEntry, Rounds, Segment,
-    Timing, Turn, Weighted, accounting, checksum, unkept,
+    Codec, Correction, Entry, FragmentState, Fragments, Layout, LeaseError, LeasePool, Ledger, MergeEntry,
+    MergeError, MergeJob, MergeOutcome, QuantError, Restrictions, RollbackEntry, Rounds, STATE_BYTES,
+    Segment, Timing, Turn, WeightedUpdate, accounting, checksum, decode_state,
 };
 use crate::wire::{FragmentId, LearnerId, LeaseId, RunId, RunSpec, Version};
 use serde::{Deserialize, Serialize};
@@ -100,7 +100,7 @@ impl Recovery {
             }
             Entry::Held { held } => record.held = *held,
             Entry::Paced { learner, share } => record.restrictions.pace(*learner, *share),
-            Entry::Dropped { learner, wait_ms } => record.restrictions.send_away(*learner, *wait_ms),
+            Entry::Dropped { learner, wait_ms } => record.restrictions.exclude_learner(*learner, *wait_ms),
             Entry::Finishing => record.finishing = true,
             Entry::Finished => record.finished = true,
             Entry::Enrolled { .. }
@@ -143,7 +143,7 @@ impl Recovery {
         let (&RollbackEntry { round, fragment, base, version, .. }, codec) = (rolled_back, self.codec);
         let Some((segments, state)) = self.behind(fragment, version)? else { return Ok(None) };
         at_base(fragment, base, state)?;
-        let [theta, momentum] = read_kept(rolled_back, state.theta.len(), body)?;
+        let [theta, momentum] = read_state(rolled_back, state.theta.len(), body)?;
         let correction = Correction {
             round,
             fragment,
@@ -197,7 +197,7 @@ impl Syncer {
     ///
     /// # Errors
     /// The errors of [`Self::restore`].
-    pub fn go_on(
+    pub fn resume(
         recovered: Recovery,
         layout: &Layout,
         config: SyncerConfig,
@@ -293,7 +293,7 @@ pub(super) fn again(
         // A weight that is missing on the tape becomes NaN, which the merge rejects.
         let experts =
             merge.experts.iter().map(|of| of.weights.get(at).copied().unwrap_or(f64::NAN)).collect();
-        updates.push(Weighted { learner, weight: part.weight, experts, steps, body });
+        updates.push(WeightedUpdate { learner, weight: part.weight, experts, steps, body });
     }
     if updates.is_empty() && !merge.parts.is_empty() {
         state.version = version;
@@ -339,18 +339,18 @@ pub(super) fn at_base(
 }
 
 /// Reads Θ and the momentum, `len` values each, from the body of a rollback.
-pub(super) fn read_kept(
+pub(super) fn read_state(
     rolled_back: &RollbackEntry,
     len: usize,
     mut body: impl FnMut(usize) -> Result<Vec<u8>, String>,
 ) -> Result<[Arc<Vec<f32>>; 2], RecoveryError> {
     let wrong = |why| RecoveryError::Unkept(rolled_back.fragment, why);
-    let bytes = body(KEPT_BYTES * len).map_err(wrong)?;
+    let bytes = body(STATE_BYTES * len).map_err(wrong)?;
     let sum = checksum(&bytes);
     if sum != rolled_back.kept {
         return Err(wrong(format!("its checksum is {sum:016x} instead of {:016x}", rolled_back.kept)));
     }
-    Ok(unkept(&bytes))
+    Ok(decode_state(&bytes))
 }
 
 /// State of a run in a snapshot, next to its [`FragmentState`]s.

@@ -5,9 +5,9 @@
 //! a learner may change its gateway.
 //!
 //! An update belongs to the round for which it was requested, or to a later one if its sender is known to be connected
-//! then: see [`Late`]. A returning learner is admitted once every round that was under way is over. None of its updates
-//! is then unsettled anywhere: see [`super::LeaderRequest::Introduce`]. This requires that a learner answers each
-//! request once, and sends an update without a request only before it leaves, as learners do.
+//! then: see [`LateUpdates`]. A returning learner is admitted once every round that was under way is over. None of its
+//! updates is then unsettled anywhere: see [`super::LeaderRequest::Introduce`]. This requires that a learner answers
+//! each request once, and sends an update without a request only before it leaves, as learners do.
 //!
 //! An update that is too late for its round waits for a later one. This is common on links on which the transfer of an
 //! update takes longer than a round.
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{
-    Answer, Event, Followed, LeaderRequest, Output, Paces, Rounds, Syncer, SyncerConfig, SyncerError, plan,
+    Answer, Event, LeaderRequest, Output, Paces, RemoteMerge, Rounds, Syncer, SyncerConfig, SyncerError, plan,
 };
 use crate::diloco::accounting::LEASE_WINDOWS_MAX;
 use crate::diloco::{FragmentState, Layout, Merge, Paced, Part, Timing, UpdateOutcome, Verified};
@@ -49,7 +49,7 @@ pub(super) struct RemoteRounds {
     /// Newest round of each fragment that is known to be over.
     over: BTreeMap<FragmentId, Round>,
     /// Late updates that wait for another round.
-    late: Late,
+    late: LateUpdates,
     /// Paces at the last report to the leaders.
     reported: Paces,
     /// Whether [`LeaderRequest::Enough`] was sent.
@@ -69,7 +69,7 @@ struct PendingRequest {
 
 impl Syncer {
     /// Creates the syncer of a gateway for a new run. `hats`, `[P]` of `[fragment_len]`, is Θ̂ of each fragment, as
-    /// computed by [`crate::diloco::binary16::nearest`]. Call [`Self::led_elsewhere`] next.
+    /// computed by [`crate::diloco::binary16::nearest`]. Call [`Self::into_gateway`] next.
     ///
     /// # Errors
     /// The errors of [`Self::new`] about `spec`; [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if `hats`
@@ -102,12 +102,12 @@ impl Syncer {
     /// From now on no round is launched or merged here. The syncer keeps only Θ̂ of each fragment, and uses it in place
     /// of Θ.
     #[must_use]
-    pub fn led_elsewhere(mut self, process: u64) -> Self {
+    pub fn into_gateway(mut self, process: u64) -> Self {
         // Another process may have granted leases to the same learner.
         self.accounting.number_leases_from(LeaseId((process & 0x7fff_ffff) * LEASES_OF_A_PROCESS));
         let salt = (process >> 48) as u16;
         let (asked, newest, over) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (late, reported, is_enough) = (Late::default(), Paces::default(), false);
+        let (late, reported, is_enough) = (LateUpdates::default(), Paces::default(), false);
         self.rounds.iter_mut().for_each(Rounds::keep_hat);
         self.led = Some(RemoteRounds { salt, asked, newest, over, late, reported, is_enough });
         self
@@ -324,15 +324,9 @@ impl Syncer {
             None => self.lose(fragment, learner, serial, 0),
             Some(fate) => {
                 self.accounting.note_update(learner);
-                self.record_outcome(UpdateOutcome {
-                    round: None,
-                    fragment,
-                    learner,
-                    serial,
-                    tokens: 0,
-                    fate,
-                });
-                self.heed_refusals(conn, learner, &fate);
+                let outcome = UpdateOutcome { round: None, fragment, learner, serial, tokens: 0, fate };
+                self.record_outcome(outcome);
+                self.limit_refusals(conn, learner, &fate);
             }
         }
     }
@@ -351,8 +345,8 @@ impl Syncer {
     }
 
     /// Records a merge that another process decided, informs its senders, and publishes the change.
-    pub(super) fn on_followed(&mut self, now: Millis, followed: Followed) {
-        let Followed { merge: entry, led } = followed;
+    pub(super) fn on_followed(&mut self, now: Millis, followed: RemoteMerge) {
+        let RemoteMerge { merge: entry, led } = followed;
         let (round, fragment) = (entry.round, entry.fragment);
         let Some(ours) = &mut self.led else { return };
         ours.note_over(fragment, round);
@@ -404,7 +398,7 @@ fn has_changed(before: f64, now: f64) -> bool {
 
 /// Late updates that wait for another round, at most one per learner and fragment.
 #[derive(Debug, Default)]
-struct Late {
+struct LateUpdates {
     waiting: BTreeMap<(FragmentId, LearnerId), Waiting>,
     /// Last number sent to a peer. Each is sent once, so that an echo identifies its update.
     numbers: u64,
@@ -436,7 +430,7 @@ enum Next {
     Wait,
 }
 
-impl Late {
+impl LateUpdates {
     /// Keeps `update`, which arrived over `conn` when `over` was the newest finished round. Returns the number to send
     /// to the peer, and the older update of the same learner and fragment that `update` replaces.
     fn keep(
@@ -512,7 +506,7 @@ mod tests {
     use std::sync::Arc;
 
     use crate::diloco::syncer::{
-        Answer, Followed, Input, LeaderRequest, Output, Syncer, SyncerConfig, SyncerError,
+        Answer, Input, LeaderRequest, Output, RemoteMerge, Syncer, SyncerConfig, SyncerError,
     };
     use crate::diloco::{Codec, FragmentState, checksum};
     use crate::testing::{larger, merge, part};
@@ -529,7 +523,7 @@ mod tests {
     fn syncer(config: SyncerConfig) -> Syncer {
         let (spec, layout) = larger();
         let theta = vec![0.0; layout.len()];
-        Syncer::new(RUN, spec, config, &layout, &theta).unwrap().led_elsewhere(1)
+        Syncer::new(RUN, spec, config, &layout, &theta).unwrap().into_gateway(1)
     }
 
     fn hello() -> Hello {
@@ -572,7 +566,7 @@ mod tests {
     /// merged.
     fn with_learner() -> Syncer {
         let mut syncer = syncer(SyncerConfig::default());
-        let followed = Followed { merge: merge(P, part(LEARNER, 50_000_000)), led: None };
+        let followed = RemoteMerge { merge: merge(P, part(LEARNER, 50_000_000)), led: None };
         says(&mut syncer, Input::Followed(Box::new(followed)));
         let said = says(&mut syncer, Input::Message(CONN, Message::Hello(hello())));
         let [Output::LeaderRequest(LeaderRequest::Introduce(CONN, hello))] =
@@ -705,7 +699,7 @@ mod tests {
         let mut syncer = syncer(SyncerConfig { stop_tokens: 1_000, ..SyncerConfig::default() });
         says(&mut syncer, Input::Introduced { conn: CONN, learner: LEARNER, hello: Box::new(hello()) });
         let mut followed = || {
-            let followed = Followed { merge: merge(P, part(LEARNER, 50_000_000)), led: None };
+            let followed = RemoteMerge { merge: merge(P, part(LEARNER, 50_000_000)), led: None };
             says(&mut syncer, Input::Followed(Box::new(followed)))
         };
         let is_enough = |output: &&Output| matches!(output, Output::LeaderRequest(LeaderRequest::Enough));
@@ -777,7 +771,7 @@ mod tests {
         let mut state = FragmentState::new(vec![0.3; syncer.fragments().len(P)]);
         state.version = Version(9);
         let hat = Arc::clone(&state.hat);
-        let followed = Followed { merge: merge(P, part(LEARNER, 8)), led: Some((state, Vec::new())) };
+        let followed = RemoteMerge { merge: merge(P, part(LEARNER, 8)), led: Some((state, Vec::new())) };
         says(&mut syncer, Input::Followed(Box::new(followed)));
         assert!(is_hat(&syncer));
         assert_eq!(syncer.hat(P), Some((Version(9), hat)));

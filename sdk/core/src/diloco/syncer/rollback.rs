@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::recovery::{RecoveryError, again, read_kept};
+use super::recovery::{RecoveryError, again, read_state};
 use super::{DROP_MS_MAX, Event, Output, Syncer};
 use crate::diloco::trust::{ContributionVerdict, EXCLUSION_MS};
 use crate::diloco::{
@@ -53,7 +53,7 @@ impl Syncer {
     }
 
     /// Convicts the culprits, sends them away, and schedules a rollback of all fragments without their updates.
-    pub(super) fn on_undo(&mut self, now: Millis, Undo { from, after, culprits }: Undo) {
+    pub(super) fn on_undo(&mut self, now: Millis, RollbackOrder { from, after, culprits }: RollbackOrder) {
         let culprits: BTreeSet<_> = culprits.into_iter().filter(|learner| self.knows(*learner)).collect();
         if culprits.is_empty() || from.len() != self.rounds.len() || self.schedule.is_over() {
             return;
@@ -63,7 +63,7 @@ impl Syncer {
                 self.rounds.iter_mut().filter_map(|rounds| rounds.discard(learner)).collect();
             waiting.into_iter().for_each(|outcome| self.record_outcome(outcome));
             self.trust.convicted(&mut self.accounting, learner);
-            self.roster.send_away(now, learner, EXCLUSION_MS);
+            self.roster.exclude_learner(now, learner, EXCLUSION_MS);
             self.accounting.note(Entry::Dropped { learner, wait_ms: EXCLUSION_MS });
             let record = self.ledger().account(learner).map(|account| &account.trust);
             let (harms, is_banned) =
@@ -208,7 +208,7 @@ impl Rollback {
                 again(&self.codec, &self.segments, &mut self.state, merge, &self.without, body)?;
             }
             Entry::RolledBack(rolled_back) if self.is_ahead(rolled_back.fragment, rolled_back.version) => {
-                let [theta, momentum] = read_kept(rolled_back, self.state.theta.len(), body)?;
+                let [theta, momentum] = read_state(rolled_back, self.state.theta.len(), body)?;
                 let (hat, version) = (Arc::clone(&self.state.hat), rolled_back.version);
                 self.state = FragmentState { version, theta, hat, momentum };
             }
@@ -236,7 +236,7 @@ impl Rollback {
 
 /// Order to roll back, with the culprits and the starting point.
 #[derive(Clone, Debug)]
-pub struct Undo {
+pub struct RollbackOrder {
     /// Fragment states at the last normal held-out loss, `[P]`. Θ̂ is not needed: see [`FragmentState::without_hat`].
     pub from: Vec<FragmentState>,
     /// Newest row of the tape that `from` includes, after which the replay of each [`RollbackJob`] starts.

@@ -4,7 +4,7 @@ use super::{Event, Output, Syncer};
 use crate::diloco::speed::SPEED_SLACK;
 use crate::diloco::trust::Trust;
 use crate::diloco::{
-    Account, Answered, CatchUp, Decision, Entry, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome,
+    Account, AdmittedAnswer, CatchUp, Decision, Entry, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome,
     OuterSpec, Paced, Rounds, SenderInfo, Traffic, USUAL_RATIO, UpdateOutcome, Verified,
 };
 use crate::wire::{
@@ -121,7 +121,7 @@ impl Syncer {
         let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else {
             return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
         };
-        self.roster.note_heard(learner);
+        self.roster.note_response(learner);
         if is_led {
             return self.forward_no_update(now, conn, learner, fragment);
         }
@@ -138,7 +138,7 @@ impl Syncer {
             return self.refuse(conn, CloseCode::Protocol, "say Ready before the first update".into());
         }
         self.out.push_back(Output::Send(conn, Message::UpdateReceived { run: self.run, fragment, serial }));
-        self.roster.note_heard(learner);
+        self.roster.note_response(learner);
         if self.is_led() {
             return self.forward(now, conn, learner, update);
         }
@@ -180,13 +180,13 @@ impl Syncer {
             }
             Err(fate) => {
                 self.record_outcome(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
-                self.heed_refusals(conn, learner, &fate);
+                self.limit_refusals(conn, learner, &fate);
             }
         }
     }
 
     /// Closes the connection of a learner after too many consecutive refusals. `fate` is that of its last update.
-    pub(super) fn heed_refusals(&mut self, conn: ConnId, learner: LearnerId, fate: &Fate) {
+    pub(super) fn limit_refusals(&mut self, conn: ConnId, learner: LearnerId, fate: &Fate) {
         let refusals = self.accounting.refusals(learner);
         if refusals >= self.config.refusals_max {
             let reason = format!(
@@ -198,8 +198,8 @@ impl Syncer {
         }
     }
 
-    fn answered(&mut self, fragment: FragmentId, learner: LearnerId, answered: Answered) {
-        let Answered { round, tokens, after_ms } = answered;
+    fn answered(&mut self, fragment: FragmentId, learner: LearnerId, answered: AdmittedAnswer) {
+        let AdmittedAnswer { round, tokens, after_ms } = answered;
         self.event(Event::Answered { round, fragment, learner, tokens, after_ms: after_ms.unwrap_or(0) });
     }
 
@@ -208,7 +208,7 @@ impl Syncer {
         if usize::from(fragment.0) >= self.rounds.len() {
             return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
         }
-        let follow = self.downlink.holds(now, conn, fragment, version, self.roster.listens_ms(conn));
+        let follow = self.downlink.holds(now, conn, fragment, version, self.roster.read_interval_ms(conn));
         self.follow(conn, follow);
     }
 
@@ -320,7 +320,7 @@ impl Syncer {
     /// Sends the change to a new version to the learners that can apply it, and `Resync` to those that cannot.
     pub(super) fn publish(&mut self, now: Millis, merged: Merged) {
         let (run, fragment, version) = (self.run, merged.fragment, merged.version);
-        let audience = self.downlink.publish(now, &merged, |conn| self.roster.listens_ms(conn));
+        let audience = self.downlink.publish(now, &merged, |conn| self.roster.read_interval_ms(conn));
         if !audience.change.is_empty() {
             self.out.push_back(Output::Broadcast(audience.change, Message::Merged(merged)));
         }
@@ -356,7 +356,7 @@ impl Syncer {
     }
 }
 
-/// Returns a description of a refused update, for the sentence in `heed_refusals`.
+/// Returns a description of a refused update, for the sentence in `limit_refusals`.
 fn refusal_of(fate: &Fate) -> &'static str {
     match fate {
         Fate::Refused(Refusal::Norm) => "longer than its steps can have made it",

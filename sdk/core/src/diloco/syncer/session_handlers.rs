@@ -143,11 +143,11 @@ impl Syncer {
         if !self.may_be(learner) || (is_back && !is_pardoned) {
             return;
         }
-        self.roster.send_away(now, learner, wait_ms);
+        self.roster.exclude_learner(now, learner, wait_ms);
         self.accounting.note(Entry::Dropped { learner, wait_ms });
         self.event(Event::Dropped { learner, wait_ms });
         if let Some(conn) = self.roster.conn(learner).filter(|_| wait_ms > 0) {
-            self.turn_away(conn, wait_ms);
+            self.reject_connection(conn, wait_ms);
         }
     }
 
@@ -242,7 +242,7 @@ impl Syncer {
         };
         self.trust.left(learner);
         self.downlink.close(conn);
-        self.rounds.iter_mut().for_each(|rounds| rounds.unask(learner));
+        self.rounds.iter_mut().for_each(|rounds| rounds.cancel_request(learner));
         self.measure();
         self.forget_requests(learner);
         self.event(Event::Left { learner, why });
@@ -265,7 +265,7 @@ impl Syncer {
         }
     }
 
-    pub(super) fn turn_away(&mut self, conn: ConnId, wait_ms: u32) {
+    pub(super) fn reject_connection(&mut self, conn: ConnId, wait_ms: u32) {
         let reason = "the owner of the run dropped this learner for a while";
         self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
     }
@@ -365,9 +365,9 @@ impl Syncer {
             told_of.and_then(|learner| Some((learner, self.roster.away_ms(now, learner)?)))
         {
             // An owner can send a convicted learner away, too. Only the length of the time tells the cause.
-            return match is_convicted && self.roster.sent_away_ms(learner) == EXCLUSION_MS {
+            return match is_convicted && self.roster.exclusion_ms(learner) == EXCLUSION_MS {
                 true => self.exclude(conn, wait_ms, false),
-                false => self.turn_away(conn, wait_ms),
+                false => self.reject_connection(conn, wait_ms),
             };
         }
         if let Some(ghost) = known.and_then(|learner| self.roster.conn(learner)) {
@@ -380,7 +380,7 @@ impl Syncer {
         if known.is_none() {
             let roster = &self.roster;
             let needed = |learner| roster.conn(learner).is_some() || roster.is_restricted(learner);
-            match self.accounting.make_room(needed) {
+            match self.accounting.evict_identity(needed) {
                 Ok(None) => {}
                 Ok(Some(forgotten)) => self.rounds.iter_mut().for_each(|rounds| rounds.forget(forgotten)),
                 Err(full) => return self.refuse(conn, CloseCode::Full, full.to_string()),

@@ -51,7 +51,7 @@ enum Step {
 
 /// Result of an attribution.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Culprits {
+pub struct AttributionResult {
     /// At least one learner whose updates did harm, in order of ids.
     pub learners: Vec<LearnerId>,
     /// Loss without their updates, in nats per token.
@@ -108,10 +108,11 @@ impl Attribution {
 
     /// Returns the culprits; `None` if those found so far explain less than half of the rise.
     #[must_use]
-    pub fn verdict(&self) -> Option<Culprits> {
+    pub fn verdict(&self) -> Option<AttributionResult> {
         let explained = (self.bad - self.now) / (self.bad - self.good);
         let is_found = !self.culprits.is_empty() && explained >= EXPLAINED_MIN;
-        is_found.then(|| Culprits { learners: self.culprits.iter().copied().collect(), loss: self.now })
+        is_found
+            .then(|| AttributionResult { learners: self.culprits.iter().copied().collect(), loss: self.now })
     }
 
     /// Accuses the suspects with the largest gains. `losses` are the losses without each suspect alone.
@@ -164,7 +165,7 @@ mod tests {
 
     /// Runs a search in which the loss is 2 plus the value in `adds` of each learner, and was `good` before. Returns
     /// the verdict and the number of measurements.
-    fn search(good: f64, adds: &[f64]) -> (Option<Culprits>, usize) {
+    fn search(good: f64, adds: &[f64]) -> (Option<AttributionResult>, usize) {
         let learners: Vec<LearnerId> = (1..).map(LearnerId).take(adds.len()).collect();
         let loss = |out: &BTreeSet<LearnerId>| {
             let there = learners.iter().zip(adds).filter(|(learner, _)| !out.contains(learner));
@@ -232,6 +233,9 @@ mod tests {
         while let Some(out) = attribution.next() {
             attribution.measured(if out.contains(&LearnerId(3)) { 2.01 } else { f64::INFINITY });
         }
-        assert_eq!(attribution.verdict(), Some(Culprits { learners: vec![LearnerId(3)], loss: 2.01 }));
+        assert_eq!(
+            attribution.verdict(),
+            Some(AttributionResult { learners: vec![LearnerId(3)], loss: 2.01 })
+        );
     }
 }

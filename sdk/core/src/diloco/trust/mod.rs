@@ -11,18 +11,18 @@
 //! | banned, convicted | the owner pardons the learner | newcomer |
 //!
 //! [`TrustRecord`] is the part that survives a restart: the ledger stores it, and the tape replays it. `Trust` adds the
-//! state of connected learners in one process. [`Influence`] turns levels into weights.
+//! state of connected learners in one process. [`WeightBounds`] turns levels into weights.
 
 mod attribution;
 mod contribution_test;
 mod record;
 mod weighting;
 
-pub use attribution::{Attribution, Culprits};
+pub use attribution::{Attribution, AttributionResult};
 pub use contribution_test::{ContributionTest, ContributionVerdict, Sampling, UpdateScore};
 pub(crate) use record::TURN_MS_MAX;
 pub use record::{CONVICTIONS_MAX, PROBATION_MS, SenderTrust, TrustLevel, TrustRecord};
-pub use weighting::Influence;
+pub use weighting::WeightBounds;
 pub(super) use weighting::{Load, Weights, of_expert, reaching};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,7 @@ const PACE_RATIO_MAX: f64 = 8.0;
 pub(super) struct Trust {
     /// Connected learners.
     learners: BTreeMap<LearnerId, Connected>,
-    /// Connected learners, ordered by [`merit`].
+    /// Connected learners, ordered by [`seat_priority`].
     merits: BTreeSet<(u64, LearnerId)>,
     /// Number of connected learners without a merged update.
     strangers: usize,
@@ -67,8 +67,8 @@ pub(super) struct Trust {
 /// Statistics of one connected learner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Connected {
-    /// As by [`merit`].
-    merit: u64,
+    /// As by [`seat_priority`].
+    seat_priority: u64,
     /// Merged time of the learner, in milliseconds; `None` until it is live.
     merged_ms: Option<u64>,
 }
@@ -214,9 +214,9 @@ impl Trust {
         seats: usize,
         taken: usize,
     ) -> Result<Option<LearnerId>, String> {
-        let merit = learner.map_or(0, |learner| merit(ledger, learner));
+        let seat_priority = learner.map_or(0, |learner| seat_priority(ledger, learner));
         let strangers = self.strangers;
-        if merit == 0 && ledger.len() > ledger.strangers() && strangers >= seats.div_ceil(2) {
+        if seat_priority == 0 && ledger.len() > ledger.strangers() && strangers >= seats.div_ceil(2) {
             return Err(format!(
                 "{strangers} learners without a merged update are connected, which is the limit"
             ));
@@ -224,7 +224,7 @@ impl Trust {
         if taken < seats {
             return Ok(None);
         }
-        let least = self.merits.first().filter(|(least, _)| 2 * least < merit);
+        let least = self.merits.first().filter(|(least, _)| 2 * least < seat_priority);
         let full = || format!("{seats} learners are connected, which is the limit");
         least.map(|(_, learner)| Some(*learner)).ok_or_else(full)
     }
@@ -240,7 +240,7 @@ impl Trust {
     /// Updates the statistics from the account of the connected `learner`.
     fn note(&mut self, ledger: &Ledger, learner: LearnerId, is_live: bool) {
         let now = Connected {
-            merit: merit(ledger, learner),
+            seat_priority: seat_priority(ledger, learner),
             merged_ms: is_live.then(|| ledger.merged_ms(learner)),
         };
         let before = self.learners.insert(learner, now);
@@ -248,8 +248,8 @@ impl Trust {
             if let Some(before) = before {
                 self.take(learner, before);
             }
-            self.merits.insert((now.merit, learner));
-            self.strangers += usize::from(now.merit == 0);
+            self.merits.insert((now.seat_priority, learner));
+            self.strangers += usize::from(now.seat_priority == 0);
             if let Some(merged_ms) = now.merged_ms {
                 self.merged.insert((merged_ms, learner));
             }
@@ -277,8 +277,8 @@ impl Trust {
     }
 
     fn take(&mut self, learner: LearnerId, before: Connected) {
-        self.merits.remove(&(before.merit, learner));
-        self.strangers -= usize::from(before.merit == 0);
+        self.merits.remove(&(before.seat_priority, learner));
+        self.strangers -= usize::from(before.seat_priority == 0);
         if let Some(merged_ms) = before.merged_ms {
             self.merged.remove(&(merged_ms, learner));
         }
@@ -287,7 +287,7 @@ impl Trust {
 
 /// Returns the merit of `learner`, its claim to a seat: its merged time plus 1 ms, or 0 if none of its updates was
 /// merged.
-fn merit(ledger: &Ledger, learner: LearnerId) -> u64 {
+fn seat_priority(ledger: &Ledger, learner: LearnerId) -> u64 {
     let is_stranger = ledger.account(learner).is_none_or(|account| account.is_stranger());
     if is_stranger { 0 } else { ledger.merged_ms(learner).saturating_add(1) }
 }
@@ -374,9 +374,13 @@ mod tests {
             let paces = established.iter().filter(|other| **other != learner);
             let pace = lower_median(paces.filter_map(|&other| ledger.pace(other)));
             assert_eq!(trust.pace(learner), pace, "{turn}");
-            let merits = || there.keys().map(|&learner| (merit(ledger, learner), learner));
+            let merits = || there.keys().map(|&learner| (seat_priority(ledger, learner), learner));
             assert_eq!(trust.merits.first().copied(), merits().min(), "{turn}");
-            assert_eq!(trust.strangers, merits().filter(|(merit, _)| *merit == 0).count(), "{turn}");
+            assert_eq!(
+                trust.strangers,
+                merits().filter(|(seat_priority, _)| *seat_priority == 0).count(),
+                "{turn}"
+            );
             if turn % 5 == 0 {
                 let longest_ms = live().map(|learner| ledger.merged_ms(learner)).max().unwrap_or(0);
                 trust.measure(ledger);

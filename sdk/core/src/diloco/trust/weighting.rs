@@ -21,7 +21,7 @@ const SUSPECTED_FACTOR: f64 = 1e-6;
 /// Decay by age is no better than the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Influence {
+pub struct WeightBounds {
     /// Largest share of one learner, as a multiple of the mean share in a merge, above 1; 0 for no bound. Among three
     /// or more learners it is also at most half. If a learner in the merge is proven, a checked but unproven learner
     /// has at most the mean share.
@@ -35,7 +35,7 @@ pub struct Influence {
     pub newcomers_share_max: f64,
 }
 
-impl Default for Influence {
+impl Default for WeightBounds {
     fn default() -> Self {
         Self { share_ratio_max: 2.0, turns_max: 2.0, half_life_turns: 0.0, newcomers_share_max: 0.15 }
     }
@@ -74,11 +74,11 @@ pub(in crate::diloco) fn reaching(loads: &[Load]) -> Vec<u32> {
 
 /// Returns the merge weights of updates for one expert. `tokens` are the tokens that each update routed to the expert.
 ///
-/// The weights follow the formula and the bounds of [`Influence`] for those tokens. A learner without routed tokens
+/// The weights follow the formula and the bounds of [`WeightBounds`] for those tokens. A learner without routed tokens
 /// enters as one with a single token and an update of zeros. The only learner that trained an expert therefore has no
 /// larger share of it than of other parameters.
 pub(in crate::diloco) fn of_expert(
-    influence: &Influence,
+    influence: &WeightBounds,
     loads: &[Load],
     tokens: impl Iterator<Item = u64> + Clone,
     sync_every: u32,
@@ -102,7 +102,7 @@ pub(in crate::diloco) struct Weights {
     pub(in crate::diloco) absent: f64,
 }
 
-impl Influence {
+impl WeightBounds {
     /// Returns the weights of updates. `sync_every` is H, in steps; `is_known_there` is true if the round awaited an
     /// established learner. Newcomers have the same total share whether the awaited learner answered or not. Otherwise
     /// a fast newcomer could have a merge to itself.
@@ -191,7 +191,7 @@ fn bound(weights: &mut [f64], shares_max: &[f64]) {
 mod tests {
     use super::*;
 
-    fn shares(influence: Influence, loads: &[Load]) -> Vec<f64> {
+    fn shares(influence: WeightBounds, loads: &[Load]) -> Vec<f64> {
         let Weights { updates, absent } = influence.weights(loads, 10, true);
         let total = absent + updates.iter().sum::<f64>();
         updates.iter().map(|weight| (1e4 * weight / total).round() / 1e4).collect()
@@ -208,8 +208,8 @@ mod tests {
         steps.iter().map(|&steps| load(steps, KNOWN)).collect()
     }
 
-    const FREE: Influence =
-        Influence { share_ratio_max: 0.0, turns_max: 0.0, half_life_turns: 0.0, newcomers_share_max: 1.0 };
+    const FREE: WeightBounds =
+        WeightBounds { share_ratio_max: 0.0, turns_max: 0.0, half_life_turns: 0.0, newcomers_share_max: 1.0 };
 
     #[test]
     fn quantity_times_quality_without_rules() {
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn shares_are_bounded_and_other_weights_keep_their_ratio() {
-        let bounded = Influence { share_ratio_max: 2.0, ..FREE };
+        let bounded = WeightBounds { share_ratio_max: 2.0, ..FREE };
         assert_eq!(shares(bounded, &steps(&[10])), [1.0]);
         assert_eq!(shares(bounded, &steps(&[10, 1_000])), [0.0099, 0.9901], "twice the mean of two is all");
         assert_eq!(shares(bounded, &steps(&[1_000, 10, 30])), [0.5, 0.125, 0.375], "no majority of three");
@@ -234,9 +234,9 @@ mod tests {
 
     #[test]
     fn long_or_old_updates_can_weigh_less() {
-        let long = Influence { turns_max: 2.0, ..FREE };
+        let long = WeightBounds { turns_max: 2.0, ..FREE };
         assert_eq!(shares(long, &steps(&[10, 20, 1_000])), [0.2, 0.4, 0.4]);
-        let old = Influence { half_life_turns: 2.0, ..FREE };
+        let old = WeightBounds { half_life_turns: 2.0, ..FREE };
         let ages = [0, 2, 4].map(|age| Load { age, ..load(10, KNOWN) });
         assert_eq!(shares(old, &ages), [0.5714, 0.2857, 0.1429]);
         let ancient = [Load { age: u32::MAX, ..ages[0] }];
@@ -258,7 +258,7 @@ mod tests {
     /// Goal: the total share of newcomers is bounded, whatever their number and claims.
     #[test]
     fn newcomers_have_a_small_share_together() {
-        let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
+        let guarded = WeightBounds { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
         let new = |steps: u32| load(steps, NEW);
         let known = |steps: u32| load(steps, KNOWN);
         assert_eq!(shares(guarded, &[known(10), new(10), new(10)]), [0.85, 0.075, 0.075]);
@@ -272,7 +272,7 @@ mod tests {
     /// Goal: expert weights follow routed tokens, and an update without routed tokens has weight 0.
     #[test]
     fn expert_weights_follow_routed_tokens() {
-        let of = |influence: &Influence, loads: &[Load], tokens: &[u64]| {
+        let of = |influence: &WeightBounds, loads: &[Load], tokens: &[u64]| {
             let ExpertWeights { weights, absent } =
                 of_expert(influence, loads, tokens.iter().copied(), 10, true);
             let total = absent + weights.iter().sum::<f64>();
@@ -281,10 +281,10 @@ mod tests {
         assert_eq!(of(&FREE, &steps(&[10, 10]), &[30, 10]), [0.9, 0.1], "squares over steps");
         assert_eq!(of(&FREE, &steps(&[10, 30]), &[30, 30]), [0.75, 0.25]);
         assert_eq!(of(&FREE, &steps(&[10, 10, 10]), &[4_000, 0, 4_000]), [0.5, 0.0, 0.5]);
-        assert_eq!(of(&Influence::default(), &steps(&[10, 10]), &[80, 0]), [0.9998, 0.0]);
+        assert_eq!(of(&WeightBounds::default(), &steps(&[10, 10]), &[80, 0]), [0.9998, 0.0]);
         // The only one of four learners that trained the expert has the same share as of other parameters.
-        assert_eq!(of(&Influence::default(), &steps(&[10; 4]), &[80, 0, 0, 0]), [0.5, 0.0, 0.0, 0.0]);
-        assert_eq!(of(&Influence::default(), &steps(&[10; 8]), &[80, 0, 0, 0, 0, 0, 0, 0])[0], 0.25);
+        assert_eq!(of(&WeightBounds::default(), &steps(&[10; 4]), &[80, 0, 0, 0]), [0.5, 0.0, 0.0, 0.0]);
+        assert_eq!(of(&WeightBounds::default(), &steps(&[10; 8]), &[80, 0, 0, 0, 0, 0, 0, 0])[0], 0.25);
         assert_eq!(of(&FREE, &steps(&[10, 10]), &[0, 0]), [0.0, 0.0], "nobody trained it");
     }
 
@@ -297,7 +297,7 @@ mod tests {
             let load = |&(tokens, steps, is_new): &(u64, u32, bool)|
                 Load { steps, tokens, age: 0, trust: if is_new { NEW } else { KNOWN } };
             let loads: Vec<Load> = claims.iter().map(load).collect();
-            let influence = Influence::default();
+            let influence = WeightBounds::default();
             let found = of_expert(&influence, &loads, claims.iter().map(|claim| claim.0), 10, true);
             let total = found.absent + found.weights.iter().sum::<f64>();
             let share = |is_new: bool, of: &dyn Fn(f64, f64) -> f64| {
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn unproven_learners_have_at_most_the_mean_share_next_to_proven_ones() {
-        let bounded = Influence { share_ratio_max: 2.0, ..FREE };
+        let bounded = WeightBounds { share_ratio_max: 2.0, ..FREE };
         let looked = |steps, is_proven| load(steps, SenderTrust { is_proven, ..KNOWN });
         let (shown, open) = (|steps| looked(steps, Some(true)), |steps| looked(steps, Some(false)));
         assert_eq!(shares(bounded, &[open(90), open(10), open(10), open(10)]), [0.5, 0.1667, 0.1667, 0.1667]);
@@ -338,7 +338,7 @@ mod tests {
     /// Goal: suspects have almost no share, whatever their number, and do not reduce the share of newcomers.
     #[test]
     fn suspects_have_next_to_nothing() {
-        let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
+        let guarded = WeightBounds { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
         let suspect = load(10, SenderTrust { level: TrustLevel::Suspected, ..NEW });
         let (known, new) = (load(10, KNOWN), load(10, NEW));
         assert_eq!(shares(guarded, &[known, suspect, suspect, suspect]), [1.0, 0.0, 0.0, 0.0]);

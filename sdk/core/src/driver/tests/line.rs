@@ -119,12 +119,14 @@ fn failing_fragment_downloads_back_off_and_end_the_member() {
     rig.script.fragments_lost = true;
     for _ in 0..10 {
         rig.run_for(20 * SECOND_US);
-        assert!(rig.member.hindrance(rig.now_us).is_some());
+        assert!(rig.member.blocked_reason(rig.now_us).is_some());
         rig.handle(Input::Fed);
     }
     rig.script.fragments_lost = false;
     rig.run_for(60 * SECOND_US);
-    assert!(rig.log.ends.is_empty() && rig.member.awaits() && rig.member.hindrance(rig.now_us).is_none());
+    assert!(
+        rig.log.ends.is_empty() && rig.member.awaits() && rig.member.blocked_reason(rig.now_us).is_none()
+    );
 
     // After training, `reconnect_ms_max` applies instead of `contact_ms_max`.
     rig.script.fragments_lost = true;
@@ -257,13 +259,13 @@ fn close_codes_reconnect_restart_or_end_the_member() {
         let mut rig = Rig::joined();
         rig.goodbye(bye(code));
         rig.run_for(20 * SECOND_US);
-        assert_eq!((rig.log.hellos.len(), rig.log.afresh.len(), rig.log.ends.len()), (2, 0, 0), "{code:?}");
+        assert_eq!((rig.log.hellos.len(), rig.log.rejoin.len(), rig.log.ends.len()), (2, 0, 0), "{code:?}");
         assert!(rig.member.awaits(), "{code:?}");
     }
     let mut rig = Rig::joined();
     rig.goodbye(bye(CloseCode::WrongRun));
     rig.run_for(20 * SECOND_US);
-    assert_eq!((rig.log.afresh.len(), rig.log.built_anew), (1, 2));
+    assert_eq!((rig.log.rejoin.len(), rig.log.built_anew), (1, 2));
     assert!(rig.log.hellos[1].run.is_none() && rig.member.awaits());
 
     let mut rig = Rig::joined();
@@ -289,16 +291,16 @@ fn lost_goodbye_is_recovered_from_the_close_code() {
 fn too_many_refusals_heal_once_an_hour() {
     const HOUR_US: u64 = 3_600 * SECOND_US;
     let mut rig = Rig::joined();
-    for (afresh, waits_us) in [(1, 0), (2, HOUR_US)] {
+    for (rejoin, waits_us) in [(1, 0), (2, HOUR_US)] {
         rig.run_for(waits_us);
         rig.goodbye(bye(CloseCode::Untrusted));
         rig.run_for(20 * SECOND_US);
-        assert_eq!((rig.log.afresh.len(), rig.log.ends.len()), (afresh, 0));
+        assert_eq!((rig.log.rejoin.len(), rig.log.ends.len()), (rejoin, 0));
         assert!(rig.log.hellos.last().is_some_and(|hello| hello.run.is_none()) && rig.member.awaits());
     }
     rig.goodbye(bye(CloseCode::Untrusted));
     assert_eq!(
-        (rig.log.afresh.len(), rig.log.ends.as_slice()),
+        (rig.log.rejoin.len(), rig.log.ends.as_slice()),
         (2, &[End::Refused(bye(CloseCode::Untrusted))][..])
     );
 }
@@ -320,7 +322,7 @@ fn failed_engine_is_rebuilt_and_keeps_the_owners_settings() {
     rig.handle(Input::Hidden(true));
     rig.handle(Input::Duty { permille: 500 });
     rig.handle(Input::Failed { device_lost: false, reason: "not a number".to_owned() });
-    assert_eq!((rig.log.afresh.as_slice(), rig.log.disconnects.len()), (&["not a number".to_owned()][..], 1));
+    assert_eq!((rig.log.rejoin.as_slice(), rig.log.disconnects.len()), (&["not a number".to_owned()][..], 1));
     rig.run_for(SECOND_US);
     assert_eq!((rig.log.built_anew, rig.member.state()), (2, LearnerState::Hidden));
     assert_eq!((&rig.log.hellos[1].run, rig.log.hellos[1].identity), (&None, Identity([1; 32])));

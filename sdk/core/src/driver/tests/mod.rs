@@ -67,7 +67,7 @@ struct Log {
     byes: Vec<Bye>,
     closes: Vec<Bye>,
     disconnects: Vec<(u64, String)>,
-    afresh: Vec<String>,
+    rejoin: Vec<String>,
     built_anew: u32,
     shards_us: Vec<u64>,
     fetches_us: Vec<u64>,
@@ -167,7 +167,7 @@ impl Rig {
                 self.handle(Input::Built { fragments, batch });
             }
             Output::Afresh { reason } => {
-                self.log.afresh.push(reason);
+                self.log.rejoin.push(reason);
                 self.replica = None;
             }
             Output::Fetch { fragment, .. } if self.script.fragments_lost => {

@@ -177,7 +177,7 @@ impl CpuGradient {
                 let windows = tokens.chunks_exact(len + 1);
                 let inputs = windows.clone().flat_map(|window| &window[..len]);
                 pass.forward(inputs.map(|&token| token::id(token)), work);
-                work.note_seen(&mut seen.lock().expect("no thread panics with the lock"));
+                work.add_expert_counts(&mut seen.lock().expect("no thread panics with the lock"));
                 work.mixing.balance.clear();
                 let target_count = windows.clone().map(|window| token::target_count(window, len) as f32);
                 work.mixing.balance.extend(target_count.map(|target_count| aux * target_count));

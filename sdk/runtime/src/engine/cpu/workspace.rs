@@ -125,7 +125,7 @@ impl Workspace {
     }
 
     /// Adds the number of tokens that went through each expert, `[layers, E]`.
-    pub fn note_seen(&self, seen: &mut [u64]) {
+    pub fn add_expert_counts(&self, seen: &mut [u64]) {
         let found = self.layers.iter().flat_map(|layer| layer.routes.seen());
         seen.iter_mut().zip(found).for_each(|(seen, more)| *seen += more);
     }

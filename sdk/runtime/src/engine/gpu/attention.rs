@@ -53,7 +53,7 @@ pub enum Attention {
 impl Attention {
     /// Chooses kernels for `sizes`. With `strips`, matrix units are used if there are kernels for heads of this width.
     pub fn new(sizes: Sizes, software: bool, strips: bool) -> Self {
-        if strips && sizes.suit_strips() {
+        if strips && sizes.has_matrix_kernels() {
             return Self::Strips;
         }
         Self::Bands(Bands::new(sizes.head, sizes.context, software))
@@ -127,7 +127,7 @@ impl Attention {
 
 impl Sizes {
     /// Returns true if there are kernels on matrix units for this head width.
-    fn suit_strips(self) -> bool {
+    fn has_matrix_kernels(self) -> bool {
         self.head.is_multiple_of(16) && self.head <= 64
     }
 }
@@ -194,7 +194,7 @@ const RUNS: u32 = 3;
 /// # Errors
 /// [`GpuError::Lost`] and [`GpuError::Refused`].
 pub async fn agrees(gpu: &Gpu, sizes: Sizes) -> Result<bool, GpuError> {
-    if !gpu.has_matrices() || !sizes.suit_strips() {
+    if !gpu.has_matrices() || !sizes.has_matrix_kernels() {
         return Ok(false);
     }
     let Some(trial) = Trial::new(gpu, sizes).await else { return Ok(false) };

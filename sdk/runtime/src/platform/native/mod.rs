@@ -23,7 +23,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use webpki_roots::TLS_SERVER_ROOTS;
 
 #[cfg(unix)]
-use super::hears_hangup;
+use super::handles_sighup;
 use super::{Proxy, RandomError};
 
 pub use http::fetch;
@@ -130,8 +130,8 @@ pub fn open_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Waits for a signal to end this process: Ctrl+C, SIGTERM, or a closed terminal (see [`hears_hangup`]). From the first
-/// poll on, these signals no longer end the process by themselves.
+/// Waits for a signal to end this process: Ctrl+C, SIGTERM, or a closed terminal (see [`handles_sighup`]). From the
+/// first poll on, these signals no longer end the process by themselves.
 ///
 /// # Errors
 /// Those of the operating system if it cannot install a handler.
@@ -139,9 +139,9 @@ pub fn open_private(path: &Path) -> io::Result<File> {
 pub async fn interrupted() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     // The mask must be read before the handler is installed, because that changes it.
-    static HEARS_HANGUP: LazyLock<bool> = LazyLock::new(hears_hangup);
+    static HANDLES_SIGHUP: LazyLock<bool> = LazyLock::new(handles_sighup);
     let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = if *HEARS_HANGUP { Some(signal(SignalKind::hangup())?) } else { None };
+    let mut hangup = if *HANDLES_SIGHUP { Some(signal(SignalKind::hangup())?) } else { None };
     let hung_up = async {
         match &mut hangup {
             Some(hangup) => hangup.recv().await,

@@ -375,7 +375,7 @@ impl Variant {
     }
 
     /// Returns the variants worth trying on `gpu`. On a software GPU, tiles in workgroup memory only cost time.
-    pub fn suitable(gpu: &Gpu) -> impl Iterator<Item = Self> {
+    pub fn candidates(gpu: &Gpu) -> impl Iterator<Item = Self> {
         let facts = gpu.facts();
         let (tiled, matrices) = (!facts.software, gpu.has_matrices());
         Self::ALL.into_iter().filter(move |variant| match variant {

@@ -67,7 +67,7 @@ impl Matmul {
         let mut slowest = f64::INFINITY;
         for form in Form::ALL {
             let mut variants = Vec::new();
-            for variant in Variant::suitable(gpu) {
+            for variant in Variant::candidates(gpu) {
                 if !variant.is_half() || agrees(gpu, variant, form).await? {
                     variants.push(variant);
                 }

@@ -317,7 +317,7 @@ async fn a_trial_chooses(gpus: &Gpus) {
         let (matmul, trials) = choosing.await.unwrap();
         let tried = |form, n| trials.iter().filter(move |trial| trial.form == form && trial.n == n);
         let variants: Vec<Variant> = tried(Form::Tn, 6).map(|trial| trial.variant).collect();
-        assert!(variants.iter().copied().eq(Variant::suitable(gpu)));
+        assert!(variants.iter().copied().eq(Variant::candidates(gpu)));
         assert!(!gpu.facts().software || variants == Variant::ALL[..3], "tiles are not tried on the CPU");
         assert_eq!(tried(Form::Nt, 8).count(), variants.len());
         assert_eq!(trials.len(), 3 * variants.len());
@@ -338,11 +338,11 @@ async fn a_trial_chooses(gpus: &Gpus) {
 async fn slow_variants_are_measured_once(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let (clock, calls) = (Cell::new(0), Cell::new(0));
-        let suitable: Vec<Variant> = Variant::suitable(gpu).collect();
+        let candidates: Vec<Variant> = Variant::candidates(gpu).collect();
         // Each run reads the clock twice. A slow variant has one run; the others have three. On a hardware GPU, three
         // more runs measure the first product, which sets the size limit of later products.
         let before = if gpu.facts().software { 0 } else { 6 };
-        let slow = 2 * (suitable.len() - 3);
+        let slow = 2 * (candidates.len() - 3);
         let (small, large) = (before + 14 + slow, before + 14 + slow + 6);
         let now_us = || {
             calls.set(calls.get() + 1);
@@ -360,9 +360,9 @@ async fn slow_variants_are_measured_once(gpus: &Gpus) {
         let shapes = [(Form::Nn, 4, 4, 4), (Form::Nn, 8, 8, 8)];
         let (matmul, trials) = Matmul::choose(gpu, &shapes, &now_us).await.unwrap();
         let found: Vec<_> = trials.iter().map(|trial| (trial.variant, trial.n)).collect();
-        let expected = [4, 8].map(|n| suitable.iter().map(move |&variant| (variant, n)));
+        let expected = [4, 8].map(|n| candidates.iter().map(move |&variant| (variant, n)));
         assert_eq!(found, expected.into_iter().flatten().collect::<Vec<_>>());
-        let (second, third) = (suitable[1], suitable[2]);
+        let (second, third) = (candidates[1], candidates[2]);
         assert_eq!(best(&matmul.choice(gpu), Form::Nn), [(16, third), (64, second)]);
         assert_eq!(calls.get(), large + 6 + 2 + slow);
 
