@@ -234,6 +234,12 @@ pub const STAGES: &[Stage] = &[
         run: python::compare_chat_templates,
     },
     Stage {
+        name: "llama-cpp",
+        when: When::Asked,
+        what: "compares exported GGUF files with the run in llama.cpp, which pip downloads",
+        run: python::compare_gguf,
+    },
+    Stage {
         name: "pytorch",
         when: When::Asked,
         what: "tests the Python package with PyTorch and transformers, which pip downloads (5 GB)",
