@@ -5,9 +5,11 @@ mod documents;
 mod foreign;
 mod limits;
 mod memory;
+mod parquet;
 mod read;
 mod records;
 mod stops;
+mod tables;
 mod vocabulary;
 
 use std::collections::BTreeMap;
@@ -128,9 +130,10 @@ impl Corpus {
 
     fn of_lines(config: &ServeConfig, habits: &Habits<'_>, files: Vec<Lines>) -> Result<Self, ServerError> {
         let chat = habits.chat;
-        let hash = hash(config, &documents::hash(&files, chat), habits.given)?;
+        let column = config.identity.column.as_deref();
+        let hash = hash(config, &documents::hash(&files, chat, column), habits.given)?;
         let packed_by = files.iter().find_map(|file| file.packed_by);
-        let Read { documents, forms } = documents::read(files, chat)?;
+        let Read { documents, forms } = documents::read(files, chat, column)?;
         let read_as = described(&forms) + &unpacked(packed_by);
         let file_warnings = forms.get(&Form::AlpacaCompletion).map(|count| {
             format!(

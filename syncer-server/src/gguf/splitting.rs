@@ -1,7 +1,5 @@
 //! Ways in which tokenizers split texts into words before they merge bytes, and their names in llama.cpp.
 
-use serde_json::Value as Json;
-
 use super::VocabularyError;
 use super::vocabulary::Tokenizer;
 
@@ -68,7 +66,7 @@ pub(super) fn splitting(tokenizer: &Tokenizer) -> Result<Splitting, VocabularyEr
         [digits] if has_words && digits["type"] == "Digits" && digits["individual_digits"] == true => DIGITS,
         [split] if !has_words && split["behavior"] == "Isolated" && split["invert"] != true => {
             let is_same = |(pattern, way): &&(&str, Splitting)| {
-                split["pattern"]["Regex"] == Json::from(*pattern) && way.keeps_tokens == keeps_tokens
+                split["pattern"]["Regex"] == *pattern && way.keeps_tokens == keeps_tokens
             };
             PATTERNS.iter().find(is_same).ok_or_else(unknown)?.1
         }
