@@ -1,5 +1,5 @@
-//! Export of the model as a folder that Hugging Face's `transformers` loads unchanged as a Llama, or of its adapters as
-//! a folder that PEFT loads.
+//! Export of the model as a folder that Hugging Face's `transformers` loads unchanged as a Llama, of its adapters as a
+//! folder that PEFT loads, or of the model as one file for llama.cpp.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek};
@@ -18,9 +18,10 @@ use crate::clock::date;
 use crate::config;
 use crate::corpus::{Stops, Vocabulary};
 use crate::errors::ServerError;
+use crate::gguf::{Description, GgufVocabulary, TensorType, write_gguf};
 use crate::llama::{
     Card, Precision, SourceSettings, SpecialTokens, TrainingProgress, adapter_config, generation_config,
-    model_config, peft_layout, tokenizer_config, write_tensors,
+    model_config, peft_layout, positions, tokenizer_config, write_tensors,
 };
 use crate::store::{
     Manifest, Snapshot, Store, disk, free_bytes, is_temporary, names, sweep_files, temporary, whole_file,
@@ -46,15 +47,17 @@ pub struct Exported {
 
 /// Writes the newest snapshot of the run in `dir` to `out`: `config.json`, `model.safetensors`, `tokenizer.json`,
 /// `tokenizer_config.json`, `generation_config.json` and `README.md`. For adapters that are not merged,
-/// `adapter_config.json` and `adapter_model.safetensors` replace the model and `config.json`. An earlier export of the
-/// run in `out` is replaced. With `overwrite`, any files with these names are replaced.
+/// `adapter_config.json` and `adapter_model.safetensors` replace the model and `config.json`. In GGUF, there are only
+/// `model.gguf` and `README.md`, and adapters are always merged. An earlier export of the run in `out` is replaced.
+/// With `overwrite`, any files with these names are replaced.
 ///
 /// # Errors
 /// - `OutTaken`: `out` holds other files, and `overwrite` is not set.
-/// - `Config`: the licence or the base has no valid name, or `form.merged` is set for a run that trains all weights.
+/// - `Config`: the licence or the base has no valid name, `form.merged` is set for a run that trains all weights, or a
+///   model that is not the built-in decoder is exported as GGUF.
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: no snapshot is intact.
-/// - `Tokenizer`: the run's tokenizer cannot be read.
+/// - `Tokenizer`: the run's tokenizer cannot be read, or has no form in GGUF.
 /// - `Disk`: a file cannot be read or written.
 pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result<Exported, ServerError> {
     config::licence(form.licence)?;
@@ -64,6 +67,10 @@ pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result
     let manifest = store.begun()?;
     if form.merged && manifest.spec.frozen.is_none() {
         let why = "--merged is for runs of adapters, and this one trains all weights: leave it out";
+        return Err(ServerError::Config { why: why.to_owned() });
+    }
+    if matches!(form.format, Format::Gguf(_)) && manifest.decoder()?.is_none() {
+        let why = "--format gguf is for the built-in decoder, and this run trains a model of another program";
         return Err(ServerError::Config { why: why.to_owned() });
     }
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
@@ -81,23 +88,28 @@ pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result
 }
 
 /// Files of an export.
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "README.md",
     "adapter_config.json",
     "adapter_model.safetensors",
     "config.json",
     "generation_config.json",
     "history.jsonl",
+    GGUF,
     "model.safetensors",
     "report.html",
     "tokenizer.json",
     "tokenizer_config.json",
 ];
 
-/// Files that only the export of a whole model has. An export of adapters removes them, since an earlier export may
-/// have left them; an export of a whole model removes [`OF_ADAPTERS`] in the same way.
+/// Files that exports of another kind lack: those of a whole model for transformers, of adapters, and of both. An
+/// export removes the files of other kinds, since an earlier export may have left them.
 const OF_THE_MODEL: [&str; 2] = ["config.json", "model.safetensors"];
 const OF_ADAPTERS: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
+const OF_TRANSFORMERS: [&str; 3] = ["generation_config.json", "tokenizer.json", "tokenizer_config.json"];
+
+/// File with the model for llama.cpp.
+const GGUF: &str = "model.gguf";
 
 /// Checks that `out` is missing, empty, or holds only an earlier export of `run`, or the rest of an interrupted one.
 /// The card of an export names its run.
@@ -127,11 +139,26 @@ pub(crate) fn free(out: &Path, run: RunId) -> Result<(), ServerError> {
     if is_ours { Ok(()) } else { Err(taken(first)) }
 }
 
+/// Kind of the exported files, and the type of the parameters in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A folder for transformers or PEFT.
+    Transformers(Precision),
+    /// One file for llama.cpp.
+    Gguf(TensorType),
+}
+
+impl Default for Format {
+    fn default() -> Self {
+        Self::Transformers(Precision::default())
+    }
+}
+
 /// Options of an export.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Form<'a> {
-    /// Number format of the parameters.
-    pub precision: Precision,
+    /// Kind of the files.
+    pub format: Format,
     /// The licence that the owner chose, named in the model's card.
     pub licence: Option<&'a str>,
     /// True if adapters are merged into their base weights to form a complete model.
@@ -149,7 +176,7 @@ pub struct Form<'a> {
 /// - `NoRun`: there is no run.
 /// - `Internal`: the states do not fit the run's model.
 /// - `Disk`: a file cannot be read or written.
-/// - `Tokenizer`: the run's tokenizer cannot be read.
+/// - `Tokenizer`: the run's tokenizer cannot be read, or has no form in GGUF.
 pub(crate) fn write(
     record: &SyncerRecord,
     states: &[FragmentState],
@@ -163,6 +190,8 @@ pub(crate) fn write(
     let tokenizer = fs::read_to_string(&path).map_err(disk("read", &path))?;
     let layout = manifest.layout()?;
     let mut theta = flat(states, &manifest.spec, &layout)?;
+    let is_gguf = matches!(form.format, Format::Gguf(_));
+    let form = Form { merged: form.merged || is_gguf && manifest.spec.frozen.is_some(), ..form };
     if let Some(decoder) = manifest.decoder()?.filter(|_| form.merged) {
         theta = store.whole(&manifest.spec, &decoder, theta)?;
     }
@@ -200,17 +229,20 @@ impl Model<'_> {
         fs::create_dir_all(out).map_err(disk("make", out))?;
         sweep_files(out, &FILES);
         let card = out.join("README.md");
+        let precision = match self.form.format {
+            Format::Transformers(precision) => precision,
+            Format::Gguf(kind) => return self.write_gguf(out, name, &layout, kind),
+        };
         write_file(&card, self.card(name)?.as_bytes())?;
         let lora = self.adapters()?;
         let (file, others): (_, &[&str]) = match lora {
             Some(_) => ("adapter_model.safetensors", &OF_THE_MODEL),
             None => ("model.safetensors", &OF_ADAPTERS),
         };
-        for other in others.iter().map(|name| out.join(name)).filter(|other| other.exists()) {
-            fs::remove_file(&other).map_err(disk("remove", &other))?;
-        }
+        remove(out, others)?;
+        remove(out, &[GGUF])?;
         let path = out.join(file);
-        whole_file(&path, |made| write_tensors(made, &layout, self.theta, self.form.precision))?;
+        whole_file(&path, |made| write_tensors(made, &layout, self.theta, precision))?;
 
         // safetensors creates files that only their owner can read; the model gets the permissions of the other files.
         let permissions = fs::metadata(&card).map_err(disk("read", &card))?.permissions();
@@ -224,13 +256,46 @@ impl Model<'_> {
         let (special, source) = (self.special(), self.source());
         match lora {
             Some(lora) => json("adapter_config.json", adapter_config(&lora, self.base()))?,
-            None => json("config.json", model_config(spec, &special, self.form.precision, source))?,
+            None => json("config.json", model_config(spec, &special, precision, source))?,
         }
         // Adapters need this file too, because the base model may not define where turns end.
         let stops = self.stops(&special)?;
         json("generation_config.json", generation_config(spec, &special, &stops, source))?;
         let chat = &self.manifest.chat;
         json("tokenizer_config.json", tokenizer_config(spec, &special, chat, self.tokenizer, source))
+    }
+
+    /// Writes the model as GGUF, and its card.
+    fn write_gguf(
+        &self,
+        out: &Path,
+        name: &str,
+        layout: &Layout,
+        kind: TensorType,
+    ) -> Result<(), ServerError> {
+        let no_model = || ServerError::Internal { what: "only a decoder is exported as GGUF".to_owned() };
+        let spec = self.manifest.decoder()?.ok_or_else(no_model)?.base();
+        let (special, source, chat) = (self.special(), self.source(), &self.manifest.chat);
+        let kept = source.and_then(|source| source.card.license.as_deref());
+        let context = positions(&spec, source);
+        let licence = self.form.licence.or(kept);
+        let mut metadata = Description { name, licence, spec: &spec, context, kind }.entries();
+        let vocabulary = GgufVocabulary {
+            tokenizer: self.tokenizer,
+            rows: spec.vocab,
+            bos: special.bos,
+            pad: special.pad,
+            stops: &self.stops(&special)?,
+            template: chat.template.as_deref(),
+            tool_template: chat.tool_use.as_deref(),
+        };
+        let entries = vocabulary.entries();
+        metadata.extend(entries.map_err(|error| ServerError::Tokenizer { why: error.to_string() })?);
+        write_file(&out.join("README.md"), self.card(name)?.as_bytes())?;
+        [&OF_THE_MODEL[..], &OF_ADAPTERS, &OF_TRANSFORMERS]
+            .iter()
+            .try_for_each(|names| remove(out, names))?;
+        whole_file(&out.join(GGUF), |made| write_gguf(made, &spec, layout, self.theta, kind, &metadata))
     }
 
     /// Returns the adapters to write, unless they are merged.
@@ -305,6 +370,7 @@ impl Model<'_> {
             model: decoder.as_ref(),
             params: self.theta.len() as u64,
             merged: self.form.merged,
+            gguf: matches!(self.form.format, Format::Gguf(_)).then_some(GGUF),
             text: &manifest.text,
             init: self.folder(),
             source: self.source(),
@@ -341,6 +407,14 @@ impl Model<'_> {
         zip(folder.path(), tempfile::tempfile_in(dir).map_err(disk("write", dir))?, name, is_cancelled)
             .map_err(disk("write an archive in", dir))
     }
+}
+
+/// Removes files from the folder `out`, as far as they exist.
+fn remove(out: &Path, names: &[&str]) -> Result<(), ServerError> {
+    for path in names.iter().map(|name| out.join(name)).filter(|path| path.exists()) {
+        fs::remove_file(&path).map_err(disk("remove", &path))?;
+    }
+    Ok(())
 }
 
 /// Free disk space that an archive needs, in bytes per byte of parameters: one for the folder, one for the archive,

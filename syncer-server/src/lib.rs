@@ -69,6 +69,7 @@ mod errors;
 mod evaluate;
 mod export;
 mod fork;
+mod gguf;
 mod hosting;
 mod http;
 mod identity;
@@ -105,8 +106,9 @@ pub use config::{
 pub use demo::{DemoError, demo};
 pub use doctor::{Finding, examine, judge};
 pub use errors::{CertificateError, Exit, ServerError};
-pub use export::{Exported, Form, export};
+pub use export::{Exported, Form, Format, export};
 pub use fork::{ForkResult, fork};
+pub use gguf::TensorType;
 pub use hosting::{RunFigures, RunState, RunView, RunsView, host, order, runs};
 pub use http::WATCHERS_MAX;
 pub use llama::Precision;

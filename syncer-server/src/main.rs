@@ -188,7 +188,7 @@ async fn serve_runs(
 fn export_model(args: &ExportArgs) -> Result<(), ServerError> {
     let dir = args.folder.path();
     let form = Form {
-        precision: args.dtype,
+        format: args.format()?,
         licence: args.licence.as_deref(),
         merged: args.merged,
         base: args.base.as_deref(),

@@ -82,6 +82,7 @@ fn bad_input_has_a_sentence_and_a_code() {
     let (code, _, said) = run(&["export", "--dir", runs, "--out", runs, "--licence", "a: x"]);
     assert_eq!(code, 3, "{said}");
     assert_eq!(run(&["export", "--dir", runs, "--out", runs, "--dtype", "f64"]).0, 2);
+    assert_eq!(run(&["export", "--dir", runs, "--out", runs, "--dtype", "q8_0"]).0, 3, "only in GGUF");
     let (code, _, said) = run(&["status", "--dir", runs]);
     assert_eq!(code, 16, "{said}");
     let (code, _, said) = run(&["export", "--dir", runs, "--out", runs]);

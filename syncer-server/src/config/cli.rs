@@ -16,8 +16,9 @@ use super::{
     DropArgs, EventsArgs, OrderArgs, PaceArgs, RunFlags, RunsArgs, ServeConfig, SetArgs, SteerArgs,
     TableArgs, classroom,
 };
-use crate::errors::Exit;
-use crate::llama::Precision;
+use crate::errors::{Exit, ServerError};
+use crate::export::Format;
+use crate::gguf::TensorType;
 
 /// The syncer of an Archipelago run: it leads the learners' rounds, merges their updates and stores the model.
 #[derive(Parser, Debug)]
@@ -158,11 +159,14 @@ pub struct ExportArgs {
     /// Replace files in --out that have names of exported files, even if another program wrote them
     #[arg(long)]
     pub overwrite: bool,
+    /// Kind of the exported files
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub format: ExportFormat,
     /// Type of each parameter
     #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
-    pub dtype: Precision,
-    /// For a run of adapters, write the whole model with the adapters added to its weights; without it, the folder
-    /// holds only the adapters, for PEFT
+    pub dtype: TensorType,
+    /// For a run of adapters, write the whole model with the adapters added to its weights, as --format gguf always
+    /// does; without it, the folder holds only the adapters, for PEFT
     #[arg(long)]
     pub merged: bool,
     /// Licence of the model for its card README.md, such as apache-2.0 or cc-by-4.0
@@ -182,6 +186,34 @@ pub struct ExportArgs {
     /// Print one JSON line
     #[arg(long)]
     pub json: bool,
+}
+
+impl ExportArgs {
+    /// Returns the kind of the exported files, and the type of the parameters in them.
+    ///
+    /// # Errors
+    /// `Config`: the files of `--format` cannot hold the type of `--dtype`.
+    pub fn format(&self) -> Result<Format, ServerError> {
+        let why = "--dtype q8_0 is for --format gguf: choose f32, f16 or bf16";
+        match self.format {
+            ExportFormat::Gguf => Ok(Format::Gguf(self.dtype)),
+            ExportFormat::Transformers => self
+                .dtype
+                .precision()
+                .map(Format::Transformers)
+                .ok_or_else(|| ServerError::Config { why: why.to_owned() }),
+        }
+    }
+}
+
+/// Kinds of exported files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ExportFormat {
+    /// A Hugging Face folder: for transformers, or for PEFT
+    #[default]
+    Transformers,
+    /// One file for llama.cpp, model.gguf, with vocabulary and chat template
+    Gguf,
 }
 
 /// Settings of `backup`.

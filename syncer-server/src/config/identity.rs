@@ -15,6 +15,10 @@ pub struct RunIdentity {
     /// Size of the generated text, for builtin:grammar and builtin:pictures
     #[arg(long, value_name = "BYTES", default_value = "4MiB", help_heading = "Data")]
     pub corpus_bytes: Bytes,
+    /// Key or column with the text, in .jsonl and Parquet files whose documents have other keys than text, messages, or
+    /// prompt and completion
+    #[arg(long, value_name = "NAME", help_heading = "Data")]
+    pub column: Option<String>,
     /// Train a byte-level BPE tokenizer with this many tokens on the data; by default a token is a byte
     #[arg(long, value_name = "TOKENS", value_parser = tokens::<u32>, help_heading = "Data")]
     #[arg(conflicts_with_all = ["tokenizer", "init"])]

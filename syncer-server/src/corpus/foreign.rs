@@ -168,7 +168,7 @@ impl Compression {
 
     /// Unpacks `bytes`, the content of the file at `path`, and stops where their text no longer fits into `budget`.
     fn unpack(self, path: &Path, bytes: &[u8], budget: &Budget) -> Result<Vec<u8>, ServerError> {
-        let bytes_max = UNPACK_RATIO_MAX.saturating_mul(bytes.len() as u64).max(UNPACK_BYTES_MIN);
+        let bytes_max = unpacked_max(bytes.len() as u64);
         let unpack = match self {
             Self::Gzip => unpacked_by("gzip", path),
             Self::Zstd => unpacked_by("zstd --long=31", path),
@@ -185,11 +185,7 @@ impl Compression {
             refused(format!("{} data that cannot be unpacked ({error})", self.name()), remedy)
         })?;
         let found = unpacked.len() as u64;
-        if found > bytes_max {
-            let times = UNPACK_RATIO_MAX;
-            let found = format!("{} data that unpacks to more than {times} times its size", self.name());
-            return Err(refused(found, unpack));
-        }
+        check_ratio(path, self.name(), bytes.len() as u64, found, || unpack)?;
         if found > limit {
             // The rest is taken to unpack to as many times its size as the part before.
             let share = (bytes.len() - rest.len()) as f64 / bytes.len() as f64;
@@ -197,6 +193,27 @@ impl Compression {
         }
         Ok(unpacked)
     }
+}
+
+/// Returns the maximum number of bytes to which `bytes` packed bytes may unpack.
+pub fn unpacked_max(bytes: u64) -> u64 {
+    UNPACK_RATIO_MAX.saturating_mul(bytes).max(UNPACK_BYTES_MIN)
+}
+
+/// Refuses a file of `bytes` bytes, packed by `packed_by`, that unpacks to `unpacked` bytes or more if that is too many
+/// times its size.
+pub fn check_ratio(
+    path: &Path,
+    packed_by: &str,
+    bytes: u64,
+    unpacked: u64,
+    remedy: impl FnOnce() -> String,
+) -> Result<(), ServerError> {
+    if unpacked <= unpacked_max(bytes) {
+        return Ok(());
+    }
+    let found = format!("{packed_by} data that unpacks to more than {UNPACK_RATIO_MAX} times its size");
+    Err(ServerError::DataForm { path: path.to_owned(), found, remedy: remedy() })
 }
 
 /// Reads `reader` to its end, or until it has read one byte more than `bytes_max`.
@@ -470,7 +487,7 @@ pub fn is_called(path: &Path, ends: &[&str]) -> bool {
 }
 
 /// Returns a command that converts a file with the library `datasets` to lines of JSON.
-fn by_datasets(kind: &str, path: &Path) -> String {
+pub fn by_datasets(kind: &str, path: &Path) -> String {
     format!(
         "convert it with `python -c \"from datasets import load_dataset; load_dataset('{kind}', data_files='{}', \
          split='train').to_json('{}')\"`",

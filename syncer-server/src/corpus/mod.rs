@@ -5,9 +5,11 @@ mod documents;
 mod foreign;
 mod limits;
 mod memory;
+mod parquet;
 mod read;
 mod records;
 mod stops;
+mod tables;
 mod vocabulary;
 
 use std::collections::BTreeMap;
@@ -141,9 +143,10 @@ impl Corpus {
         files: Vec<Lines>,
     ) -> Result<Self, ServerError> {
         let chat = conventions.chat;
-        let hash = hash(config, &documents::hash(&files, chat), conventions.given)?;
+        let column = config.identity.column.as_deref();
+        let hash = hash(config, &documents::hash(&files, chat, column), conventions.given)?;
         let packed_by = files.iter().find_map(|file| file.packed_by);
-        let Read { documents, forms } = documents::read(files, chat)?;
+        let Read { documents, forms } = documents::read(files, chat, column)?;
         let read_as = described(&forms) + &unpacked(packed_by);
         let file_warnings = forms.get(&Form::AlpacaCompletion).map(|count| {
             format!(

@@ -10,6 +10,7 @@ use super::documents::Lines;
 use super::foreign::{self, Unpacked, is_called};
 use super::memory::Budget;
 use super::records::{TextKind, detect_kind};
+use super::tables;
 use crate::config::{BuiltIn, DataSource, ServeConfig};
 use crate::errors::ServerError;
 
@@ -121,7 +122,7 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
 }
 
 /// Returns the text that `config` names. Files with a JSON object per line, or with a list of them, are documents, and
-/// so are all files called `….jsonl`.
+/// so are all files called `….jsonl`, and the rows of Parquet files.
 ///
 /// # Errors
 /// - `Config`: the path is empty.
@@ -143,25 +144,33 @@ pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
             (pictures::generate(config.identity.seed, corpus_bytes), Some(pictures::entropy_nats_per_byte()))
         }
         DataSource::BuiltIn(BuiltIn::Austen) => (AUSTEN.to_owned(), None),
-        DataSource::Path(path) => return read_path(path),
+        DataSource::Path(path) => return read_path(path, config.identity.column.as_deref()),
     };
     Ok(Source::Text(Text { text, entropy_floor, ..Text::default() }))
 }
 
-fn read_path(path: &Path) -> Result<Source, ServerError> {
+fn read_path(path: &Path, column: Option<&str>) -> Result<Source, ServerError> {
     if path.as_os_str().is_empty() {
         let why = "--data is empty: give it a UTF-8 text file or a folder of them, or leave it out for built-in text";
         return Err(ServerError::Config { why: why.to_owned() });
     }
     let (mut read, files) = (Vec::new(), files(path)?);
-    files.iter().try_for_each(|file| check_head(file))?;
-    // Packed files count by their own size here, and by that of their text while they are unpacked.
-    let bytes = files.iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.len()).sum();
+    let are_tables = files.iter().map(|file| check_head(file)).collect::<Result<Vec<_>, _>>()?;
+    // Packed files count by their own size here, and by that of their text while they are unpacked. Of tables only some
+    // columns are read.
+    let is_whole = files.iter().zip(&are_tables).filter(|(_, is_table)| !**is_table);
+    let bytes = is_whole.filter_map(|(file, _)| fs::metadata(file).ok()).map(|file| file.len()).sum();
     let mut budget = Budget::of_machine();
     budget.check(bytes)?;
-    for path in files {
-        let unpacked = read_file(&path, &mut budget)?;
-        let kind = detect_kind(&unpacked.text);
+    for (path, is_table) in files.into_iter().zip(are_tables) {
+        let (unpacked, kind) = match is_table {
+            true => (tables::lines(&path, column, &mut budget)?, TextKind::Records { is_known: true }),
+            false => {
+                let unpacked = read_file(&path, &mut budget)?;
+                let kind = detect_kind(&unpacked.text);
+                (unpacked, kind)
+            }
+        };
         read.push((path, unpacked, kind));
     }
     if read.iter().all(|(_, Unpacked { text, .. }, _)| text.trim().is_empty()) {
@@ -261,13 +270,17 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Refuses a file that is no text by its first bytes, since it may be too large to be read whole.
-fn check_head(path: &Path) -> Result<(), ServerError> {
+/// Refuses a file that is no text by its first bytes, since it may be too large to be read whole. Returns true if it is
+/// a table.
+fn check_head(path: &Path) -> Result<bool, ServerError> {
     let mut head = Vec::new();
     let found =
         fs::File::open(path).and_then(|file| file.take(foreign::HEAD_BYTES as u64).read_to_end(&mut head));
     found.map_err(|source| ServerError::DataUnreadable { path: path.to_owned(), source })?;
-    foreign::check_head(path, &head)
+    match tables::is_table(&head) {
+        true => Ok(true),
+        false => foreign::check_head(path, &head).map(|()| false),
+    }
 }
 
 fn read_file(path: &Path, budget: &mut Budget) -> Result<Unpacked, ServerError> {
@@ -311,6 +324,34 @@ mod tests {
         assert!(why.contains("--data is empty: give it"), "{why}");
     }
 
+    /// Goal: tables are read alone and in a folder, and only text next to them is refused.
+    #[test]
+    fn tables_are_documents() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parquet");
+        let dir = tempfile::tempdir().unwrap();
+        let read = |path: &Path, column: Option<&str>| {
+            let config = ServeConfig { data: Some(path.to_owned().into()), ..ServeConfig::default() };
+            read(&config.with(|it| it.identity.column = column.map(str::to_owned)))
+        };
+        for (from, to) in [("zstd", "a"), ("snappy", "b")] {
+            fs::copy(fixtures.join(format!("{from}.parquet")), dir.path().join(to)).unwrap();
+        }
+        let Ok(Source::Lines(files)) = read(dir.path(), None) else { panic!("these are documents") };
+        assert_eq!(files.len(), 2);
+        assert!(files.iter().all(|file| file.packed_by == Some("Parquet") && file.text == files[0].text));
+        let Ok(Source::Lines(files)) = read(&fixtures.join("other.parquet"), Some("body")) else {
+            panic!("these are documents")
+        };
+        assert_eq!(files[0].text, "{\"body\":\"one\"}\n{\"body\":\"two\"}\n");
+        let error = read(&fixtures.join("empty.parquet"), None).map(|_| ()).unwrap_err();
+        assert_eq!(error.exit_code(), 5, "{error}");
+        let error = read(&fixtures.join("other.parquet"), None).map(|_| ()).unwrap_err();
+        assert_eq!(error.exit_code(), 6, "{error}");
+        fs::write(dir.path().join("notes.txt"), "plain words").unwrap();
+        let error = read(dir.path(), None).map(|_| ()).unwrap_err();
+        assert!(matches!(error, ServerError::DataMixed { .. }), "{error}");
+    }
+
     #[test]
     fn builtin_texts_are_readable() {
         let text = |data| text(read(&ServeConfig { data, ..ServeConfig::default() }).unwrap());
@@ -345,12 +386,12 @@ mod tests {
     #[test]
     fn files_that_are_no_text_are_refused_before_they_are_read() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("large.parquet");
-        fs::write(&path, b"PAR1").unwrap();
+        let path = dir.path().join("large.arrow");
+        fs::write(&path, b"ARROW1").unwrap();
         // A sparse file: reading it whole would fail for lack of memory.
         fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let why = read_path(&path).unwrap_err().to_string();
-        assert!(why.contains("is a Parquet file"), "{why}");
+        assert!(why.contains("is an Arrow file"), "{why}");
         fs::write(&path, b"").unwrap();
         fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let why = read_path(&path).unwrap_err().to_string();

@@ -52,6 +52,8 @@ pub struct Card<'a> {
     pub params: u64,
     /// True if the run's adapters, if any, are merged into the weights.
     pub merged: bool,
+    /// Name of the file with the model if it is one for llama.cpp.
+    pub gguf: Option<&'a str>,
     /// Display name of the training text.
     pub text: &'a str,
     /// Name of the folder whose model the run started from.
@@ -79,8 +81,18 @@ impl Card<'_> {
         if let Some(lora) = model.lora.filter(|_| !self.merged) {
             return self.of_adapters(&keys, &lora);
         }
+        let mut card = match self.gguf {
+            Some(file) => self.head_of_gguf(&keys, file),
+            None => self.head_of_transformers(&keys, model),
+        };
+        self.add_model(&mut card, model);
+        card
+    }
+
+    /// Returns the beginning of a card for transformers.
+    fn head_of_transformers(&self, keys: &str, model: &ModelSpec) -> String {
         let folder = literal(self.folder);
-        let mut card = format!(
+        format!(
             "---\n{keys}library_name: transformers\npipeline_tag: text-generation\ntags:\n- archipelago\n---\n\n\
              # A language model of {} parameters\n\n\
              It was trained with Archipelago, in which many computers train one model together. `transformers` loads \
@@ -92,7 +104,21 @@ impl Card<'_> {
              ```\n\n| | |\n|---|---|\n",
             self.params,
             if model.experts.is_some() { "Mixtral" } else { "Llama" },
-        );
+        )
+    }
+
+    /// Returns the beginning of a card for llama.cpp, which loads the model from `file`.
+    fn head_of_gguf(&self, keys: &str, file: &str) -> String {
+        format!(
+            "---\n{keys}pipeline_tag: text-generation\ntags:\n- archipelago\n- gguf\n---\n\n# A language model of {} \
+             parameters\n\nIt was trained with Archipelago, in which many computers train one model together. \
+             llama.cpp loads this file:\n\n```\nllama-cli -m {file}\n```\n\n| | |\n|---|---|\n",
+            self.params,
+        )
+    }
+
+    /// Adds the rows about the model, then those that all cards have.
+    fn add_model(&self, card: &mut String, model: &ModelSpec) {
         let ModelSpec { vocab, d_model, layers, heads, kv_heads, .. } = model;
         let mut size = format!(
             "{layers} layers of width {d_model}, {heads} query heads, {kv_heads} key and value heads, vocabulary of \
@@ -104,8 +130,7 @@ impl Card<'_> {
         }
         let mut rows = vec![("size", size)];
         rows.extend(model.lora.map(|lora| ("trained", trained(&lora))));
-        self.add_rows(&mut card, &rows);
-        card
+        self.add_rows(card, &rows);
     }
 
     /// Returns the keys of the card's header. A licence chosen by the owner replaces that of the source folder.

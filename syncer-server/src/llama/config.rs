@@ -267,7 +267,7 @@ pub fn model_config(
 }
 
 /// Returns the longest text that the model supports, in tokens. A run may train on shorter windows.
-fn positions(spec: &ModelSpec, source: Option<&SourceSettings>) -> u64 {
+pub fn positions(spec: &ModelSpec, source: Option<&SourceSettings>) -> u64 {
     let made_for = source.and_then(|source| source.config.get("max_position_embeddings")?.as_u64());
     made_for.unwrap_or_default().max(spec.context.into())
 }

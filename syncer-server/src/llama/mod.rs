@@ -21,7 +21,7 @@ mod tests;
 
 pub use card::{Card, TrainingProgress, licence};
 pub use chat::{Chat, TEMPLATE_BYTES_MAX};
-pub use config::{generation_config, model_config, tokenizer_config};
+pub use config::{generation_config, model_config, positions, tokenizer_config};
 pub use error::LlamaError;
 pub use folder::Folder;
 pub use peft::{adapter_config, peft_layout};
@@ -30,4 +30,4 @@ pub use small::check_json;
 pub use source::SourceSettings;
 pub use source::is_id;
 pub use special::SpecialTokens;
-pub use writer::{Precision, write_tensors};
+pub use writer::{Precision, f16_of, write_tensors};

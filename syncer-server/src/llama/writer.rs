@@ -5,16 +5,18 @@ use std::path::Path;
 
 use archipelago_core::bytes::from_f32s;
 use archipelago_core::diloco::Layout;
-use half::bf16;
+use half::{bf16, f16};
 use safetensors::tensor::{Dtype, View};
 
 /// Data type of the written parameters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// 32 bits, as in training.
     #[default]
     F32,
-    /// 16 bits, rounded to nearest: half the size.
+    /// 16 bits with 10 bits of fraction, rounded to nearest.
+    F16,
+    /// 16 bits with 7 bits of fraction, rounded to nearest.
     Bf16,
 }
 
@@ -23,6 +25,7 @@ impl Precision {
     pub(super) fn torch_name(self) -> &'static str {
         match self {
             Self::F32 => "float32",
+            Self::F16 => "float16",
             Self::Bf16 => "bfloat16",
         }
     }
@@ -55,6 +58,11 @@ pub(super) fn shape(tensor: &archipelago_core::diloco::Tensor) -> Vec<usize> {
     }
 }
 
+/// Returns the nearest finite f16.
+pub fn f16_of(value: f32) -> f16 {
+    f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
+}
+
 struct Shaped<'a> {
     shape: Vec<usize>,
     values: &'a [f32],
@@ -65,6 +73,7 @@ impl View for Shaped<'_> {
     fn dtype(&self) -> Dtype {
         match self.precision {
             Precision::F32 => Dtype::F32,
+            Precision::F16 => Dtype::F16,
             Precision::Bf16 => Dtype::BF16,
         }
     }
@@ -76,6 +85,10 @@ impl View for Shaped<'_> {
     fn data(&self) -> Cow<'_, [u8]> {
         match self.precision {
             Precision::F32 => from_f32s(self.values).into(),
+            Precision::F16 => {
+                let words = self.values.iter().map(|value| f16_of(*value).to_le_bytes());
+                words.collect::<Vec<_>>().into_flattened().into()
+            }
             Precision::Bf16 => {
                 let words = self.values.iter().map(|value| bf16::from_f32(*value).to_le_bytes());
                 words.collect::<Vec<_>>().into_flattened().into()

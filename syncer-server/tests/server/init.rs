@@ -12,8 +12,8 @@ use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde_json::Value;
 use syncer_server::{
-    Cli, ForkArgs, Form, Precision, Replay, Role, SampleArgs, ServeConfig, ServerError, Store, Verb, export,
-    fork, parse, replayed, sample,
+    Cli, ForkArgs, Form, Format, Precision, Replay, Role, SampleArgs, ServeConfig, ServerError, Store, Verb,
+    export, fork, parse, replayed, sample,
 };
 use tokenizers::Tokenizer;
 
@@ -92,7 +92,13 @@ async fn the_first_loss_is_that_of_transformers_and_the_model_comes_home_unchang
 
     let (single, half) = (out.path().join("single"), out.path().join("half"));
     export(dir.path(), &single, Form { licence: Some("mit"), ..Form::default() }, false).unwrap();
-    export(dir.path(), &half, Form { precision: Precision::Bf16, ..Form::default() }, false).unwrap();
+    export(
+        dir.path(),
+        &half,
+        Form { format: Format::Transformers(Precision::Bf16), ..Form::default() },
+        false,
+    )
+    .unwrap();
     // The parameters were bfloat16, so rounding to it changes nothing.
     let (single_tensors, half_tensors) = (tensors(&single), tensors(&half));
     assert_eq!(single_tensors.len(), 20);

@@ -5,6 +5,7 @@
 mod cluster;
 mod dashboard;
 mod durability;
+mod gguf;
 mod hosting;
 mod identity;
 mod init;

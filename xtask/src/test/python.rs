@@ -29,6 +29,8 @@ const COMPOSE: [&str; 2] = ["compose.yaml", "cluster/compose.yaml"];
 const KUBERNETES: &str = "cluster/kubernetes";
 /// Folder with chat templates, conversations, expected texts, and the program that writes these texts.
 const CHAT: &str = "syncer-server/tests/chat";
+/// Folder of the check of GGUF files.
+const LLAMA_CPP: &str = "syncer-server/tests/gguf";
 /// Required Debian packages.
 const DEBIAN: [&str; 2] = ["python3", "python3-venv"];
 /// Check that Python is new enough and can create environments. The version is that of the wheel's stable ABI.
@@ -171,6 +173,20 @@ pub fn compare_chat_templates(args: &Args) -> Result<String, String> {
     environment.install(&["-r", &folder.join("requirements.txt").to_string_lossy()])?;
     let mut check = Command::new(environment.program("python"));
     check.args(["make.py", "--check"]).current_dir(folder);
+    call(check)
+}
+
+/// Compares exported GGUF files in llama.cpp with the runs that they come from.
+///
+/// # Errors
+/// A message about the failure.
+pub fn compare_gguf(args: &Args) -> Result<String, String> {
+    setup(args)?;
+    let folder = root().join(LLAMA_CPP);
+    let environment = Environment::make("llama-cpp", false)?;
+    environment.install(&["-r", &folder.join("requirements.txt").to_string_lossy()])?;
+    let mut check = Command::new(environment.program("python"));
+    check.arg("check.py").arg(programs()?).current_dir(folder);
     call(check)
 }
 

@@ -75,7 +75,7 @@ pub fn minutes(name: &str) -> Option<f64> {
 }
 
 /// All stages. First comes the stage that takes seconds and installs nothing, then `newcomer`, which needs an
-/// unprepared machine, then the others in order of cost. The stages of [`When::Asked`] come last.
+/// unprepared machine, then the others in order of cost. The stages of [`StageCondition::Asked`] come last.
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "tidy",
@@ -235,8 +235,14 @@ pub const STAGES: &[Stage] = &[
         run: python::compare_chat_templates,
     },
     Stage {
+        name: "llama-cpp",
+        when: StageCondition::Asked,
+        what: "compares exported GGUF files with the run in llama.cpp, which pip downloads",
+        run: python::compare_gguf,
+    },
+    Stage {
         name: "pytorch",
-        when: When::Asked,
+        when: StageCondition::Asked,
         what: "tests the Python package with PyTorch, transformers, TRL and trackers, which pip downloads (5 GB)",
         run: python::test_with_pytorch,
     },

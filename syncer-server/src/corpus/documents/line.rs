@@ -9,11 +9,16 @@ use super::{Document, End};
 /// Function that renders a conversation as a document, with the chat template of a model.
 pub type Writer<'a> = dyn FnMut(&Conversation) -> Result<Document, String> + 'a;
 
-/// Returns the document of a record. `write` renders conversations, if the model has a chat template.
+/// Returns the document of a record. If there is a `column`, it is the text under this key. `write` renders
+/// conversations, if the model has a chat template.
 ///
 /// # Errors
 /// A sentence with the fault of the record, and a remedy.
-pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Document), String> {
+pub fn document(
+    json: &str,
+    column: Option<&str>,
+    write: Option<&mut Writer<'_>>,
+) -> Result<(Form, Document), String> {
     let mut object = match value(&mended(json))? {
         Value::Object(object) => object,
         Value::String(text) if !text.is_empty() => return Ok((Form::Text, targets("", &text))),
@@ -24,6 +29,9 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
     };
     // Tables have every column in every row, with null for a missing value.
     object.retain(|_, value| !value.is_null());
+    if let Some(column) = column {
+        return of_column(&object, column);
+    }
     rename_dolly(&mut object);
     refuse_preferences(&object)?;
     if let Some((form, conversation)) = conversation::of(&object)? {
@@ -52,17 +60,29 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
         };
     }
     if has("text") {
-        let text = text(&object, "text")?;
-        if text.is_empty() {
-            return Err("\"text\" is empty: leave the line out".into());
-        }
-        return Ok((Form::Text, targets("", text)));
+        return of_text(&object, "text");
     }
     Err(format!(
         "it has no \"text\", no \"prompt\" with a \"completion\", no \"instruction\" with an \"output\", and no \
          \"messages\"{}",
         keys(&object)
     ))
+}
+
+/// Returns the document of the text under `key`.
+fn of_text(object: &Map, key: &str) -> Result<(Form, Document), String> {
+    match text(object, key)? {
+        "" => Err(format!("\"{key}\" is empty: leave the line out")),
+        text => Ok((Form::Text, targets("", text))),
+    }
+}
+
+/// Returns the document of the text under the key that the owner names.
+fn of_column(object: &Map, column: &str) -> Result<(Form, Document), String> {
+    match object.contains_key(column) {
+        true => of_text(object, column),
+        false => Err(format!("it has no \"{column}\", which --column names{}", keys(object))),
+    }
 }
 
 /// Gives a record with the keys of the data set Dolly those of Alpaca, which mean the same.
@@ -158,7 +178,7 @@ fn keys(object: &Map) -> String {
     if object.len() > SHOWN {
         keys.push("…".into());
     }
-    format!("; it has {}: rename the one that is learnt to \"text\"", keys.join(", "))
+    format!("; it has {}: name the one that is learnt with --column", keys.join(", "))
 }
 
 /// Returns `json` with lone halves of surrogate pairs replaced. Python accepts them, but UTF-8 text cannot hold them.

@@ -10,6 +10,8 @@
 //!   prompt with a completion otherwise. Dolly's `instruction`, `context` and `response` are the same form;
 //! - `{"text": "…"}`: the whole text is the target.
 //!
+//! - `{"NAME": "…"}` if the owner names this key: the text of this key is the target.
+//!
 //! Other keys are ignored, and null is the same as no key. If a record has several forms, it is read as the first of
 //! this list.
 
@@ -90,12 +92,12 @@ pub struct Read {
     pub forms: BTreeMap<Form, usize>,
 }
 
-/// Reads all records of `files`.
+/// Reads all records of `files`. If there is a `column`, each record is the text under this key.
 ///
 /// # Errors
 /// - `DataLine`: a record is not a document.
 /// - `DataTooFew`: there are fewer than two documents, so that none can be held out.
-pub fn read(files: Vec<Lines>, chat: &Chat) -> Result<Read, ServerError> {
+pub fn read(files: Vec<Lines>, chat: &Chat, column: Option<&str>) -> Result<Read, ServerError> {
     let (mut documents, mut forms) = (Vec::new(), BTreeMap::new());
     // The renderer starts at the first conversation: other lines do not need it.
     let mut renderer = None;
@@ -112,7 +114,7 @@ pub fn read(files: Vec<Lines>, chat: &Chat) -> Result<Read, ServerError> {
             let Record { line, json } = record.map_err(bad)?;
             let write: Option<&mut line::Writer<'_>> =
                 if chat.has_template() { Some(&mut write) } else { None };
-            let (form, document) = line::document(json, write).map_err(|why| bad((line, why)))?;
+            let (form, document) = line::document(json, column, write).map_err(|why| bad((line, why)))?;
             *forms.entry(form).or_default() += 1;
             documents.push(document);
         }
@@ -128,13 +130,14 @@ pub fn plain(documents: &[Document]) -> String {
     documents.iter().flat_map(|document| [document.text.as_str(), "\n"]).collect()
 }
 
-/// Returns a hash of the files and of the rendering of their conversations.
-pub fn hash(files: &[Lines], chat: &Chat) -> Vec<u8> {
+/// Returns a hash of the files, of the rendering of their conversations, and of the key with their texts.
+pub fn hash(files: &[Lines], chat: &Chat, column: Option<&str>) -> Vec<u8> {
     let mut sha = Sha256::new();
     for Lines { text, .. } in files {
         sha.update(Sha256::digest(text.as_bytes()));
     }
     sha.update(serde_json::to_vec(chat).expect("plain data"));
+    sha.update(column.map(|column| format!("column {column:?}")).unwrap_or_default());
     sha.finalize().to_vec()
 }
 

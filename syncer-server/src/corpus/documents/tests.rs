@@ -24,7 +24,7 @@ fn lines(text: &str) -> Vec<Lines> {
 
 /// Returns the first document in `text`.
 fn first(text: &str, template: &str) -> Document {
-    read(lines(text), &chat(template)).unwrap().documents.remove(0)
+    read(lines(text), &chat(template), None).unwrap().documents.remove(0)
 }
 
 /// Returns the target parts of a document.
@@ -40,7 +40,7 @@ const OTHER: &str = r#"{"text": "more"}"#;
 
 #[test]
 fn a_line_is_one_of_three_forms() {
-    let read = |text: &str| read(lines(text), &Chat::default()).unwrap().documents;
+    let read = |text: &str| read(lines(text), &Chat::default(), None).unwrap().documents;
     let found = read(
         "{\"text\": \"all\"}\n\n{\"id\": 7, \"prompt\": \"Q: é? \", \"completion\": \"A: ü\", \"text\": 3}\n",
     );
@@ -69,7 +69,7 @@ fn generation_marks_define_targets() {
     assert_eq!(found.text, "(Who?<|end|>)<I.!>(Why?<|end|>)<So.!>");
     assert_eq!(targets(&found), ["I.!", "So.!"]);
     let inside = "{% generation %}{% generation %}x{% endgeneration %}{% endgeneration %}";
-    let error = read(lines(&[TALK, OTHER].join("\n")), &chat(inside)).unwrap_err().to_string();
+    let error = read(lines(&[TALK, OTHER].join("\n")), &chat(inside), None).unwrap_err().to_string();
     assert!(error.contains("inside another"), "{error}");
 }
 
@@ -78,7 +78,7 @@ fn generation_marks_define_targets() {
 fn invalid_record_is_reported_with_its_line() {
     let check = |line: &str, template: Option<&str>, why: &str| {
         let chat = Chat { template: template.map(str::to_owned), ..Chat::default() };
-        let error = read(lines(&[OTHER, line, OTHER].join("\n")), &chat).unwrap_err();
+        let error = read(lines(&[OTHER, line, OTHER].join("\n")), &chat, None).unwrap_err();
         let said = error.to_string();
         assert_eq!(error.exit_code(), 22, "{said}");
         assert!(said.starts_with("line 2 of chats.jsonl: ") && said.contains(why), "{said}");
@@ -126,14 +126,14 @@ fn invalid_record_is_reported_with_its_line() {
         format!(r#"{{"messages": [{}]}}"#, vec![r#"{"role": "assistant", "content": "a"}"#; 1_001].join(","));
     check(&many, Some(CHATML), "it has 1001 messages, but at most 1000 are read");
 
-    let one = read(lines(OTHER), &Chat::default()).unwrap_err();
+    let one = read(lines(OTHER), &Chat::default(), None).unwrap_err();
     assert_eq!((one.exit_code(), one.to_string().contains("has 1 document, and")), (7, true), "{one}");
 }
 
 /// Reads `line` twice, and returns the first of the two documents, and its form.
 fn twice(line: &str, template: Option<&str>) -> Result<(Form, Document), String> {
     let chat = template.map_or_else(Chat::default, chat);
-    let read = read(lines(&[line, line].join("\n")), &chat).map_err(|error| error.to_string())?;
+    let read = read(lines(&[line, line].join("\n")), &chat, None).map_err(|error| error.to_string())?;
     let form = *read.forms.keys().next().unwrap();
     Ok((form, read.documents[0].clone()))
 }
@@ -283,13 +283,32 @@ fn null_is_read_as_a_missing_key() {
     assert!(why.contains("it has no \"text\""), "{why}");
 }
 
+/// Goal: the owner's key is learnt, whatever other keys a line has, and a change of the key is a change of the text.
+#[test]
+fn a_named_key_is_the_text() {
+    let body = "{\"text\": \"no\", \"body\": \"one\"}\n{\"body\": \"two\", \"chosen\": 1}\n";
+    let found = read(lines(body), &Chat::default(), Some("body")).unwrap();
+    assert_eq!(found.documents.iter().map(targets).collect::<Vec<_>>(), [["one"], ["two"]]);
+    assert_eq!(found.forms, [(Form::Text, 2)].into());
+    let refused = |line: &str| {
+        let text = format!("{body}{line}");
+        read(lines(&text), &Chat::default(), Some("body")).unwrap_err().to_string()
+    };
+    let missing = "line 3 of chats.jsonl: it has no \"body\", which --column names; it has \"text\"";
+    assert!(refused("{\"text\": \"a\", \"body\": null}").contains(missing));
+    assert!(refused("{\"body\": \"\"}").contains("\"body\" is empty"));
+    assert!(refused("{\"body\": [\"a\"]}").contains("\"body\""));
+    let hash = |column| hash(&lines(body), &Chat::default(), column);
+    assert!(hash(None) != hash(Some("text")) && hash(Some("body")) != hash(Some("text")));
+}
+
 #[test]
 fn other_records_are_refused_with_their_keys() {
     let check = |line: &str, why: &str| {
         let said = twice(line, Some(CHATML)).unwrap_err();
         assert!(said.starts_with("line 1 of chats.jsonl: ") && said.contains(why), "{said}");
     };
-    check(r#"{"q": "a", "a": "b"}"#, "it has \"q\", \"a\": rename the one that is learnt to \"text\"");
+    check(r#"{"q": "a", "a": "b"}"#, "it has \"q\", \"a\": name the one that is learnt with --column");
     check(
         r#"{"question": "a", "answer": "b"}"#,
         "it has \"question\" and \"answer\": rename \"question\" to \"instruction\" and \"answer\" to \"output\"",
@@ -362,9 +381,10 @@ fn half_of_a_surrogate_pair_is_replaced() {
 #[test]
 fn a_list_of_records_is_read_as_lines_are() {
     let list = "[\n  {\n    \"text\": \"a\"\n  },\n  {\"text\": \"b\"}, \"c\"\n]\n";
-    let found = read(lines(list), &Chat::default()).unwrap().documents;
+    let found = read(lines(list), &Chat::default(), None).unwrap().documents;
     assert_eq!(found.iter().map(|document| &*document.text).collect::<Vec<_>>(), ["a", "b", "c"]);
-    let error = read(lines("[\n{\"text\": \"a\"},\n{\"q\": 1}]"), &Chat::default()).unwrap_err().to_string();
+    let error =
+        read(lines("[\n{\"text\": \"a\"},\n{\"q\": 1}]"), &Chat::default(), None).unwrap_err().to_string();
     assert!(error.starts_with("line 3 of chats.jsonl: it has no \"text\""), "{error}");
 }
 
@@ -397,7 +417,7 @@ fn tokens_are_learnt_where_their_text_is() {
     let vocabulary = vocabulary();
     let ends = Ends::new(&vocabulary, vocabulary.token("<|end|>")).unwrap();
     let tokens = |text: &str| {
-        let documents = read(lines(&[text, OTHER].join("\n")), &chat(CHATML)).unwrap().documents;
+        let documents = read(lines(&[text, OTHER].join("\n")), &chat(CHATML), None).unwrap().documents;
         let mut first = Vec::new();
         let mut take = |index, tokens: &[u32]| first.extend(tokens.iter().filter(|_| index == 0));
         tokens::each(&documents, &vocabulary, &ends, &mut take).unwrap();
@@ -420,7 +440,7 @@ fn tokens_are_learnt_where_their_text_is() {
 #[test]
 fn a_model_without_an_end_ends_its_documents_with_lines() {
     let ends = Ends::new(&Vocabulary::Bytes, None).unwrap();
-    let documents = read(lines(&[OTHER, OTHER].join("\n")), &Chat::default()).unwrap().documents;
+    let documents = read(lines(&[OTHER, OTHER].join("\n")), &Chat::default(), None).unwrap().documents;
     let found = cut(&documents, &Vocabulary::Bytes, &ends, 0.5, 1).unwrap();
     assert_eq!(
         (&*found.train, &*found.held_out),
@@ -432,7 +452,7 @@ fn a_model_without_an_end_ends_its_documents_with_lines() {
 fn whole_documents_are_held_out() {
     let text: String =
         (0..100).map(|i| format!("{{\"prompt\": \"{i}=\", \"completion\": \"{}\"}}\n", i * i)).collect();
-    let documents = read(lines(&text), &Chat::default()).unwrap().documents;
+    let documents = read(lines(&text), &Chat::default(), None).unwrap().documents;
     let vocabulary = vocabulary();
     let ends = Ends::new(&vocabulary, Some(257)).unwrap();
     let cut = |ratio, seed| cut(&documents, &vocabulary, &ends, ratio, seed).unwrap();
@@ -458,7 +478,7 @@ fn whole_documents_are_held_out() {
 
 #[test]
 fn hash_depends_on_the_template() {
-    let hash = |text: &str, template: &str| hash(&lines(text), &chat(template));
+    let hash = |text: &str, template: &str| hash(&lines(text), &chat(template), None);
     assert_eq!(hash(TALK, CHATML), hash(TALK, CHATML));
     assert_ne!(hash(TALK, CHATML), hash(OTHER, CHATML));
     assert_ne!(hash(TALK, CHATML), hash(TALK, "{{ messages }}"));

@@ -434,6 +434,7 @@ fn a_card_has_all_facts_and_stays_valid() {
         model: Some(folder.model()),
         params: 3_304,
         merged: false,
+        gguf: None,
         text: "a`b|c\n---",
         init: Some("smol"),
         source: None,

@@ -48,7 +48,7 @@ fn start(template: &str, limits: Limits) -> Renderer {
 
 fn document(renderer: &Renderer, json: &str) -> Result<Document, String> {
     let mut write = |conversation: &Conversation| renderer.document(Dialogue::new(conversation)?);
-    line::document(json, Some(&mut write)).map(|(_, document)| document)
+    line::document(json, None, Some(&mut write)).map(|(_, document)| document)
 }
 
 /// Returns a document as `make.py` writes it: the number of tokens, and alternately masked and target texts.
