@@ -14,6 +14,10 @@ const PROGRAMS: &[DocumentedProgram] = &[
     DocumentedProgram { call: "syncer-server", sources: &["syncer-server/src/config/", METHOD, DEMO] },
     DocumentedProgram { call: "native-learner", sources: &["native-learner/src/cli.rs"] },
     DocumentedProgram { call: "simulate", sources: &["tests/experiments/src/", METHOD] },
+    DocumentedProgram {
+        call: "archipelago-train",
+        sources: &["sdk/python/python/archipelago_train/__main__.py"],
+    },
     DocumentedProgram { call: "cargo xtask demo", sources: &[DEMO, "xtask/src/demo.rs"] },
     DocumentedProgram { call: "cargo xtask test", sources: &["xtask/src/test/mod.rs"] },
     DocumentedProgram { call: "cargo xtask bench", sources: &["xtask/src/bench/"] },
@@ -73,6 +77,10 @@ fn declared(
     let ours = |name: &&String| program.sources.iter().any(|source| name.starts_with(source));
     let mut flags: Vec<String> = GIVEN.iter().map(ToString::to_string).collect();
     for text in names.iter().filter(ours).filter_map(|name| load(name)) {
+        // Flags of Python's argparse are literals.
+        let literals = text.split("add_argument(").skip(1).map(|call| call.trim_start());
+        let literals = literals.filter_map(|call| call.strip_prefix("\"--")?.split('"').next());
+        flags.extend(literals.map(str::to_owned));
         // Text from the first `#[arg(` to its field.
         let mut attribute: Option<String> = None;
         for line in text.lines().map(str::trim) {
@@ -155,15 +163,18 @@ mod tests {
     const CLI: &str = "\
         #[arg(long)]\n    pub(crate) duty_cycle: f64,\n    #[arg(long = \"for\")]\n    run_max: u8,\n\
         #[arg(short)]\n    q: u8,\n    #[arg(long)]\n    #[arg(value_name = \"N\")]\n    twice: u8,\n";
+    const ARGPARSE: &str = "        followed.add_argument(\n            \"--to\", required=True)\n";
     const EXIT: &str = "        Done = 0, \"all is well\";\n        Lost = 12, \"no way was found\";\n";
     const DEMO: &str = "Exit codes:\n    0  done\n 3-18  others'\n  130  stopped\";\nno  code\n";
 
     /// Asserts that a page with `text` breaks `count` rules.
     fn check(text: &str, count: usize) {
-        let names = ["A.md", "native-learner/src/cli.rs"].map(str::to_owned);
+        let argparse = "sdk/python/python/archipelago_train/__main__.py";
+        let names = ["A.md", "native-learner/src/cli.rs", argparse].map(str::to_owned);
         let load = |name: &str| match name {
             "A.md" => Some(text.to_owned()),
             "native-learner/src/cli.rs" => Some(CLI.to_owned()),
+            name if name == argparse => Some(ARGPARSE.to_owned()),
             _ => None,
         };
         let broken = judge(&names, &load);
@@ -181,6 +192,7 @@ mod tests {
         check("`cargo run -p native-learner --release -- join --gone`", 1);
         check("`cargo xtask test --only tidy`", 1);
         check("`--duty-cycle 0.5` and `--no-such 1`", 1);
+        check("    archipelago-train watch URL --to trackio --from here", 1);
     }
 
     #[test]

@@ -497,7 +497,8 @@ mod tests {
         }
     }
 
-    /// Returns a connection that is admitted at once, receives its last data after `last_input_us` and ends after `held_us`.
+    /// Returns a connection that is admitted at once, receives its last data after `last_input_us` and ends after
+    /// `held_us`.
     fn welcomed(last_input_us: u64, held_us: u64) -> impl FnOnce(&mut Reconnect, u64) -> u64 {
         move |contact, now_us| {
             contact.opened(now_us);

@@ -123,8 +123,8 @@ impl RunPlan {
         memory_plans.iter().copied().filter(move |memory_plan| !(has_muon && memory_plan.half_moments))
     }
 
-    /// Returns the first of `memory_plans` with which microbatches of one window fit on `gpu` within `bytes_max`. To find
-    /// out, it allocates the memory and frees it again.
+    /// Returns the first of `memory_plans` with which microbatches of one window fit on `gpu` within `bytes_max`. To
+    /// find out, it allocates the memory and frees it again.
     ///
     /// # Errors
     /// [`GpuError::Memory`] if none fits.

@@ -205,8 +205,8 @@ impl StepParts<'_> {
         }
     }
 
-    /// Returns the ranges that AdamW trains: index of the chunk, range in it, and whether it is decayed. If AdamW trains
-    /// everything, there are two ranges in each chunk, padding included.
+    /// Returns the ranges that AdamW trains: index of the chunk, range in it, and whether it is decayed. If AdamW
+    /// trains everything, there are two ranges in each chunk, padding included.
     fn adamw_ranges(&self) -> Vec<(usize, Range<usize>, bool)> {
         if self.matrices.is_empty() {
             let chunks = self.arena.chunks().iter().enumerate();
