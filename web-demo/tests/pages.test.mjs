@@ -38,6 +38,8 @@ for (const path of ["./", "./dashboard", "./teach", "./scale"]) {
           await until("a receipt", () => page.$("#receipts li"));
         } else {
           await until("the run to be shown", async () => /\d/.test(await page.textContent("main")));
+          if (path === "./teach")
+            await until("the picture", async () => /\S/.test(await page.textContent(".pin-name")));
           await page.waitForTimeout(1_500);
         }
         assert.deepEqual(await faults(page), []);

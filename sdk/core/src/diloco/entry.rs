@@ -119,7 +119,7 @@ pub struct RollbackEntry {
     pub version: Version,
     /// Learners whose updates were removed, by id.
     pub without: Vec<LearnerId>,
-    /// Checksum of Θ and the momentum in their stored form, see [`super::kept`].
+    /// Checksum of Θ and the momentum in their stored form, see [`super::encode_state`].
     pub kept: u64,
     /// Checksum of the coded change of Θ̂.
     pub checksum: u64,
