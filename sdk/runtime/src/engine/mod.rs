@@ -444,6 +444,7 @@ impl OptimiserState {
 
     /// Returns the state of a run that trains `adamw` with AdamW, with a second moment for each of `len` parameters: 0
     /// outside these ranges. Returns `None` unless it is a valid state of such a run.
+    #[cfg(feature = "gpu")]
     pub(crate) fn padded(&self, len: usize, adamw: &[(Range<usize>, bool)]) -> Option<Self> {
         let [m, v] = self.pair(len, adamw.iter().map(|(range, _)| range.len()).sum())?;
         let (mut padded, mut rest) = (vec![0.0; len], v);
@@ -456,6 +457,7 @@ impl OptimiserState {
     }
 
     /// Returns the reverse of [`Self::padded`].
+    #[cfg(feature = "gpu")]
     pub(crate) fn unpadded(mut self, adamw: &[(Range<usize>, bool)]) -> Self {
         if let [_, v] = &mut self.vectors[..] {
             *v = adamw.iter().flat_map(|(range, _)| v[range.clone()].iter().copied()).collect();
