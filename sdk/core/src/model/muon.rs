@@ -161,7 +161,8 @@ pub fn muon_unit(norm: f64) -> f32 {
     (MUON_START_NORM / norm.max(MUON_NORM_MIN)) as f32
 }
 
-/// Returns the tensors that are trained with Muon, in order: linear maps that are merged radially. AdamW has none.
+/// Returns the tensors that are trained with Muon, in order: linear maps that are merged radially. With
+/// [`Optimiser::AdamW`], the list is empty.
 #[must_use]
 pub fn muon_matrices(layout: &Layout, optimiser: Optimiser) -> Vec<MuonMatrix> {
     let matrices = layout.offsets().filter(|(_, tensor)| is_matrix(tensor, optimiser));

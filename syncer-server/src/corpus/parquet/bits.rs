@@ -77,7 +77,7 @@ pub struct Runs {
 
 #[derive(Debug)]
 enum Run {
-    /// The same number, so many times.
+    /// One number, and the number of times that it still occurs.
     Same { value: u32, left: u64 },
     /// Packed numbers, and the index of the next one.
     Packed { bytes: Slice, at: usize, count: usize },
