@@ -428,6 +428,17 @@ class Refusals(Watched):
         self.addCleanup(state.close)
         self.refused(page, archipelago_train.ArchipelagoError, "another watcher writes to b", name="b")
 
+    def test_a_damaged_state_file_is_named(self) -> None:
+        """A sentence says which file to delete."""
+        place = Place(str(self.folder / "curves"), "c", "2")
+        state = _watch._State("jsonl", place)
+        state.close()
+        for content in ("", "{", "[]", "{}", '{"run": "2"}', '{"run": "2", "positions": {"time_s": 1}}'):
+            state._path.write_text(content)
+            with self.assertRaises(archipelago_train.ArchipelagoError) as raised:
+                _watch._State("jsonl", place)
+            self.assert_a_sentence(raised.exception, f"{state._path} is damaged: delete it")
+
     def test_a_torn_line_is_written_again(self) -> None:
         """A kill while a line is written leaves part of it."""
         status = json.dumps({"run": "7", "runS": 3.0, "uptimeS": 3.0})

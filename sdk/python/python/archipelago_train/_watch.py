@@ -131,16 +131,20 @@ class _State:
         self.cursor = Cursor()
         try:
             told = json.loads(self._path.read_text())
+            run, positions = told["run"], told["positions"].items()
+            self.cursor = Cursor({key: (time_s, tokens) for key, (time_s, tokens) in positions})
         except FileNotFoundError:
             self.save(self.cursor)
             return
-        if told["run"] != place.run:
+        except (AttributeError, KeyError, TypeError, ValueError):
+            self.close()
+            raise ArchipelagoError(f"the watcher's file {self._path} is damaged: delete it, and start again") from None
+        if run != place.run:
             self.close()
             raise ArchipelagoError(
-                f"{place.name} in the project {place.project} has the curves of the run {told['run']}, and this is the "
-                f"run {place.run}: choose another --name"
+                f"{place.name} in the project {place.project} has the curves of the run {run}, and this is the run "
+                f"{place.run}: choose another --name"
             )
-        self.cursor = Cursor({key: (time_s, tokens) for key, (time_s, tokens) in told["positions"].items()})
 
     def save(self, cursor: Cursor) -> None:
         """Replaces the file."""
