@@ -144,31 +144,16 @@ impl Syncer {
         }
         let sender = self.sender_info(now, learner, fragment);
         self.accounting.note_update(learner);
+        let unmerged = |fate| UpdateOutcome { round: None, fragment, learner, serial, tokens, fate };
         if self.accounting.last_merged(learner, fragment) == Some(serial) {
             // The update was merged already and must not be merged twice.
-            let fate = Fate::Refused(Refusal::Unsettled);
-            return self.record_outcome(UpdateOutcome {
-                round: None,
-                fragment,
-                learner,
-                serial,
-                tokens,
-                fate,
-            });
+            return self.record_outcome(unmerged(Fate::Refused(Refusal::Unsettled)));
         }
         let rounds = &mut self.rounds[usize::from(fragment.0)];
         if update.base.0 >= self.schedule.turn().next_round {
             // Neither this process of the syncer nor an earlier one has made a version with that number.
             rounds.pass(now, learner);
-            let fate = Fate::Late(LateReason::StaleBase);
-            return self.record_outcome(UpdateOutcome {
-                round: None,
-                fragment,
-                learner,
-                serial,
-                tokens,
-                fate,
-            });
+            return self.record_outcome(unmerged(Fate::Late(LateReason::StaleBase)));
         }
         match rounds.answer(now, learner, update, &sender) {
             Ok(answered) => {
