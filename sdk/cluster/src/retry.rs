@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(patience.note(Millis(3_000), Ok(7)), Some(7));
         assert!(patience.may_send(Millis(3_000)));
         patience.note::<()>(Millis(3_000), Err(silent()));
-        assert!(patience.may_send(Millis(3_050)), "after an answer pauses begin anew");
+        assert!(patience.may_send(Millis(3_050)), "after an answer pauses begin again");
     }
 
     fn silent() -> ServiceError {

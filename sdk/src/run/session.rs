@@ -442,7 +442,7 @@ where
                 self.downloads.clear_fragments();
                 (self.observe)(&Event::Disconnected { reason, retry_ms });
             }
-            Output::Build { welcome, anew } => return self.build(&welcome, anew).await,
+            Output::Build { welcome, rebuild } => return self.build(&welcome, rebuild).await,
             Output::Afresh { reason } => {
                 (self.observe)(&Event::Afresh { reason });
                 self.part = None;
@@ -529,8 +529,8 @@ where
     }
 
     /// Reports the previous engine as ready, or builds an engine once the frozen weights are complete.
-    async fn build(&mut self, welcome: &Welcome, anew: bool) -> Result<(), RunError> {
-        if anew {
+    async fn build(&mut self, welcome: &Welcome, rebuild: bool) -> Result<(), RunError> {
+        if rebuild {
             // The old engine is dropped first, because both together may not fit into memory.
             self.part = None;
             self.downloads.clear_shard();

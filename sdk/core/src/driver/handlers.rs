@@ -257,8 +257,8 @@ impl LearnerDriver {
                 Output::Send(message)
             }
             Request::Build(welcome) => {
-                let anew = self.supply.plan(&welcome);
-                Output::Build { welcome, anew }
+                let rebuild = self.supply.plan(&welcome);
+                Output::Build { welcome, rebuild }
             }
             Request::Fetch { fragment, version } => Output::Fetch { fragment, version },
             Request::Encode { serial, fragment } => Output::Encode { serial, fragment },

@@ -398,9 +398,9 @@ pub enum Output {
     /// Drop the connection, after sending `farewell` if present, and all downloads of fragments. They must cause no
     /// further input. The next connection attempt is in `retry_ms` milliseconds.
     Disconnect { farewell: Option<Bye>, reason: String, retry_ms: u64 },
-    /// Build the engine of this run. The shell may keep the previous engine unless `anew` is true. Answer with
+    /// Build the engine of this run. The shell may keep the previous engine unless `rebuild` is true. Answer with
     /// [`Input::Built`] or [`Input::Failed`].
-    Build { welcome: Box<Welcome>, anew: bool },
+    Build { welcome: Box<Welcome>, rebuild: bool },
     /// Drop the engine and the download of a shard: the member joins the run from scratch.
     Afresh { reason: String },
     /// Fetch Θ̂ of a fragment, at `version` or a later one.

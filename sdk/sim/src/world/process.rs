@@ -152,7 +152,7 @@ impl Process {
                     self.inbox.retain(|input| !of_connection(input));
                     return Some(Effect::Close);
                 }
-                Output::Build { welcome, anew } => self.build(now, &welcome.spec, anew, make),
+                Output::Build { welcome, rebuild } => self.build(now, &welcome.spec, rebuild, make),
                 Output::Afresh { reason } => {
                     self.trainer_state = None;
                     self.lineage.iter_mut().for_each(StepLineage::discard_progress);
@@ -263,8 +263,14 @@ impl Process {
         self.clock.read_us(now)
     }
 
-    fn build(&mut self, now: Millis, spec: &RunSpec, anew: bool, make: &mut dyn FnMut() -> Box<dyn Trainer>) {
-        if anew {
+    fn build(
+        &mut self,
+        now: Millis,
+        spec: &RunSpec,
+        rebuild: bool,
+        make: &mut dyn FnMut() -> Box<dyn Trainer>,
+    ) {
+        if rebuild {
             let trainer = make();
             let count = NonZeroU16::new(spec.exchange.fragments).expect("the syncer refuses 0 fragments");
             let fragments = Arc::new(Fragments::plan(trainer.layout(), count));

@@ -627,7 +627,7 @@ mod tests {
         let grant = pool.grant(ANNE, 10, 1, END);
         assert_eq!((grant.lease, grant.start), (LeaseId(1 << 32), lost.start));
         pool.reopen(LeaseId(5));
-        assert_eq!(pool.expire(END, Millis(150)), [], "its time starts anew");
+        assert_eq!(pool.expire(END, Millis(150)), [], "its time starts again");
         assert_eq!(pool.deadline(), Some(Millis(150)));
         assert_eq!(pool.grant(ANNE, 10, 1, END).lease, LeaseId((1 << 32) + 1));
     }

@@ -358,7 +358,7 @@ fn restrictions_outlive_the_syncer() {
     };
     pair.steps(1_000);
     restart(&mut pair);
-    assert_eq!((pair.returns_ms(), pair.syncer.status().connected), (Some(60_000), 1), "it begins anew");
+    assert_eq!((pair.returns_ms(), pair.syncer.status().connected), (Some(60_000), 1), "it begins again");
     pair.steps(6_001);
     assert_eq!(pair.returns_ms(), None);
     pair.connect(0);

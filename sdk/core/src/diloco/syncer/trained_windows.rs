@@ -264,8 +264,8 @@ mod tests {
         assert_eq!(window_indices(&mut trained, &[leased(1, 100, 20), merged(0, 4)]), [0; 0]);
         assert_eq!(window_indices(&mut trained, &[reported(1, 6), merged(0, 4)]), [0; 0]);
         assert_eq!(window_indices(&mut trained, &[merged(0, 4)]), [0; 0]);
-        let anew = [Entry::Restarted { learner: LEARNER }, leased(2, 50, 20), merged(0, 4)];
-        assert_eq!(window_indices(&mut trained, &anew), [50, 51, 52, 53]);
+        let again = [Entry::Restarted { learner: LEARNER }, leased(2, 50, 20), merged(0, 4)];
+        assert_eq!(window_indices(&mut trained, &again), [50, 51, 52, 53]);
     }
 
     /// Goal: windows that were trained but never merged are skipped once reports show it.

@@ -155,9 +155,9 @@ impl Rig {
                 self.log.disconnects.push((self.now_us, reason));
                 self.hang_up();
             }
-            Output::Build { welcome, anew } => {
+            Output::Build { welcome, rebuild } => {
                 let fragments = self.fragments();
-                if anew {
+                if rebuild {
                     self.log.built_anew += 1;
                     let codec = Codec::new(&welcome.spec.exchange).unwrap();
                     let policy = welcome.spec.exchange.apply;
